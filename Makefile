@@ -1,0 +1,37 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench-engine format lock clean
+
+BIN := .venv/bin
+WORKERS ?= 2
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv from requirements.lock; instant when it is up to date
+	@scripts/setup.sh
+
+demo: setup ## Run the demonstration
+	$(BIN)/thulawa demo
+
+test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+
+check: setup ## Lint, formatting, types and import layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench-engine: setup ## Measure the engine (JSON=1: one object per row)
+	@$(BIN)/python -m benchmarks.engine $(if $(JSON),--json) $(ARGS)
+
+format: setup ## Format the code and apply the safe fixes
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lock: ## Write requirements.lock from pyproject.toml (UPGRADE=1: newest versions)
+	scripts/lock.sh
+
+clean: ## Remove .venv, caches and build output
+	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

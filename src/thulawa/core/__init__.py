@@ -1,0 +1,1 @@
+"""What every layer may use: errors, durations, names. Standard library only."""

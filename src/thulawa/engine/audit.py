@@ -1,0 +1,150 @@
+"""A scheduler seen from outside: the picture `statistics()` gives, and a check of its invariants.
+
+`audit` recounts everything from the queues up and compares it with the counters that the
+scheduler keeps as it goes; the property tests call it after every step.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from thulawa.engine.queues import KeyQueue
+from thulawa.engine.statistics import Binding, Statistics
+
+if TYPE_CHECKING:
+    from thulawa.engine.scheduler import Scheduler
+
+__all__ = ["audit", "picture"]
+
+
+def picture(of: "Scheduler") -> Statistics:
+    """Describe the scheduler at this moment."""
+    ledger, emission, counters = of.ledger, of.emission, of.counters
+    lengths = {key: len(queue) for key, queue in of.queues.items()}
+    longest = max(lengths, key=lengths.__getitem__, default=None)
+    waiting = sum(lengths.values()) - ledger.parked
+    return Statistics(
+        waiting=waiting,
+        in_flight=len(of.calls),
+        in_flight_records=sum(len(lead.members()) for lead in of.calls),
+        following=of.following,
+        parked=ledger.parked,
+        reordering=emission.held_back(),
+        undelivered=len(emission.undelivered),
+        held_bytes=ledger.bytes + ledger.parked_bytes,
+        keys=len(of.queues),
+        ready_keys=of.ready.count,
+        quarantined_keys=0 if of.failing is None else of.failing.quarantined(of.now),
+        longest_queue=lengths.get(longest, 0),
+        longest_queue_key=longest,
+        frontier=emission.frontier.frontier,
+        frontier_lag=emission.frontier.lag,
+        binds=_binding(of, waiting),
+        intake_open=ledger.open,
+        limit=of.limit.report(),
+        batch_size=1 if of.batch_size is None else of.batch_size.now,
+        in_flight_by_lane=tuple(of.ready.in_flight()),
+        taken=counters.taken,
+        succeeded=of.succeeded,
+        failed=counters.failed,
+        dropped=counters.dropped,
+        retries=counters.retries,
+        overloads=counters.overloads,
+        timeouts=counters.timeouts,
+        cache_hits=0 if of.answers is None else of.answers.hits,
+        followed=0 if of.answers is None else of.answers.followed,
+        latency=of.latency.summary(),
+        residence=of.residence.summary(),
+    )
+
+
+def _binding(of: "Scheduler", waiting: int) -> Binding:
+    """Say what keeps the scheduler from having more calls in flight."""
+    if of.ready.count:
+        return "limit" if len(of.calls) >= of.limit.permits else "rate"
+    if not of.ledger.open and len(of.emission.undelivered) * 2 > of.ledger.bounds.records:
+        return "downstream"
+    if not of.ledger.open and of.ledger.excess() * 2 > of.ledger.bounds.records:
+        return "parked"
+    if waiting:
+        return "keys"
+    return "source"
+
+
+def audit(of: "Scheduler") -> None:
+    """Raise AssertionError where the scheduler contradicts itself."""
+    _audit_counts(of)
+    _audit_bounds(of)
+    if not of.stopped:
+        _audit_keys(of)
+        _audit_liveness(of)
+
+
+def _audit_counts(of: "Scheduler") -> None:
+    ledger = of.ledger
+    queues = of.queues.values()
+    followers = [] if of.answers is None else of.answers.followers()
+    unfinished = of.unfinished()
+    offsets = [record.offset for record in unfinished]
+    assert len(set(offsets)) == len(offsets), f"a record is in two places: {offsets}"
+    assert len(unfinished) == ledger.records + ledger.parked, "held is not what is unfinished"
+    size = sum(record.size for record in unfinished)
+    assert size == ledger.bytes + ledger.parked_bytes, "bytes held are miscounted"
+    assert of.following == len(followers), "followers are miscounted"
+    assert ledger.parked == sum(queue.parked for queue in queues), "parked is miscounted"
+    assert ledger.parked_bytes == sum(queue.parked_bytes() for queue in queues)
+    assert ledger.parked_keys == sum(queue.parked > 0 for queue in queues)
+    frontier = of.emission.frontier
+    assert len(frontier) - frontier.buffered == len(unfinished), "the frontier lost a record"
+    if offsets:
+        assert frontier.frontier == offsets[0], "the frontier has passed an unfinished record"
+    assert of.counters.taken == (
+        len(unfinished) - _final_but_held(of) + of.succeeded + of.counters.failed
+    ), "records taken in are not records accounted for"
+
+
+def _final_but_held(of: "Scheduler") -> int:
+    return of.emission.held_back() + len(of.emission.undelivered)
+
+
+def _audit_bounds(of: "Scheduler") -> None:
+    ledger, bounds = of.ledger, of.ledger.bounds
+    assert min(ledger.records, ledger.bytes, ledger.parked) >= 0
+    assert ledger.records + ledger.parked <= bounds.records + bounds.parked, "too many records"
+    if of.options.order == "key" and not of.stopped:
+        assert len(of.queues) <= bounds.keys + bounds.parked, "too many keys"
+    if of.failing is not None and of.options.quarantine is not None:
+        assert len(of.failing) <= of.options.quarantine.keys, "too many failing keys"
+
+
+def _audit_keys(of: "Scheduler") -> None:
+    ready = of.ready.keys()
+    assert len(ready) == of.ready.count == len(set(map(id, ready))), "ready keys are miscounted"
+    if of.options.batch is not None and of.options.batch.across_keys:
+        assert of.ready_records == sum(map(len, ready)), "ready records are miscounted"
+    taken: Counter[KeyQueue] = Counter()
+    for lead in of.calls:
+        in_call = Counter(ticket.queue for ticket in lead.members())
+        assert not in_call.keys() & taken.keys(), "two calls of one key"
+        taken.update(in_call)
+    if of.answers is not None:
+        followers = Counter(ticket.queue for ticket in of.answers.followers())
+        assert not followers.keys() & taken.keys(), "a follower's key is in use"
+        taken.update(followers)
+    for key, queue in of.queues.items():
+        assert queue.key is key or queue.key == key
+        states = [queue.stamp > 0, queue.taken > 0, queue.parked > 0, queue.linger is not None]
+        assert sum(states) == 1, f"key {key!r} is in states {states}"
+        assert queue.taken == taken[queue], f"key {key!r} is taken by nobody"
+        offsets = [record.offset for record in queue.records()]
+        assert offsets == sorted(offsets), f"key {key!r} is out of order"
+
+
+def _audit_liveness(of: "Scheduler") -> None:
+    """With nothing under way there must be something that will wake the scheduler."""
+    assert not (of.ready.count and len(of.calls) < of.limit.permits and not len(of.timers)), (
+        "a ready key, a free permit, and nothing starts"
+    )
+    if len(of.emission.frontier) and not of.calls and not of.emission.undelivered:
+        assert len(of.timers), "records are held and nothing will ever happen"
+    if not len(of.emission.frontier) and not of.draining:
+        assert of.pulling, "nothing is held and nothing is asked for"

@@ -1,0 +1,194 @@
+"""The engine as a user meets it: a function, options, and records to run it over."""
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Hashable,
+    Iterable,
+    MutableMapping,
+)
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    nullcontext,
+)
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from thulawa.engine.driver import Run, Sink, Source
+from thulawa.engine.limits import FixedLimit
+from thulawa.engine.model import Outcome, Record
+from thulawa.engine.options import Options
+from thulawa.engine.scheduler import Scheduler
+from thulawa.engine.sources import Channel, source_of
+from thulawa.engine.state import Memory
+from thulawa.engine.statistics import Statistics
+from thulawa.engine.threads import ThreadWorkers
+from thulawa.engine.watchdog import Watchdog
+from thulawa.engine.workers import CoroutineWorkers, Report, Workers, record_of, records_of
+
+__all__ = ["Engine"]
+
+_log = logging.getLogger("thulawa.engine")
+
+
+class Engine:
+    """Run a function over records, many keys at once, each key in order, nothing lost.
+
+    ``function`` takes a `Record` (with `Batch` a list of them, and then returns a list: per
+    record a result or an exception). A coroutine function runs on the event loop, a plain one
+    on threads, at most ``threads`` of them. With ``resource`` (a function without arguments
+    that returns an async context manager: an HTTP session, a database pool) it is opened when
+    the engine is entered, closed when it is left, and handed to the function as its second
+    argument. ``cache`` is any mapping; with `Sharing` it keeps the answers. ``check`` is
+    called with every result and raises if it is not acceptable.
+
+    >>> import asyncio
+    >>> async def shout(record):
+    ...     await asyncio.sleep(0.001)
+    ...     return record.value.upper()
+    >>> async def main():
+    ...     records = [
+    ...         Record(offset, key, value)
+    ...         for offset, (key, value) in enumerate([("a", "one"), ("b", "two"), ("a", "three")])
+    ...     ]
+    ...     async with Engine(shout, Options(emit="partition")) as engine:
+    ...         return [outcome.result async for outcome in engine.map(records)]
+    >>> asyncio.run(main())
+    ['ONE', 'TWO', 'THREE']
+    """
+
+    def __init__(  # noqa: PLR0913 each is optional and named
+        self,
+        function: Callable[..., Any],
+        options: Options | None = None,
+        *,
+        resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        cache: MutableMapping[Hashable, Any] | None = None,
+        check: Callable[[Any], None] | None = None,
+        threads: int = 64,
+        patience: float = 5.0,
+        watch: bool = True,
+        random: Random | None = None,
+    ) -> None:
+        self.options = options or Options()
+        self._function = function
+        self._inner = _unwrapped(function)
+        self._is_coroutine = inspect.iscoroutinefunction(self._inner)
+        self._open_resource = resource
+        self._cache = cache
+        self._check = check
+        self._patience = patience
+        self._watch = watch and self._is_coroutine
+        self._random = random or Random()
+        self._memory = Memory(self.options, random=self._random)
+        if not self._is_coroutine:
+            self._cap_threads(threads)
+        self._scheduler = self._new_scheduler()
+        self._call: Callable[..., Any] = function
+        self._stack = AsyncExitStack()
+        self._run: Run | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._stack.__aenter__()
+        if self._open_resource is not None:
+            opened = await self._stack.enter_async_context(self._open_resource())
+            function = self._function
+            self._call = lambda argument: function(argument, opened)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._call = self._function
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def run(self, source: Source, sink: Sink) -> None:
+        """Process a source to its end, or raise what ended the run before.
+
+        What a failed or cancelled run had taken in and not finished is in `given_back`.
+        """
+        self._scheduler = self._new_scheduler()
+        run = self._run = Run(
+            self._scheduler,
+            self._workers,
+            source,
+            sink,
+            patience=self._patience,
+            check=self._check,
+        )
+        with self._watchdog():
+            await run.go()
+
+    async def map(
+        self, records: Iterable[Record] | AsyncIterable[Record]
+    ) -> AsyncIterator[Outcome]:
+        """Process records; give their outcomes in the order of the contract."""
+        channel = Channel()
+        task = asyncio.ensure_future(self.run(source_of(records), channel))
+        task.add_done_callback(channel.close)
+        try:
+            async for outcome in channel:
+                yield outcome
+            await task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def drain(self) -> None:
+        """Take in nothing more; the run ends when what was taken in is finished."""
+        if self._run is not None:
+            self._run.drain()
+
+    def statistics(self) -> Statistics:
+        """Give a picture of this moment."""
+        return self._scheduler.statistics()
+
+    @property
+    def given_back(self) -> list[Record]:
+        """What the last run had taken in and not finished when it failed or was cancelled."""
+        return [] if self._run is None else self._run.given_back
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return getattr(self._inner, "__qualname__", type(self._inner).__name__)
+
+    def _watchdog(self) -> AbstractContextManager[object]:
+        if not self._watch:
+            return nullcontext()
+        return Watchdog(self.name, getattr(self._inner, "__code__", None))
+
+    def _cap_threads(self, threads: int) -> None:
+        if self.options.adaptive is None and self.options.in_flight > threads:
+            _log.info("%s is a plain function: %d calls at once, not %d; see Engine.threads",
+                      self.name, threads, self.options.in_flight)  # fmt: skip
+            self._memory.limit = FixedLimit(threads)
+
+    def _new_scheduler(self) -> Scheduler:
+        return Scheduler(self.options, memory=self._memory, cache=self._cache, random=self._random)
+
+    def _workers(self, report: Report) -> Workers:
+        argument = record_of if self.options.batch is None else records_of
+        if self._is_coroutine:
+            return CoroutineWorkers(self._call, argument, report)
+        return ThreadWorkers(self._call, argument, report, self.name)
+
+
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the function with code of its own: not a partial, not an object that is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function):
+        return function
+    return getattr(function, "__call__", function)  # noqa: B004 the method itself is wanted

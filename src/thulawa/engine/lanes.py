@@ -1,0 +1,151 @@
+"""Among the ready keys, whose turn it is.
+
+One heap per lane, ordered by head timestamp. Which lane goes next, in this order:
+
+1. a key that has been ready for ``ageing`` seconds, the one that waited longest;
+2. the first lane that is below its reserved part of the permits;
+3. strict lanes: the first lane with a ready key; weighted lanes: the one that is furthest
+   behind its share (stride scheduling: each start moves a lane on by 1 / weight, and a lane
+   that was idle is moved up to the others, so that it cannot save up turns).
+
+Priority chooses between keys only: within a key records keep their order. With one lane and
+no ageing this is a plain heap. With ageing each key also stands in a first-in-first-out line;
+whichever of the two gives it out first wins, and the other entry is recognised as stale by
+its stamp.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from thulawa.engine.options import Lane, Lanes
+from thulawa.engine.queues import KeyQueue
+
+__all__ = ["ReadyKeys"]
+
+_Entry: TypeAlias = tuple[float, int, KeyQueue]
+
+
+class _Queue:
+    """The ready keys of one lane."""
+
+    __slots__ = ("count", "heap", "in_flight", "line", "reserved", "step", "turn")
+
+    def __init__(self, lane: Lane) -> None:
+        self.heap: list[_Entry] = []
+        self.line: deque[_Entry] = deque()
+        self.step = 1 / lane.weight
+        self.reserved = lane.reserved
+        self.turn = 0.0
+        self.count = 0
+        self.in_flight = 0
+
+
+class ReadyKeys:
+    """The keys that may start a call, and the choice between them."""
+
+    def __init__(self, options: Lanes) -> None:
+        self._lanes = [_Queue(lane) for lane in options.lanes]
+        self._first = self._lanes[0]
+        self._strict = options.strict
+        self._ageing = options.ageing
+        self._plain = len(self._lanes) == 1 and options.ageing is None
+        self._sequence = 0
+        self._turn = 0.0
+        self.count = 0
+        self.now = 0.0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def add(self, queue: KeyQueue) -> None:
+        """Make a key ready; it must not be ready already."""
+        record = queue.retries[0].record if queue.retries else queue.head
+        assert record is not None
+        self._sequence = stamp = self._sequence + 1
+        queue.stamp = stamp
+        self.count += 1
+        if self._plain:
+            heappush(self._first.heap, (record.timestamp, stamp, queue))
+            return
+        lane = self._lanes[record.lane]
+        heappush(lane.heap, (record.timestamp, stamp, queue))
+        if self._ageing is not None:
+            lane.line.append((self.now, stamp, queue))
+        if not lane.count:
+            lane.turn = max(lane.turn, self._turn)
+        lane.count += 1
+
+    def pop(self, permits: int) -> KeyQueue:
+        """Give out the key whose turn it is; there must be one."""
+        self.count -= 1
+        if self._plain:
+            queue = heappop(self._first.heap)[2]
+            queue.stamp = 0
+            return queue
+        queue = self._aged() or self._pop_from(self._choose(permits))
+        record = queue.next_record()
+        assert record is not None
+        lane = self._lanes[record.lane]
+        lane.count -= 1
+        self._turn = max(self._turn, lane.turn)
+        lane.turn += lane.step
+        queue.stamp = 0
+        return queue
+
+    def started(self, lane: int) -> None:
+        """Count a call of this lane as in flight."""
+        self._lanes[lane].in_flight += 1
+
+    def finished(self, lane: int) -> None:
+        """Count a call of this lane as over."""
+        self._lanes[lane].in_flight -= 1
+
+    def in_flight(self) -> list[int]:
+        """Give the calls in flight, lane by lane."""
+        return [lane.in_flight for lane in self._lanes]
+
+    def keys(self) -> list[KeyQueue]:
+        """List the ready keys, in no particular order."""
+        return [
+            queue for lane in self._lanes for _, stamp, queue in lane.heap if queue.stamp == stamp
+        ]
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        for lane in self._lanes:
+            lane.heap.clear()
+            lane.line.clear()
+            lane.count = 0
+        self.count = 0
+
+    def _choose(self, permits: int) -> _Queue:
+        busy = [lane for lane in self._lanes if lane.count]
+        for lane in busy:
+            if lane.in_flight < lane.reserved * permits:
+                return lane
+        return busy[0] if self._strict else min(busy, key=_turn_of)
+
+    def _pop_from(self, lane: _Queue) -> KeyQueue:
+        while True:
+            _, stamp, queue = heappop(lane.heap)
+            if queue.stamp == stamp:
+                return queue
+
+    def _aged(self) -> KeyQueue | None:
+        if self._ageing is None:
+            return None
+        oldest: _Queue | None = None
+        for lane in self._lanes:
+            line = lane.line
+            while line and line[0][2].stamp != line[0][1]:
+                line.popleft()
+            if line and (oldest is None or line[0][:2] < oldest.line[0][:2]):
+                oldest = lane
+        if oldest is None or self.now - oldest.line[0][0] < self._ageing:
+            return None
+        return oldest.line.popleft()[2]
+
+
+def _turn_of(lane: _Queue) -> float:
+    return lane.turn

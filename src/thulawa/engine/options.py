@@ -1,0 +1,262 @@
+"""What can be chosen about an engine: frozen value objects, checked when made.
+
+Each one holds one concern; `Options` joins them and refuses combinations that cannot work,
+with the reason and what to do instead. Times are seconds.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.engine.limits import Adaptive
+from thulawa.engine.model import Record
+
+__all__ = [
+    "Batch",
+    "Bounds",
+    "Emit",
+    "Lane",
+    "Lanes",
+    "OnError",
+    "Options",
+    "Order",
+    "Quarantine",
+    "Rate",
+    "Retry",
+    "Sharing",
+    "Unkeyed",
+]
+
+Order: TypeAlias = Literal["key", "partition", "none", "emit"]
+Emit: TypeAlias = Literal["finished", "partition"]
+Unkeyed: TypeAlias = Literal["ordered", "parallel"]
+OnError: TypeAlias = Literal["fail", "drop", "dead_letter", "column"]
+
+
+def _refuse_unless(holds: object, reason: str) -> None:
+    if not holds:
+        raise ConfigurationError(reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much may be taken in and not yet be finished.
+
+    Intake stops when a bound is reached and resumes when what is held has fallen to
+    ``resume_at`` of it. Parked records (waiting for a retry) have an allowance of their own:
+    they take room from fresh records only beyond it.
+    """
+
+    records: int = 10_000
+    bytes: int = 64 * 1024 * 1024
+    keys: int = 10_000
+    parked: int = 1_000
+    resume_at: float = 0.7
+
+    def __post_init__(self) -> None:
+        for name in ("records", "bytes", "keys"):
+            _refuse_unless(getattr(self, name) >= 1, f"Bounds.{name} must be at least 1")
+        _refuse_unless(self.parked >= 0, "Bounds.parked must not be negative")
+        _refuse_unless(0 <= self.resume_at < 1, "Bounds.resume_at must be in [0, 1)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often and when a failed record is tried again.
+
+    The n-th wait is ``min(first * factor ** (n - 1), longest)``, shortened at random by up to
+    ``jitter`` of itself, so that records that failed together do not come back together.
+    ``on`` says which exceptions are worth another attempt; `Terminal` never is, `Overload`
+    always is and is not counted.
+    """
+
+    attempts: int = 1
+    first: float = 0.1
+    factor: float = 2.0
+    longest: float = 30.0
+    jitter: float = 0.5
+    on: type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] = Exception
+
+    def __post_init__(self) -> None:
+        _refuse_unless(self.attempts >= 1, "Retry.attempts must be at least 1 (1: no retry)")
+        _refuse_unless(self.first >= 0, "Retry.first must not be negative")
+        _refuse_unless(self.factor >= 1, "Retry.factor must be at least 1: waits never shrink")
+        _refuse_unless(self.longest >= self.first, "Retry.longest must be at least Retry.first")
+        _refuse_unless(0 <= self.jitter <= 1, "Retry.jitter must be in [0, 1]")
+
+    def wait(self, failures: int, chance: float) -> float:
+        """Give the wait before the next attempt; ``chance`` is a random number in [0, 1)."""
+        # the exponent is capped because 2.0 ** 1024 is an OverflowError
+        full = min(self.first * self.factor ** min(failures - 1, 64), self.longest)
+        return full * (1 - self.jitter * chance)
+
+    def covers(self, error: Exception) -> bool:
+        """Tell whether this error is worth another attempt."""
+        if isinstance(self.on, type | tuple):
+            return isinstance(error, self.on)
+        return self.on(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """Stop calling for a key that ended ``after`` records in a row with a terminal error.
+
+    For ``seconds`` its records get the error policy's answer without a call; then one is
+    tried again. At most ``keys`` failing keys are remembered, the oldest forgotten first.
+    """
+
+    after: int = 3
+    seconds: float = 60.0
+    keys: int = 10_000
+
+    def __post_init__(self) -> None:
+        _refuse_unless(self.after >= 1, "Quarantine.after must be at least 1")
+        _refuse_unless(self.seconds > 0, "Quarantine.seconds must be positive")
+        _refuse_unless(self.keys >= 1, "Quarantine.keys must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Hand the function up to ``size`` records at a time.
+
+    ``across_keys=False``: all of one key. A batch that is not full waits up to ``linger``.
+    With ``target`` the size adapts: one more record after each full batch that took less
+    than ``target`` seconds, a tenth less after one that took more.
+    """
+
+    size: int = 100
+    linger: float = 0.0
+    across_keys: bool = False
+    target: float | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_unless(self.size >= 1, "Batch.size must be at least 1")
+        _refuse_unless(self.linger >= 0, "Batch.linger must not be negative")
+        _refuse_unless(
+            self.target is None or self.target > 0, "Batch.target must be positive, or None"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Start at most ``per_second`` calls a second, ``burst`` at once after a pause.
+
+    ``share`` is this engine's part of a rate that several tasks have in common.
+    """
+
+    per_second: float
+    burst: float = 1.0
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        _refuse_unless(self.per_second > 0, "Rate.per_second must be positive")
+        _refuse_unless(self.burst >= 1, "Rate.burst must be at least 1, or nothing ever starts")
+        _refuse_unless(0 < self.share <= 1, "Rate.share must be in (0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """Let records that ask for the same thing share one call.
+
+    ``by`` gives what a record asks for (hashable). Equal questions in flight at the same time
+    are one call; with a cache handed to the engine its answers are kept there too.
+    """
+
+    by: Callable[[Record], Hashable]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One priority. ``reserved`` is the part of the permits it has first call on."""
+
+    name: str
+    weight: float = 1.0
+    reserved: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_unless(self.weight > 0, f"lane {self.name!r}: weight must be positive")
+        _refuse_unless(0 <= self.reserved <= 1, f"lane {self.name!r}: reserved must be in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """Priorities, the most urgent first; ``Record.lane`` is an index into ``lanes``.
+
+    Weighted lanes share starts by weight while several have work. ``strict`` takes the first
+    lane that has work. A lane below its ``reserved`` part of the permits goes before both.
+    A key that has been ready for ``ageing`` seconds goes before everything, oldest first.
+    """
+
+    lanes: tuple[Lane, ...] = field(default_factory=lambda: (Lane(name="default"),))
+    strict: bool = False
+    ageing: float | None = None
+
+    def __post_init__(self) -> None:
+        names = [lane.name for lane in self.lanes]
+        _refuse_unless(bool(names), "Lanes needs at least one lane")
+        _refuse_unless(len(set(names)) == len(names), f"lane names must differ: {names}")
+        reserved = sum(lane.reserved for lane in self.lanes)
+        _refuse_unless(reserved <= 1 + 1e-9, f"lanes reserve {reserved:.0%} of the permits")
+        _refuse_unless(
+            self.ageing is None or self.ageing > 0, "Lanes.ageing must be positive, or None"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything an engine can be told, one operator at a time."""
+
+    name: str = "engine"
+    order: Order = "key"
+    emit: Emit = "finished"
+    unkeyed: Unkeyed = "ordered"
+    in_flight: int = 100
+    adaptive: Adaptive | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    lanes: Lanes = field(default_factory=Lanes)
+    retry: Retry = field(default_factory=Retry)
+    timeout: float | None = None
+    deadline: float | None = None
+    on_error: OnError = "fail"
+    quarantine: Quarantine | None = None
+    batch: Batch | None = None
+    rate: Rate | None = None
+    sharing: Sharing | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_unless(self.order in ("key", "partition", "none", "emit"), self._unknown("order"))
+        _refuse_unless(self.emit in ("finished", "partition"), self._unknown("emit"))
+        _refuse_unless(self.unkeyed in ("ordered", "parallel"), self._unknown("unkeyed"))
+        _refuse_unless(
+            self.on_error in ("fail", "drop", "dead_letter", "column"), self._unknown("on_error")
+        )
+        _refuse_unless(self.in_flight >= 1, "in_flight must be at least 1")
+        for name in ("timeout", "deadline"):
+            seconds = getattr(self, name)
+            _refuse_unless(seconds is None or seconds > 0, f"{name} must be positive, or None")
+        self._check_combinations()
+
+    def _unknown(self, name: str) -> str:
+        return f"{name}={getattr(self, name)!r} is not known; see the documentation of {name}"
+
+    def _check_combinations(self) -> None:
+        _refuse_unless(
+            self.quarantine is None or self.on_error != "fail",
+            "quarantine needs on_error='drop', 'dead_letter' or 'column': "
+            "with 'fail' the first terminal error ends the run",
+        )
+        _refuse_unless(
+            self.quarantine is None or self.order in ("key", "emit"),
+            "quarantine needs order='key' or 'emit': it is about keys",
+        )
+        _refuse_unless(
+            self.batch is None or self.batch.across_keys or self.order in ("key", "partition"),
+            "same-key batches need order='key' or 'partition'; "
+            "use Batch(across_keys=True) where order does not matter",
+        )
+        _refuse_unless(
+            self.order != "emit" or self.emit == "finished",
+            "order='emit' gives results in key order; for partition order use "
+            "order='none', emit='partition'",
+        )

@@ -1,0 +1,123 @@
+"""Run plain functions: each call on a thread of its own choosing, results back on the loop.
+
+There are as many threads as calls have ever been in flight at once. They take work from one
+queue and put what they get into another, which the loop empties when it is told to; it is told
+once, not once a call. Threads are daemons and are never joined: a call that does not return
+cannot be stopped, but it must not keep the process alive either. Its thread is written off
+and replaced; the number written off is bounded by the driver.
+"""
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeAlias
+
+from thulawa.core.errors import SelfCancelled, WrongResult
+from thulawa.engine.model import Ticket
+from thulawa.engine.workers import Report
+
+__all__ = ["ThreadWorkers"]
+
+_Job: TypeAlias = tuple[Ticket, int, Any]
+
+
+class ThreadWorkers:
+    """Runs a plain function on threads, for the current event loop."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        argument: Callable[[Ticket], Any],
+        report: Report,
+        name: str,
+    ) -> None:
+        self._function = function
+        self._argument = argument
+        self._report = report
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._ended: deque[tuple[Ticket, int, Any, Exception | None]] = deque()
+        self._told = False
+        self._running: dict[Ticket, int] = {}
+        self._abandoned: set[tuple[Ticket, int]] = set()
+        self._threads = 0
+        self._closed = False
+        self._quiet: asyncio.Future[None] = self._loop.create_future()
+
+    def start(self, tickets: Iterable[Ticket]) -> None:
+        """Run a call for each ticket."""
+        for ticket in tickets:
+            self._running[ticket] = ticket.attempt
+            self._jobs.put((ticket, ticket.attempt, self._argument(ticket)))
+        while self._threads < len(self._running) + len(self._abandoned):
+            self._threads += 1
+            Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+
+    def abandon(self, ticket: Ticket, attempt: int) -> None:
+        """Write the call off; its thread comes back when it does."""
+        del self._running[ticket]
+        self._abandoned.add((ticket, attempt))
+
+    def strays(self) -> int:
+        """Count the calls that were abandoned and have not stopped."""
+        return len(self._abandoned)
+
+    async def close(self, patience: float) -> int:
+        """Let the threads end; give the number of calls that did not end in time."""
+        self._closed = True
+        if self._running or self._abandoned:
+            await asyncio.wait([self._quiet], timeout=patience)
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        return len(self._running) + len(self._abandoned)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            ticket, attempt, argument = job
+            try:
+                self._ended.append((ticket, attempt, self._call(argument), None))
+            except Exception as error:  # noqa: BLE001 the policy decides about any error
+                self._ended.append((ticket, attempt, None, error))
+            except BaseException as error:  # noqa: BLE001 else the thread dies and nobody hears
+                cancelled = SelfCancelled(f"the function raised {type(error).__name__}")
+                self._ended.append((ticket, attempt, None, cancelled))
+            del job, argument
+            self._tell()
+
+    def _call(self, argument: Any) -> Any:
+        result = self._function(argument)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise WrongResult("a plain function returned a coroutine: declare it with async def")
+        return result
+
+    def _tell(self) -> None:
+        if self._told:
+            return
+        self._told = True
+        try:
+            self._loop.call_soon_threadsafe(self._collect)
+        except RuntimeError:  # the loop is closed, and nobody waits for this call any more
+            self._told = False
+
+    def _collect(self) -> None:
+        self._told = False
+        answers: list[_Job] = []
+        while self._ended:
+            ticket, attempt, result, error = self._ended.popleft()
+            if (ticket, attempt) in self._abandoned:
+                self._abandoned.discard((ticket, attempt))
+                continue
+            del self._running[ticket]
+            if error is None:
+                answers.append((ticket, attempt, result))
+            elif not self._closed:
+                self._report.failed(ticket, attempt, error)
+        if answers and not self._closed:
+            self._report.succeeded(answers)
+        if self._closed and not (self._running or self._abandoned or self._quiet.done()):
+            self._quiet.set_result(None)

@@ -1,0 +1,60 @@
+"""Test concurrent functions in virtual time: repeatable, fast, and judged.
+
+Three tools that work together or alone:
+
+- `simulate` runs a coroutine on a `VirtualTimeLoop`: hours pass in milliseconds, and every
+  race is decided by a seed that a failure prints.
+- Models of the world: latencies (`constant`, `uniform`, `lognormal`, `never`), faults
+  (`fails`, `fails_always`, `fails_with_probability`, `overloaded`, laid on a function by
+  `flaky`), and a `Server` with slots and a queue.
+- `OrderOracle` is told what happens to each record and raises when the order contract breaks.
+
+``docs/testing.md`` shows how to test your own functions with them.
+"""
+
+from thulawa.testing.errors import (
+    OrderViolation,
+    Overrun,
+    SimulationError,
+    Stalled,
+    Unretrieved,
+)
+from thulawa.testing.faults import (
+    Fault,
+    fails,
+    fails_always,
+    fails_with_probability,
+    flaky,
+    overloaded,
+)
+from thulawa.testing.latency import Latency, constant, lognormal, never, uniform
+from thulawa.testing.loop import VirtualTimeLoop
+from thulawa.testing.oracle import OrderOracle
+from thulawa.testing.server import Server, ServerStatistics
+from thulawa.testing.simulation import Simulation, seeds, simulate
+
+__all__ = [
+    "Fault",
+    "Latency",
+    "OrderOracle",
+    "OrderViolation",
+    "Overrun",
+    "Server",
+    "ServerStatistics",
+    "Simulation",
+    "SimulationError",
+    "Stalled",
+    "Unretrieved",
+    "VirtualTimeLoop",
+    "constant",
+    "fails",
+    "fails_always",
+    "fails_with_probability",
+    "flaky",
+    "lognormal",
+    "never",
+    "overloaded",
+    "seeds",
+    "simulate",
+    "uniform",
+]

@@ -1,0 +1,115 @@
+"""The book-keeping of the order oracle: lines of records, and who is first in each.
+
+Every order contract comes down to lines. A *line* is a set of records among which order
+matters: the records of one key, all unkeyed ones, or the whole partition. A line may be
+serial (one call at a time, in offset order) and ordered (outputs leave in offset order);
+lines that are neither exist as well, to remember the story of their key.
+
+Who is first is answered by `Pending`, a heap with lazy removal: O(log n) an event, so that
+the oracle can watch runs of millions of records.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Line", "Lines", "Order", "Pending", "Tracked", "Unkeyed"]
+
+Order = Literal["key", "partition", "none", "emit"]
+Unkeyed = Literal["ordered", "parallel"]
+
+_EVENTS_TOLD = 12
+
+
+class Pending:
+    """A set of offsets that knows its lowest.
+
+    >>> pending = Pending([5, 3])
+    >>> pending.discard(3)
+    >>> pending.first()
+    5
+    """
+
+    def __init__(self, offsets: Iterable[int] = ()) -> None:
+        self._members: set[int] = set()
+        self._heap: list[int] = []
+        for offset in offsets:
+            self.add(offset)
+
+    def add(self, offset: int) -> None:
+        """Put an offset in; one that is in stays in."""
+        if offset not in self._members:
+            self._members.add(offset)
+            heapq.heappush(self._heap, offset)
+
+    def discard(self, offset: int) -> None:
+        """Take an offset out, if it is in."""
+        self._members.discard(offset)
+        # Here and not in first(), or a record retried for ever would pile up copies of itself.
+        while self._heap and self._heap[0] not in self._members:
+            heapq.heappop(self._heap)
+
+    def first(self) -> int | None:
+        """Tell the lowest offset, or None when there is none."""
+        return self._heap[0] if self._heap else None
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """Records whose order matters to each other, and the last that happened to them."""
+
+    name: str
+    serial: bool
+    ordered: bool
+    to_start: Pending = field(default_factory=Pending)
+    to_leave: Pending = field(default_factory=Pending)
+    running: set[int] = field(default_factory=set)
+    last_finished: int = -1
+    story: deque[str] = field(default_factory=lambda: deque(maxlen=_EVENTS_TOLD))
+
+    def tell(self) -> str:
+        """Give the last events, oldest first."""
+        return "\n".join(f"  {event}" for event in self.story)
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """What the oracle knows of one record. ``left`` says how it left, once it has."""
+
+    offset: int
+    key: Hashable
+    line: Line
+    running: bool = False
+    finished: bool = False
+    left: str | None = None
+
+
+class Lines:
+    """All lines of a run, made as keys turn up; the contract decides which key is in which.
+
+    >>> lines = Lines("key", "parallel")
+    >>> lines.of("a").serial, lines.of(None).serial
+    (True, False)
+    """
+
+    def __init__(self, order: Order, unkeyed: Unkeyed) -> None:
+        self._order = order
+        self._unkeyed = unkeyed
+        self._lines: dict[Hashable, Line] = {}
+
+    def of(self, key: Hashable) -> Line:
+        """Give the line that records of this key stand in."""
+        if self._order == "partition":
+            key = None
+        if key not in self._lines:
+            self._lines[key] = self._make(key)
+        return self._lines[key]
+
+    def _make(self, key: Hashable) -> Line:
+        if self._order == "partition":
+            return Line("the partition", serial=True, ordered=True)
+        name = "the unkeyed records" if key is None else f"key {key!r}"
+        free = self._order == "none" or (key is None and self._unkeyed == "parallel")
+        return Line(name, serial=self._order == "key" and not free, ordered=not free)

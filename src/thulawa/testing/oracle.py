@@ -1,0 +1,249 @@
+"""A judge that is told what happened to each record and objects to anything out of order.
+
+The oracle knows the contract and nothing of the engine: it is written from the promise, by
+other means (explicit lines and sets instead of queues and states), so that a mistake in
+the engine is not repeated in its judge. It objects at the event that broke the contract,
+not at the end, because then the story of the key is still short.
+
+A violation is raised *and* remembered. The wrapped function runs inside the engine, whose
+business is to catch what functions raise: without `OrderOracle.check_complete` raising it
+again, the engine under test would swallow its own conviction.
+
+What counts as final, so that the next record of a serial line may start: the call finished,
+or the record left (emitted, dropped). A failed attempt is not final, as it will be retried or
+answered by the error policy; a record given back is not, as it will be processed again.
+A record may leave without having started: cache, single flight and quarantine do that.
+"""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from itertools import zip_longest
+from typing import Any, Literal, NoReturn, TypeVar, get_args
+
+from thulawa.testing.calls import reported
+from thulawa.testing.errors import OrderViolation
+from thulawa.testing.lines import Line, Lines, Order, Pending, Tracked, Unkeyed
+
+__all__ = ["OrderOracle"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Emit = Literal["finished", "partition"]
+
+_OFFSETS_TOLD = 10
+
+
+class OrderOracle:
+    """Judge a run by its order contract; raise `OrderViolation` at the first breach.
+
+    ``order``: ``key`` one call at a time per key, in offset order; ``partition`` one call at
+    a time; ``none``; ``emit`` calls of a key may overlap, outputs keep the key's order.
+    ``emit``: ``finished`` or ``partition`` (all outputs by offset). ``unkeyed``: records with
+    key None are ``ordered`` like one key, or ``parallel``. ``clock`` puts times in the story.
+
+    >>> oracle = OrderOracle(order="key")
+    >>> oracle.arrived(0, "a"), oracle.arrived(1, "a")
+    (None, None)
+    >>> oracle.started(0)
+    >>> oracle.started(1)
+    Traceback (most recent call last):
+    thulawa.testing.errors.OrderViolation: 1 started while 0 was running, in key 'a':
+      arrived 0
+      arrived 1
+      started 0
+      started 1
+    """
+
+    def __init__(
+        self,
+        *,
+        order: Order = "key",
+        emit: Emit = "finished",
+        unkeyed: Unkeyed = "ordered",
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        _check("order", order, Order)
+        _check("emit", emit, Emit)
+        _check("unkeyed", unkeyed, Unkeyed)
+        self.order = order
+        self.emit = emit
+        self.unkeyed = unkeyed
+        self.violations: list[OrderViolation] = []
+        self._clock = clock
+        self._records: dict[int, Tracked] = {}
+        self._lines = Lines(order, unkeyed)
+        self._all_to_leave = Pending()
+        self._highest = -1
+        # Plain functions run on threads and report from there.
+        self._lock = threading.RLock()
+
+    def arrived(self, offset: int, key: Hashable = None) -> None:
+        """Note that the engine took a record in; after `given_back` it may come once more."""
+        with self._lock:
+            known = self._records.get(offset)
+            record = known or Tracked(offset, key, self._lines.of(key))
+            self._note("arrived", record)
+            if known is not None:
+                self._require(known.left == "given back", record, "arrived twice")
+                known.left, known.finished = None, False
+                return
+            self._require(offset > self._highest, record, f"arrived after {self._highest}")
+            self._highest = offset
+            self._records[offset] = record
+            record.line.to_start.add(offset)
+            record.line.to_leave.add(offset)
+            self._all_to_leave.add(offset)
+
+    def started(self, *offsets: int) -> None:
+        """Note that one call began, for one record or for a batch of them."""
+        with self._lock:
+            records = [self._note("started", offset) for offset in sorted(offsets)]
+            for record in records:
+                self._require(record.left is None, record, f"started after it was {record.left}")
+                self._require(not record.running, record, "started while it was running")
+                self._check_nothing_runs(record)
+            for record in records:
+                self._check_turn(record)
+                record.running, record.finished = True, False
+                record.line.running.add(record.offset)
+                record.line.to_start.discard(record.offset)
+
+    def finished(self, *offsets: int) -> None:
+        """Note that the call returned for these records."""
+        with self._lock:
+            for offset in offsets:
+                record = self._stop("finished", offset)
+                record.finished = True
+                record.line.last_finished = max(record.line.last_finished, offset)
+
+    def failed(self, *offsets: int) -> None:
+        """Note that the call raised, timed out or was cancelled: this attempt is over."""
+        with self._lock:
+            for offset in offsets:
+                record = self._stop("failed", offset)
+                if record.left is None:
+                    record.line.to_start.add(offset)
+
+    def ended(self, offsets: Sequence[int], results: Sequence[object] = ()) -> None:
+        """Report a call that returned; results that are exceptions fail their records.
+
+        In a serial line the rest of the batch fails with the first: the prefix stands.
+        """
+        broken: list[Line] = []
+        for offset, result in zip_longest(offsets, results[: len(offsets)]):
+            line = self._records[offset].line
+            if isinstance(result, Exception) or line in broken:
+                self.failed(offset)
+                broken += [line] * line.serial
+            else:
+                self.finished(offset)
+
+    def emitted(self, offset: int) -> None:
+        """Note that a record's output (or dead letter, or error column) left the engine."""
+        with self._lock:
+            record = self._leave("emitted", offset)
+            if record.line.ordered:
+                self._check_first(record, record.line.to_leave, "of its line")
+            if self.emit == "partition":
+                self._check_first(record, self._all_to_leave, "of the partition")
+            self._settle(record)
+
+    def dropped(self, offset: int) -> None:
+        """Note that a record was answered without output: filtered, or dropped by the policy."""
+        with self._lock:
+            self._settle(self._leave("dropped", offset))
+
+    def given_back(self, offset: int) -> None:
+        """Note that a record was returned unprocessed; none of its line may overtake it."""
+        with self._lock:
+            record = self._leave("given back", offset)
+            record.line.to_start.add(offset)
+
+    def check_complete(self) -> None:
+        """Assert that no violation was swallowed and that every record has left, once."""
+        with self._lock:
+            if self.violations:
+                raise self.violations[0]
+            lost = [offset for offset, record in self._records.items() if record.left is None]
+            if lost:
+                first = self._records[lost[0]]
+                told = ", ".join(map(str, lost[:_OFFSETS_TOLD]))
+                more = f" and {len(lost) - _OFFSETS_TOLD} more" * (len(lost) > _OFFSETS_TOLD)
+                # Not remembered: what is lost now may yet leave.
+                raise OrderViolation(_tell(f"lost: {told}{more}; the first of them", first.line))
+
+    def wrap(self, fn: F) -> F:
+        """Wrap an async or plain function of a record, or of a list of records (a batch).
+
+        Records have ``offset``. The calls are reported as started, then finished or failed;
+        exceptions in a batch's list of results fail that record and the rest of its key.
+        """
+        return reported(self, fn)
+
+    def _note(self, event: str, record: Tracked | int) -> Tracked:
+        """Write the event into the story first, so that a violation's own event is in it."""
+        if isinstance(record, int):
+            stranger = f"{record} {event} without having arrived"
+            record = self._records.get(record) or self._object(stranger)
+        time = "" if self._clock is None else f" at {self._clock():.6g} s"
+        record.line.story.append(f"{event} {record.offset}{time}")
+        return record
+
+    def _stop(self, event: str, offset: int) -> Tracked:
+        record = self._note(event, offset)
+        self._require(record.running, record, f"{event} without having started")
+        record.running = False
+        record.line.running.discard(offset)
+        return record
+
+    def _leave(self, how: str, offset: int) -> Tracked:
+        record = self._note(how, offset)
+        self._require(record.left is None, record, f"{how} after it was {record.left}")
+        record.left = how
+        return record
+
+    def _settle(self, record: Tracked) -> None:
+        record.line.to_start.discard(record.offset)
+        record.line.to_leave.discard(record.offset)
+        self._all_to_leave.discard(record.offset)
+
+    def _check_nothing_runs(self, record: Tracked) -> None:
+        if record.line.serial and record.line.running:
+            others = ", ".join(map(str, sorted(record.line.running)))
+            self._object(f"{record.offset} started while {others} was running", record.line)
+
+    def _check_turn(self, record: Tracked) -> None:
+        line, offset = record.line, record.offset
+        if not line.serial:
+            return
+        if record.finished:
+            line.to_start.add(offset)  # tried again although it had finished: a late time-out
+        first = line.to_start.first()
+        self._require(first == offset, record, f"started before {first} was final")
+        after = line.last_finished
+        self._require(after <= offset, record, f"started after {after} had finished")
+
+    def _check_first(self, record: Tracked, pending: Pending, of: str) -> None:
+        first = pending.first()
+        if first is not None and first != record.offset:
+            ahead = self._records[first]
+            fate = ahead.left or "waiting"
+            what = f"{record.offset} emitted before {first} {of}, which is {fate}"
+            self._object(what, ahead.line, record.line)
+
+    def _require(self, fact: bool, record: Tracked, breach: str) -> None:  # noqa: FBT001 an assertion
+        if not fact:
+            self._object(f"{record.offset} {breach}", record.line)
+
+    def _object(self, breach: str, *lines: Line) -> NoReturn:
+        self.violations.append(OrderViolation(_tell(breach, *lines)))
+        raise self.violations[-1]
+
+
+def _tell(breach: str, *lines: Line) -> str:
+    stories = [f"in {line.name}:\n{line.tell()}" for line in dict.fromkeys(lines)]
+    return ", ".join([breach, *stories])
+
+
+def _check(name: str, value: str, allowed: Any) -> None:
+    if value not in get_args(allowed):
+        raise ValueError(f"{name} is one of {', '.join(get_args(allowed))}, not {value!r}")
