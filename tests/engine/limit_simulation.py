@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
-from math import inf, log
+from math import exp, inf
 from random import Random
 
 from thulawa.engine.limits import Limit, Verdict
@@ -56,12 +56,13 @@ class Server:
             return now + self.latency / 10, "overload"
         service = self.latency
         if self.sigma:
-            service = rng.lognormvariate(log(service) - self.sigma**2 / 2, self.sigma)
+            service *= exp(self.sigma * rng.gauss() - self.sigma**2 / 2)
         end = max(free_at, now) + service
         heapreplace(self._free_at, end)
         if end > now + self.timeout:
             return now + self.timeout, "overload"
-        return end, "failure" if rng.random() < self.failing else "success"
+        fails = self.failing and rng.random() < self.failing
+        return end, "failure" if fails else "success"
 
 
 class Simulation:
@@ -101,7 +102,9 @@ class Simulation:
         return Measured(self._permit_seconds / elapsed, (self.successes - successes) / elapsed)
 
     def _begin_calls(self) -> None:
-        while len(self._ends) < min(self.limit.permits, self.demand) and self.backlog > 0:
+        room = min(self.limit.permits, self.demand) - len(self._ends)
+        while room > 0 and self.backlog > 0:
+            room -= 1
             self.backlog -= 1
             end, verdict = self.server.call(self.now, self._rng)
             heappush(self._ends, (end, self.now, verdict))

@@ -77,6 +77,19 @@ def test_a_record_must_not_start_again_after_a_later_one_has_finished() -> None:
     convict(oracle, lambda: oracle.started(0), "0 started after 1 had finished")
 
 
+def test_records_that_finished_and_were_given_back_may_start_again() -> None:
+    oracle = oracle_of("aa")
+    for offset in (0, 1):
+        oracle.started(offset)
+        oracle.finished(offset)
+    for offset in (0, 1):
+        oracle.given_back(offset)
+        oracle.arrived(offset, "a")
+    for offset in (0, 1):
+        process(oracle, offset)
+    oracle.check_complete()
+
+
 def test_a_partition_is_processed_one_at_a_time() -> None:
     oracle = oracle_of("ab", order="partition")
     oracle.started(0)

@@ -4,6 +4,7 @@
 
     ThulawaError
     ├── ConfigurationError (ValueError)   an option or a combination is refused when it is made
+    │   └── TopologyError                 nodes that do not fit together; names the user's line
     ├── Retriable                         raised by user functions: try this record again
     ├── Terminal                          raised by user functions: trying again is of no use
     ├── Overload                          raised by user functions: the other side is full
@@ -13,7 +14,12 @@
         ├── DeadlineExceeded (TimeoutError)
         ├── SelfCancelled                 the function raised CancelledError of its own
         ├── WrongResult (TypeError)       the function returned what it must not return
-        └── Quarantined                   its key has failed too often to be tried now
+        ├── Quarantined                   its key has failed too often to be tried now
+        └── StreamError                   of a topology; says topic and partition too
+            ├── SerializationError (ValueError)   bytes or values that a serde cannot take
+            ├── TimestampError (ValueError)       a time that is negative or too far ahead
+            ├── ProcessingError                   a function of the topology raised
+            └── ProductionError                   an output could not be sent
 
 The three that user functions raise are how a function tells the engine which class its
 failure belongs to; any other exception is classed by the retry options.
@@ -27,12 +33,18 @@ __all__ = [
     "ConfigurationError",
     "DeadlineExceeded",
     "Overload",
+    "ProcessingError",
+    "ProductionError",
     "Quarantined",
     "RecordError",
     "Retriable",
     "SelfCancelled",
+    "SerializationError",
+    "StreamError",
     "Terminal",
     "ThulawaError",
+    "TimestampError",
+    "TopologyError",
     "WrongResult",
 ]
 
@@ -43,6 +55,17 @@ class ThulawaError(Exception):
 
 class ConfigurationError(ThulawaError, ValueError):
     """An option, or a combination of options, that cannot work."""
+
+
+class TopologyError(ConfigurationError):
+    """Nodes, stores or names of a topology that do not fit together.
+
+    ``where`` is the line of the user's program that asked for it, when that is known.
+    """
+
+    def __init__(self, message: str, *, where: str | None = None) -> None:
+        super().__init__(message if where is None else f"{message} (at {where})")
+        self.where = where
 
 
 class Retriable(ThulawaError):
@@ -62,7 +85,7 @@ class Overload(ThulawaError):
 
     def __init__(self, message: str = "overloaded", *, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else float(retry_after)
 
 
 class RecordError(ThulawaError):
@@ -126,3 +149,49 @@ class Quarantined(RecordError):
     """The record's key failed too often and is not called for a while."""
 
     action = "replay the dead letters of this key once its cause is mended"
+
+
+class StreamError(RecordError):
+    """One record of a topology could not be processed. Says which one, and in which node."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message, node=node, offset=offset)
+        self.topic = topic
+        self.partition = partition
+
+    def __str__(self) -> str:
+        name = "" if self.node is None else f"{self.node}: "
+        where = "" if self.topic is None else f" ({self.topic}-{self.partition} at {self.offset})"
+        return f"{name}{self.args[0]}{where}; {self.action}"
+
+
+class SerializationError(StreamError, ValueError):
+    """Bytes that cannot be read, or a value that cannot be written."""
+
+    action = "choose the serde the data was written with, or a handler that skips or sets aside"
+
+
+class TimestampError(StreamError, ValueError):
+    """A timestamp that is negative, or further ahead of the clock than allowed."""
+
+    action = "choose a timestamp extractor, or a timestamp policy that skips or uses partition time"
+
+
+class ProcessingError(StreamError):
+    """A function of the topology raised; its error is the cause."""
+
+    action = "see the cause, or choose a processing handler that skips or sets aside"
+
+
+class ProductionError(StreamError):
+    """An output could not be sent."""
+
+    action = "see the cause, or choose a production handler that sets it aside"

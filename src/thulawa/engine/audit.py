@@ -38,11 +38,11 @@ def picture(of: "Scheduler") -> Statistics:
         longest_queue_key=longest,
         frontier=emission.frontier.frontier,
         frontier_lag=emission.frontier.lag,
-        binds=_binding(of, waiting),
+        binds=_binding(of),
         intake_open=ledger.open,
         limit=of.limit.report(),
         batch_size=1 if of.batch_size is None else of.batch_size.now,
-        in_flight_by_lane=tuple(of.ready.in_flight()),
+        in_flight_by_lane=tuple(of.ready.in_flight()) if of.several_lanes else (len(of.calls),),
         taken=counters.taken,
         succeeded=of.succeeded,
         failed=counters.failed,
@@ -57,25 +57,34 @@ def picture(of: "Scheduler") -> Statistics:
     )
 
 
-def _binding(of: "Scheduler", waiting: int) -> Binding:
+def _binding(of: "Scheduler") -> Binding:
     """Say what keeps the scheduler from having more calls in flight."""
-    if of.ready.count:
-        return "limit" if len(of.calls) >= of.limit.permits else "rate"
-    if not of.ledger.open and len(of.emission.undelivered) * 2 > of.ledger.bounds.records:
-        return "downstream"
-    if not of.ledger.open and of.ledger.excess() * 2 > of.ledger.bounds.records:
-        return "parked"
-    if waiting:
-        return "keys"
-    return "source"
+    if of.ready.count and len(of.calls) >= of.limit.permits:
+        return "limit"
+    if of.ready.count and of.gated and of.bucket.ready_at(of.now) > of.now:
+        return "rate"
+    # behind others of their key, as against those that wait for a batch to be filled
+    behind = sum(len(queue) for queue in of.queues.values() if queue.taken)
+    if not of.ledger.open:
+        closed_by: dict[Binding, int] = {
+            "downstream": len(of.emission.undelivered),
+            "parked": of.ledger.excess(),
+            "keys": behind + of.emission.held_back(),
+        }
+        most = max(closed_by, key=closed_by.__getitem__)
+        if closed_by[most]:
+            return most
+    return "keys" if behind else "source"
 
 
 def audit(of: "Scheduler") -> None:
     """Raise AssertionError where the scheduler contradicts itself."""
     _audit_counts(of)
     _audit_bounds(of)
+    _audit_calls(of)
     if not of.stopped:
         _audit_keys(of)
+        _audit_timers(of)
         _audit_liveness(of)
 
 
@@ -93,10 +102,7 @@ def _audit_counts(of: "Scheduler") -> None:
     assert ledger.parked == sum(queue.parked for queue in queues), "parked is miscounted"
     assert ledger.parked_bytes == sum(queue.parked_bytes() for queue in queues)
     assert ledger.parked_keys == sum(queue.parked > 0 for queue in queues)
-    frontier = of.emission.frontier
-    assert len(frontier) - frontier.buffered == len(unfinished), "the frontier lost a record"
-    if offsets:
-        assert frontier.frontier == offsets[0], "the frontier has passed an unfinished record"
+    assert list(of.emission.frontier) == offsets, "the frontier is not what is unfinished"
     assert of.counters.taken == (
         len(unfinished) - _final_but_held(of) + of.succeeded + of.counters.failed
     ), "records taken in are not records accounted for"
@@ -114,6 +120,27 @@ def _audit_bounds(of: "Scheduler") -> None:
         assert len(of.queues) <= bounds.keys + bounds.parked, "too many keys"
     if of.failing is not None and of.options.quarantine is not None:
         assert len(of.failing) <= of.options.quarantine.keys, "too many failing keys"
+
+
+def _audit_calls(of: "Scheduler") -> None:
+    assert of.adapts or len(of.calls) <= of.limit.permits, "more calls than permits"
+    if of.several_lanes:
+        lanes = Counter(lead.record.lane for lead in of.calls)
+        counted = [lanes[lane] for lane in range(len(of.options.lanes.lanes))]
+        assert of.ready.in_flight() == counted, "calls are miscounted by lane"
+    if of.answers is not None:
+        asking = {ticket for lead in of.calls for ticket in lead.members()}
+        asking.update(ticket for queue in of.queues.values() for ticket in queue.retries or ())
+        assert asking.issuperset(of.answers.leaders()), "an answer is awaited that nobody asks for"
+
+
+def _audit_timers(of: "Scheduler") -> None:
+    timed = sum(lead.timer is not None for lead in of.calls)
+    assert timed == (len(of.calls) if of.timed else 0), "a call has lost its time-out"
+    lingering = sum(queue.linger is not None for queue in of.queues.values())
+    expected = timed + lingering + of.ledger.parked_keys
+    # one more each for the rate and for the linger of a batch across keys
+    assert expected <= len(of.timers) <= expected + 2, "timers are miscounted"
 
 
 def _audit_keys(of: "Scheduler") -> None:

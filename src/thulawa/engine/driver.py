@@ -7,12 +7,13 @@ A slow sink holds up nothing but itself until the bounds are reached, and then i
 
 Nothing is reported finished before the sink has taken it. When a run fails or is cancelled,
 the calls under way are cancelled, what is not finished is given back, and all of this ends
-within ``patience`` seconds, whatever the user's function does.
+within ``patience`` seconds, whatever function, source and sink do; when cancelled while it
+stops, at once.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from thulawa.core.errors import ThulawaError, WrongResult
@@ -96,26 +97,54 @@ class Run:
             Pull: self._want,
             WakeAt: self._wake_at,
             Abandon: self._abandon,
-            GiveBack: self._give_back,
             Drained: self._drained,
             Abort: self._abort,
         }
 
-    async def go(self) -> None:
+    async def go(self, *, drained: bool = False) -> None:
         """Process the source to its end, or raise what ended the run before."""
-        self._intake = self._part(self._take_in(), "intake")
-        self._parts = [self._intake, self._part(self._put_out(), "output")]
+        self._intake = self._part(self._take_in, "intake")
+        self._parts = [self._intake, self._part(self._put_out, "output")]
         self._tell(Tick())
+        if drained:
+            self.drain()
         try:
             await self._over
         finally:
             await self._stop()
 
+    async def _stop(self) -> None:
+        patient_until = self._loop.time() + self._patience
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._parts:
+            if not task.cancelling():  # else it is stopping already, and not to be disturbed
+                task.cancel()
+        try:
+            strays = await self._workers.close(self._patience)
+            patience = max(0.0, patient_until - self._loop.time())
+            await asyncio.wait(self._parts, timeout=patience)
+        finally:
+            self._give_back_rest()
+        if strays:
+            _log.warning(
+                "%s: %d calls did not stop within %g s and are left behind",
+                self._scheduler.options.name,
+                strays,
+                self._patience,
+            )
+
     def drain(self) -> None:
         """Take in nothing more; `go` returns when what was taken in is finished."""
-        if self._intake is not None and not self._intake.done():
+        if self._intake is not None and not self._scheduler.draining:
             self._intake.cancel()
             self._tell(Drain())
+
+    def keep(self, records: list[Record]) -> None:
+        """Do not give back what turns out to be safe after all."""
+        if self.given_back:
+            safe = set(records)
+            self.given_back = [record for record in self.given_back if record not in safe]
 
     # --- from the workers
 
@@ -133,77 +162,117 @@ class Run:
         """Tell the scheduler of a call that raised."""
         self._tell(Failed(ticket, attempt, error))
 
+    def exited(self, error: BaseException) -> None:
+        """End the run: asyncio lets the error out of the loop, but the loop may go on."""
+        self._end(_broken(self._scheduler.options.name, "the function", error))
+
     def _checked(
         self, answers: list[tuple[Ticket, int, Any]], check: Callable[[Any], None]
     ) -> list[tuple[Ticket, int, Any]]:
+        """Leave out results that are not acceptable and report them as failures."""
         good = []
-        for answer in answers:
-            try:
-                check(answer[2])
-                good.append(answer)
-            except Exception as error:  # noqa: BLE001 whatever the check raises is its verdict
-                wrong = WrongResult(str(error))
-                wrong.__cause__ = error
-                self.failed(answer[0], answer[1], wrong)
+        for ticket, attempt, result in answers:
+            if self._batched and isinstance(result, list | tuple):
+                good.append(
+                    (
+                        ticket,
+                        attempt,
+                        [
+                            one if isinstance(one, BaseException) else _accepted(one, check)
+                            for one in result
+                        ],
+                    )
+                )
+                continue
+            accepted = _accepted(result, check)
+            if isinstance(accepted, WrongResult):
+                self.failed(ticket, attempt, accepted)
+            else:
+                good.append((ticket, attempt, accepted))
         return good
 
     # --- the parts
 
-    def _part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = self._loop.create_task(self._guarded(work))
+    def _part(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._guarded(work, name))
         task.set_name(f"{self._scheduler.options.name}-{name}")
         return task
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001 go() raises it
             self._end(error)
+        except BaseException as error:
+            draining = name == "intake" and self._scheduler.draining
+            if not (draining or self._over.done()):
+                self._end(_broken(self._scheduler.options.name, name, error))
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
 
     async def _take_in(self) -> None:
-        while True:
+        while not self._scheduler.draining:
             pull = await self._pull
             self._pull = self._loop.create_future()
             records = await self._source.take(pull.records, pull.bytes)
+            if self._over.done():
+                self.given_back.extend(records)
+                return
             if not records:
                 self._tell(Drain())
                 return
+            if len(records) > pull.records:
+                self.given_back.extend(records)
+                raise ThulawaError(
+                    f"{self._scheduler.options.name}: the source gave {len(records)} records "
+                    f"where at most {pull.records} were asked for; mend its take()"
+                )
             self._tell(Arrived(records))
 
     async def _put_out(self) -> None:
-        while True:
+        while not self._over.done():
             await self._outbox_filled.wait()
             outcomes, self._outbox = self._outbox, []
             self._outbox_filled.clear()
             await self._sink.put(outcomes)
-            self._tell(Delivered(len(outcomes)))
+            delivered = Delivered(len(outcomes))
+            if self._over.done():
+                # taken although told to stop: it need not be given back, and nothing follows
+                self._scheduler.handle(delivered, self._loop.time())
+            else:
+                self._tell(delivered)
 
     def _tell(self, event: Event) -> None:
         """Tell the scheduler what happened and carry out what it says."""
-        if self._over.done() and type(event) is not Cancel:
+        if self._over.done():
             return
         try:
-            for instruction in self._scheduler.handle(event, self._loop.time()):
-                self._carry_out[type(instruction)](instruction)
+            instructions = self._scheduler.handle(event, self._loop.time())
         except Exception as error:  # noqa: BLE001 go() raises it; a worker must not swallow it
+            self._rescue(event)
+            self._end(error)
+            return
+        try:
+            for instruction in instructions:
+                self._carry_out[type(instruction)](instruction)
+        except Exception as error:  # noqa: BLE001 as above
             self._end(error)
 
-    async def _stop(self) -> None:
-        for task in self._parts:
-            task.cancel()
-        await asyncio.wait(self._parts, timeout=self._patience)
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._scheduler.drained:
-            self._tell(Cancel())
-        strays = await self._workers.close(self._patience)
-        if strays:
-            _log.warning(
-                "%s: %d calls did not stop within %g s and are left behind",
-                self._scheduler.options.name,
-                strays,
-                self._patience,
-            )
+    def _rescue(self, event: Event) -> None:
+        """Give back what an event that was handled by half has left in no other place."""
+        if isinstance(event, Arrived):
+            self.given_back.extend(event.records)
+        self.given_back.extend(outcome.record for outcome in self._scheduler.outcomes)
+
+    def _give_back_rest(self) -> None:
+        """Give back what is not finished; the workers have been told to stop already."""
+        if self._scheduler.drained:
+            return
+        late = self.given_back
+        self.given_back = []
+        for instruction in self._scheduler.handle(Cancel(), self._loop.time()):
+            if isinstance(instruction, GiveBack):
+                self.given_back = list(dict.fromkeys([*instruction.records, *late]))
 
     # --- the scheduler's instructions
 
@@ -226,18 +295,16 @@ class Run:
     def _abandon(self, instruction: Abandon) -> None:
         self._workers.abandon(instruction.ticket, instruction.attempt)
         options = self._scheduler.options
-        bound = max(options.in_flight, 2)
-        if self._workers.strays() > 2 * bound and not self._over.done():
+        most = options.in_flight if options.adaptive is None else options.adaptive.maximum
+        strays = self._workers.strays()
+        # all that may be in flight can time out at once, and once more before they give way
+        if strays > 2 * max(most, 2) and not self._over.done():
             self._end(
                 ThulawaError(
-                    f"{options.name}: {self._workers.strays()} calls timed out and did not stop "
-                    "when told to; let the function give way to cancellation, or give it a "
-                    "time-out of its own"
+                    f"{options.name}: {strays} calls timed out and did not stop when told to; let "
+                    "the function give way to cancellation, or give it a time-out of its own"
                 )
             )
-
-    def _give_back(self, instruction: GiveBack) -> None:
-        self.given_back.extend(instruction.records)
 
     def _drained(self, _: Drained) -> None:
         self._end(None)
@@ -252,3 +319,24 @@ class Run:
             self._over.set_result(None)
         else:
             self._over.set_exception(error)
+
+
+def _broken(engine: str, part: str, error: BaseException) -> ThulawaError:
+    """Give an error that says who ended a run with what is no error."""
+    broken = ThulawaError(
+        f"{engine}: {part} raised {type(error).__name__} though nobody had told it to stop; "
+        "raise an error that says what happened"
+    )
+    broken.__cause__ = error
+    return broken
+
+
+def _accepted(result: Any, check: Callable[[Any], None]) -> Any:
+    """Give the result, or the error that says why it is not acceptable."""
+    try:
+        check(result)
+    except Exception as error:  # noqa: BLE001 whatever the check raises is its verdict
+        wrong = WrongResult(str(error.args[0]) if error.args else repr(error))
+        wrong.__cause__ = error
+        return wrong
+    return result

@@ -14,7 +14,7 @@ from thulawa.engine.ledger import Ledger
 from thulawa.engine.model import Outcome, Record
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyRule
-from thulawa.engine.sequence import InOrder
+from thulawa.engine.sequence import Frontier, InOrder
 
 __all__ = ["Emission"]
 
@@ -26,7 +26,7 @@ class Emission:
 
     def __init__(self, options: Options, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.frontier = InOrder()
+        self.frontier = Frontier()
         self.by_partition = InOrder() if options.emit == "partition" else None
         self.by_key: dict[Hashable, InOrder] | None = {} if options.order == "emit" else None
         self.reorders = self.by_partition is not None or self.by_key is not None
@@ -35,11 +35,11 @@ class Emission:
     def expect(self, record: Record, keys: KeyRule) -> None:
         """Note a record's place in the order in which results leave; may raise `BadKey`."""
         if self.by_partition is not None:
-            self.by_partition.expect([record.offset])
+            self.by_partition.expect(record.offset)
         elif self.by_key is not None:
             key = keys.named(record)
             if key is not record:  # else unkeyed and parallel: it waits for nobody
-                self.by_key.setdefault(key, InOrder()).expect([record.offset])
+                self.by_key.setdefault(key, InOrder()).expect(record.offset)
 
     def leave(self, outcome: Outcome, keys: KeyRule) -> list[Outcome]:
         """Give the outcomes that may leave now that this one is final."""
@@ -52,9 +52,10 @@ class Emission:
     def _leave_by_key(
         self, orders: dict[Hashable, InOrder], outcome: Outcome, keys: KeyRule
     ) -> list[Outcome]:
-        if isinstance(outcome.error, BadKey):
+        try:
+            key = keys.named(outcome.record)
+        except BadKey:  # it was never expected
             return [outcome]
-        key = keys.named(outcome.record)
         order = orders.get(key)
         if order is None:
             return [outcome]
@@ -72,7 +73,7 @@ class Emission:
         """Finish records: they are no longer held and the frontier may pass them."""
         self._ledger.records -= len(records)
         self._ledger.bytes -= sum([record.size for record in records])
-        self.frontier.pass_over([record.offset for record in records])
+        self.frontier.finish([record.offset for record in records])
 
     def held_back(self) -> int:
         """Count the results that wait for one before them."""

@@ -14,6 +14,7 @@ from thulawa.core.errors import (
     DeadlineExceeded,
     Overload,
     Quarantined,
+    SelfCancelled,
     WrongResult,
 )
 from thulawa.engine.events import Abandon, Abort, Answered, Failed, Succeeded
@@ -54,6 +55,7 @@ class Ending(State):
         problem = _misfit(results, len(members))
         if problem is not None:
             results = [WrongResult(problem) for _ in members]
+        results = [_as_error(result) for result in results]
         overloads = [error for error in results if isinstance(error, Overload)]
         failed = any(isinstance(result, Exception) for result in results)
         self.end_call(lead, "overload" if overloads else "failure" if failed else "success")
@@ -73,10 +75,17 @@ class Ending(State):
             self.call_failed(lead, AttemptTimedOut(slow))
             return
         self.end_call(lead, "overload")
-        ended = f"no answer by the deadline of {self.options.deadline} s"
-        self.settle(
-            members, [DeadlineExceeded(ended) if over else AttemptTimedOut(slow) for over in late]
-        )
+        timeout = self.options.timeout
+        results: list[Exception] = []
+        for over in late:
+            if over:
+                ended = f"no answer by the deadline of {self.options.deadline} s"
+                results.append(DeadlineExceeded(ended))
+            elif timeout is not None and self.now >= lead.started + timeout:
+                results.append(AttemptTimedOut(slow))
+            else:  # not its failure, so not counted as one
+                results.append(Overload("the call was ended by the deadline of another record"))
+        self.settle(members, results)
 
     def end_call(self, lead: Ticket, verdict: Verdict) -> None:
         """Give the permit back and learn from the call."""
@@ -101,8 +110,8 @@ class Ending(State):
         self.end_call(lead, self.judge.verdict(error))
         if isinstance(error, Overload):
             self.overloaded(error)
-        if len(members) == 1:
-            self.settle(members, [error])
+        if len(members) == 1 or isinstance(error, Overload):
+            self.settle(members, [error] * len(members))
         else:
             self.whole_batch_failed(members, error)
 
@@ -191,17 +200,26 @@ class Ending(State):
         error = self.judge.final(ticket, error)
         if self.options.on_error == "fail":
             ticket.queue.put_back([ticket])
-            self.stopped = True
-            self.others.append(Abort(self.judge.story(ticket, error)))
+            if not self.stopped:
+                self.stopped = True
+                self.others.append(Abort(self.judge.story(ticket, error)))
             return
         self.counters.failed += 1
-        if self.failing is not None and not isinstance(error, Quarantined | BadKey):
-            self.failing.failed(ticket.record.key, self.now)
+        key = ticket.record.key
+        if (
+            self.failing is not None
+            and key is not None
+            and not isinstance(error, Quarantined | BadKey)
+        ):
+            self.failing.failed(key, self.now)
         self.leave(Outcome(ticket.record, None, error, ticket.attempt))
         if ticket.followers is not None and self.answers is not None:
             for follower in self.answers.settle(ticket):
                 self.following -= 1
-                self.give_up(follower, error)
+                if isinstance(error, Quarantined):  # no answer to what it asked
+                    follower.queue.put_back([follower])
+                else:
+                    self.give_up(follower, error)
                 self.release(follower.queue)
 
     def leave(self, outcome: Outcome) -> None:
@@ -214,6 +232,15 @@ class Ending(State):
                 self.emission.finish([record])
             else:
                 self.outcomes.append(released)
+
+
+def _as_error(result: Any) -> Any:
+    """Give a result as it is; what no handler of errors would catch becomes one."""
+    if not isinstance(result, BaseException) or isinstance(result, Exception):
+        return result
+    error = SelfCancelled(f"a record's answer was {type(result).__name__}")
+    error.__cause__ = result
+    return error
 
 
 def _misfit(results: object, wanted: int) -> str | None:

@@ -5,8 +5,8 @@ import functools
 import inspect
 import logging
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Callable,
     Hashable,
     Iterable,
@@ -18,12 +18,13 @@ from contextlib import (
     AsyncExitStack,
     nullcontext,
 )
+from dataclasses import replace
 from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from thulawa.core.errors import ConfigurationError, ThulawaError
 from thulawa.engine.driver import Run, Sink, Source
-from thulawa.engine.limits import FixedLimit
 from thulawa.engine.model import Outcome, Record
 from thulawa.engine.options import Options
 from thulawa.engine.scheduler import Scheduler
@@ -32,7 +33,7 @@ from thulawa.engine.state import Memory
 from thulawa.engine.statistics import Statistics
 from thulawa.engine.threads import ThreadWorkers
 from thulawa.engine.watchdog import Watchdog
-from thulawa.engine.workers import CoroutineWorkers, Report, Workers, record_of, records_of
+from thulawa.engine.workers import CoroutineWorkers, Report, Workers, argument_maker
 
 __all__ = ["Engine"]
 
@@ -42,13 +43,14 @@ _log = logging.getLogger("thulawa.engine")
 class Engine:
     """Run a function over records, many keys at once, each key in order, nothing lost.
 
-    ``function`` takes a `Record` (with `Batch` a list of them, and then returns a list: per
-    record a result or an exception). A coroutine function runs on the event loop, a plain one
-    on threads, at most ``threads`` of them. With ``resource`` (a function without arguments
-    that returns an async context manager: an HTTP session, a database pool) it is opened when
-    the engine is entered, closed when it is left, and handed to the function as its second
-    argument. ``cache`` is any mapping; with `Sharing` it keeps the answers. ``check`` is
-    called with every result and raises if it is not acceptable.
+    ``function`` takes a `Record`, or what ``argument`` makes of it (with `Batch` a list of
+    them, and then returns a list: per record a result or an exception). A coroutine function
+    runs on the event loop, a plain one on threads, at most ``threads`` of them. With
+    ``resource`` (a function without arguments that returns an async context manager: an HTTP
+    session, a database pool) it is opened when the engine is entered, closed when it is left,
+    and handed to the function as its second argument. ``cache`` is any mapping; with `Sharing`
+    it keeps the answers. ``check`` is called with every result and raises if it is not
+    acceptable.
 
     >>> import asyncio
     >>> async def shout(record):
@@ -70,6 +72,7 @@ class Engine:
         function: Callable[..., Any],
         options: Options | None = None,
         *,
+        argument: Callable[[Record], Any] | None = None,
         resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         cache: MutableMapping[Hashable, Any] | None = None,
         check: Callable[[Any], None] | None = None,
@@ -78,10 +81,15 @@ class Engine:
         watch: bool = True,
         random: Random | None = None,
     ) -> None:
-        self.options = options or Options()
         self._function = function
         self._inner = _unwrapped(function)
         self._is_coroutine = inspect.iscoroutinefunction(self._inner)
+        self.options = options or Options()
+        if not self._is_coroutine:
+            self.options = self._capped(self.options, threads)
+        if cache is not None and self.options.sharing is None:
+            raise ConfigurationError("a cache needs Options(sharing=Sharing(by=...)): the question")
+        self._argument = argument
         self._open_resource = resource
         self._cache = cache
         self._check = check
@@ -89,12 +97,13 @@ class Engine:
         self._watch = watch and self._is_coroutine
         self._random = random or Random()
         self._memory = Memory(self.options, random=self._random)
-        if not self._is_coroutine:
-            self._cap_threads(threads)
         self._scheduler = self._new_scheduler()
         self._call: Callable[..., Any] = function
         self._stack = AsyncExitStack()
+        self._opened = False
         self._run: Run | None = None
+        self._busy = self._drained = False
+        self._task: asyncio.Task[Any] | None = None
 
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
@@ -102,6 +111,7 @@ class Engine:
             opened = await self._stack.enter_async_context(self._open_resource())
             function = self._function
             self._call = lambda argument: function(argument, opened)
+        self._opened = True
         return self
 
     async def __aexit__(
@@ -111,13 +121,22 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self._call = self._function
+        self._opened = False
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()  # its calls use what is closed next
+            await asyncio.wait([self._task])
         await self._stack.__aexit__(kind, error, trace)
 
     async def run(self, source: Source, sink: Sink) -> None:
         """Process a source to its end, or raise what ended the run before.
 
-        What a failed or cancelled run had taken in and not finished is in `given_back`.
+        What a failed or cancelled run had taken in and not finished is in `given_back`. An
+        engine makes one run at a time; several engines may run on one loop.
         """
+        if self._busy:
+            raise ThulawaError(f"{self.name} is running already: make an engine for each run")
+        if self._open_resource is not None and not self._opened:
+            raise ThulawaError(f"{self.name} needs its resource: use 'async with Engine(...)'")
         self._scheduler = self._new_scheduler()
         run = self._run = Run(
             self._scheduler,
@@ -127,12 +146,18 @@ class Engine:
             patience=self._patience,
             check=self._check,
         )
-        with self._watchdog():
-            await run.go()
+        self._busy = True
+        self._task = asyncio.current_task()
+        try:
+            with self._watchdog():
+                await run.go(drained=self._drained)
+        finally:
+            self._busy = self._drained = False
+            self._task = None
 
     async def map(
         self, records: Iterable[Record] | AsyncIterable[Record]
-    ) -> AsyncIterator[Outcome]:
+    ) -> AsyncGenerator[Outcome, None]:
         """Process records; give their outcomes in the order of the contract."""
         channel = Channel()
         task = asyncio.ensure_future(self.run(source_of(records), channel))
@@ -144,11 +169,18 @@ class Engine:
         finally:
             task.cancel()
             await asyncio.wait([task])
+            if self._run is not None:
+                self._run.keep(channel.read)
 
     def drain(self) -> None:
-        """Take in nothing more; the run ends when what was taken in is finished."""
-        if self._run is not None:
+        """Take in nothing more; the run ends when what was taken in is finished.
+
+        Where none is under way yet, the next one takes in nothing.
+        """
+        if self._busy and self._run is not None:
             self._run.drain()
+        else:
+            self._drained = True
 
     def statistics(self) -> Statistics:
         """Give a picture of this moment."""
@@ -169,17 +201,23 @@ class Engine:
             return nullcontext()
         return Watchdog(self.name, getattr(self._inner, "__code__", None))
 
-    def _cap_threads(self, threads: int) -> None:
-        if self.options.adaptive is None and self.options.in_flight > threads:
+    def _capped(self, options: Options, threads: int) -> Options:
+        """Let there be no more calls at once than threads."""
+        adaptive = options.adaptive
+        if adaptive is not None and adaptive.maximum > threads:
+            top = {name: min(getattr(adaptive, name), threads) for name in ("minimum", "initial")}
+            options = replace(options, adaptive=replace(adaptive, maximum=threads, **top))
+        if options.in_flight > threads:
             _log.info("%s is a plain function: %d calls at once, not %d; see Engine.threads",
-                      self.name, threads, self.options.in_flight)  # fmt: skip
-            self._memory.limit = FixedLimit(threads)
+                      self.name, threads, options.in_flight)  # fmt: skip
+            options = replace(options, in_flight=threads)
+        return options
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(self.options, memory=self._memory, cache=self._cache, random=self._random)
 
     def _workers(self, report: Report) -> Workers:
-        argument = record_of if self.options.batch is None else records_of
+        argument = argument_maker(self._argument, batched=self.options.batch is not None)
         if self._is_coroutine:
             return CoroutineWorkers(self._call, argument, report)
         return ThreadWorkers(self._call, argument, report, self.name)

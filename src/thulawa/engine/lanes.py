@@ -11,11 +11,11 @@ One heap per lane, ordered by head timestamp. Which lane goes next, in this orde
 Priority chooses between keys only: within a key records keep their order. With one lane and
 no ageing this is a plain heap. With ageing each key also stands in a first-in-first-out line;
 whichever of the two gives it out first wins, and the other entry is recognised as stale by
-its stamp.
+its stamp. Stale entries are swept out when they outnumber the live ones.
 """
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from thulawa.engine.options import Lane, Lanes
@@ -24,6 +24,8 @@ from thulawa.engine.queues import KeyQueue
 __all__ = ["ReadyKeys"]
 
 _Entry: TypeAlias = tuple[float, int, KeyQueue]
+
+_SLACK = 64
 
 
 class _Queue:
@@ -39,6 +41,15 @@ class _Queue:
         self.turn = 0.0
         self.count = 0
         self.in_flight = 0
+
+    def sweep(self) -> None:
+        """Forget stale entries, once they are the larger part."""
+        most = 2 * self.count + _SLACK
+        if len(self.heap) > most:
+            self.heap = [entry for entry in self.heap if _is_live(entry)]
+            heapify(self.heap)
+        if len(self.line) > most:
+            self.line = deque(entry for entry in self.line if _is_live(entry))
 
 
 class ReadyKeys:
@@ -72,6 +83,7 @@ class ReadyKeys:
         heappush(lane.heap, (record.timestamp, stamp, queue))
         if self._ageing is not None:
             lane.line.append((self.now, stamp, queue))
+            lane.sweep()
         if not lane.count:
             lane.turn = max(lane.turn, self._turn)
         lane.count += 1
@@ -107,17 +119,7 @@ class ReadyKeys:
 
     def keys(self) -> list[KeyQueue]:
         """List the ready keys, in no particular order."""
-        return [
-            queue for lane in self._lanes for _, stamp, queue in lane.heap if queue.stamp == stamp
-        ]
-
-    def clear(self) -> None:
-        """Forget all keys."""
-        for lane in self._lanes:
-            lane.heap.clear()
-            lane.line.clear()
-            lane.count = 0
-        self.count = 0
+        return [entry[2] for lane in self._lanes for entry in lane.heap if _is_live(entry)]
 
     def _choose(self, permits: int) -> _Queue:
         busy = [lane for lane in self._lanes if lane.count]
@@ -138,13 +140,17 @@ class ReadyKeys:
         oldest: _Queue | None = None
         for lane in self._lanes:
             line = lane.line
-            while line and line[0][2].stamp != line[0][1]:
+            while line and not _is_live(line[0]):
                 line.popleft()
             if line and (oldest is None or line[0][:2] < oldest.line[0][:2]):
                 oldest = lane
         if oldest is None or self.now - oldest.line[0][0] < self._ageing:
             return None
         return oldest.line.popleft()[2]
+
+
+def _is_live(entry: _Entry) -> bool:
+    return entry[2].stamp == entry[1]
 
 
 def _turn_of(lane: _Queue) -> float:

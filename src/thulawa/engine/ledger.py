@@ -57,11 +57,15 @@ class Ledger:
         return max(0, self.parked - self.bounds.parked)
 
     def room(self, keys: int) -> tuple[int, int]:
-        """Give how many records and bytes may be taken in now; zero when intake is closed."""
+        """Give how many records and bytes may be taken in now; zero when intake is closed.
+
+        ``keys`` are those tracked, 0 where the order contract does not track any.
+        """
         bounds = self.bounds
         records = self.records + self.excess()
         size = self.bytes + max(0, self.parked_bytes - self._allowed_bytes)
-        keys -= min(self.parked_keys, bounds.parked)
+        if keys:
+            keys -= min(self.parked_keys, bounds.parked)
         if not self.open:
             low = bounds.resume_at
             self.open = (

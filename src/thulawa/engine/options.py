@@ -6,7 +6,8 @@ with the reason and what to do instead. Times are seconds.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from math import inf
+from typing import Literal, TypeAlias, get_args
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.engine.limits import Adaptive
@@ -32,6 +33,8 @@ Order: TypeAlias = Literal["key", "partition", "none", "emit"]
 Emit: TypeAlias = Literal["finished", "partition"]
 Unkeyed: TypeAlias = Literal["ordered", "parallel"]
 OnError: TypeAlias = Literal["fail", "drop", "dead_letter", "column"]
+
+_STEEPEST = 1_000  # to the power of 64 it is still a float
 
 
 def _refuse_unless(holds: object, reason: str) -> None:
@@ -81,7 +84,9 @@ class Retry:
     def __post_init__(self) -> None:
         _refuse_unless(self.attempts >= 1, "Retry.attempts must be at least 1 (1: no retry)")
         _refuse_unless(self.first >= 0, "Retry.first must not be negative")
-        _refuse_unless(self.factor >= 1, "Retry.factor must be at least 1: waits never shrink")
+        _refuse_unless(
+            1 <= self.factor <= _STEEPEST, "Retry.factor must be in [1, 1000]: waits never shrink"
+        )
         _refuse_unless(self.longest >= self.first, "Retry.longest must be at least Retry.first")
         _refuse_unless(0 <= self.jitter <= 1, "Retry.jitter must be in [0, 1]")
 
@@ -132,7 +137,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         _refuse_unless(self.size >= 1, "Batch.size must be at least 1")
-        _refuse_unless(self.linger >= 0, "Batch.linger must not be negative")
+        _refuse_unless(0 <= self.linger < inf, "Batch.linger must be finite and not negative")
         _refuse_unless(
             self.target is None or self.target > 0, "Batch.target must be positive, or None"
         )
@@ -238,7 +243,8 @@ class Options:
         self._check_combinations()
 
     def _unknown(self, name: str) -> str:
-        return f"{name}={getattr(self, name)!r} is not known; see the documentation of {name}"
+        known = {"order": Order, "emit": Emit, "unkeyed": Unkeyed, "on_error": OnError}[name]
+        return f"{name}={getattr(self, name)!r} is not known; it is one of {get_args(known)}"
 
     def _check_combinations(self) -> None:
         _refuse_unless(

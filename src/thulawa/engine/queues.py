@@ -129,13 +129,15 @@ class KeyRule:
 
 
 def _check(key: Hashable, record: Record) -> None:
+    """Raise `BadKey` unless the key can be hashed and equals itself; it may do anything."""
+    kind, trouble = type(key).__name__, "hashed"
     try:
         hash(key)
-    except TypeError as error:
-        raise BadKey(
-            f"key of type {type(key).__name__} cannot be hashed", offset=record.offset
-        ) from error
-    if any(part != part for part in _flat(key)):  # noqa: PLR0124 true of NaN alone
+        trouble = "compared"
+        nan = any(part != part for part in _flat(key))  # noqa: PLR0124 true of NaN alone
+    except Exception as error:
+        raise BadKey(f"key of type {kind} cannot be {trouble}", offset=record.offset) from error
+    if nan:
         raise BadKey("key is or contains NaN, which equals nothing", offset=record.offset)
 
 

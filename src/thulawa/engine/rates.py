@@ -8,6 +8,9 @@ from thulawa.engine.options import Rate
 
 __all__ = ["TokenBucket"]
 
+# A token that rounding left a hair short would make the caller wake up for ever.
+_WHOLE = 1 - 1e-9
+
 
 class TokenBucket:
     """Tells whether a call may start now, and if not, when."""
@@ -21,10 +24,15 @@ class TokenBucket:
         self._filled_at = 0.0
         self._closed_until = float("-inf")
 
+    @property
+    def gates(self) -> bool:
+        """Whether it may ever say no: there is a rate, or it was closed."""
+        return self._per_second != float("inf") or self._closed_until > float("-inf")
+
     def ready_at(self, now: float) -> float:
         """Give the time from which a call may start; not later than ``now`` if it may."""
         self._fill(now)
-        if self._tokens >= 1:
+        if self._tokens >= _WHOLE:
             return self._closed_until
         return max(self._closed_until, now + (1 - self._tokens) / self._per_second)
 
@@ -42,6 +50,5 @@ class TokenBucket:
             return
         if self._per_second != float("inf"):
             gained = (now - self._filled_at) * self._per_second
-            # a token that rounding left a hair short would make the caller wake up for ever
-            self._tokens = min(self._burst, self._tokens + gained + 1e-9)
+            self._tokens = min(self._burst, self._tokens + gained)
         self._filled_at = now

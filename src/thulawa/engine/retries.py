@@ -1,9 +1,9 @@
 """What a failure means: try again, and when, or give up.
 
 Errors fall into three classes. *Overload* (raised as `Overload`) is tried again until the
-deadline and never counted as a failure. *Retriable* (what `Retry.on` covers, and time-outs) is
-tried again until the attempts are used up. *Terminal* is not tried again. Quarantine
-remembers, for a bounded number of keys, how many records in a row ended terminally.
+deadline and never counted as a failure. *Retriable* (raised as `Retriable`, time-outs, and what
+`Retry.on` covers) is tried again until the attempts are used up. *Terminal* is not tried again.
+Quarantine remembers, for a bounded number of keys, how many records in a row ended terminally.
 """
 
 from collections.abc import Hashable
@@ -14,6 +14,7 @@ from thulawa.core.errors import (
     DeadlineExceeded,
     Overload,
     RecordError,
+    Retriable,
     Terminal,
     WrongResult,
 )
@@ -58,7 +59,7 @@ class Judge:
 
     def deadline(self, ticket: Ticket) -> float:
         """Give the time by which the ticket must be final."""
-        if self._deadline is None:
+        if self._deadline is None or ticket.first_started < 0:
             return float("inf")
         return ticket.first_started + self._deadline
 
@@ -88,7 +89,7 @@ class Judge:
         error.attempts = ticket.attempt
 
     def _covered(self, error: Exception) -> bool:
-        if isinstance(error, AttemptTimedOut):
+        if isinstance(error, AttemptTimedOut | Retriable):
             return True
         try:
             return self._retry.covers(error)

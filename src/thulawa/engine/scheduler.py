@@ -93,8 +93,8 @@ class Scheduler(Starting):
         if not self.stopped:
             if self.ready.count:
                 self.dispatch()
-            # what a success frees is room only once it is delivered
-            if type(event) is not Succeeded:
+            # what a success frees is, as a rule, room only once it is delivered
+            if type(event) is not Succeeded or not outcomes:
                 self._pull()
             self._announce()
         if outcomes:
@@ -127,38 +127,41 @@ class Scheduler(Starting):
             self.others.append(GiveBack(list(event.records)))
             return
         records = event.records
-        self.emission.frontier.expect([record.offset for record in records])
+        self.emission.frontier.expect(records)
         self.ledger.records += len(records)
         self.ledger.bytes += sum([record.size for record in records])
         self.counters.taken += len(records)
+        self._fold()
+        now, queues = self.now, self.queues
+        key_of = self.key_of.__call__  # calling the object costs 0.1 µs more than its method
         for record in records:
-            record.taken = self.now
+            record.taken = now
             try:
-                key = self.key_of(record)
                 if self.emission.reorders:
                     self.emission.expect(record, self.key_of)
+                key = key_of(record)
             except BadKey as error:
                 self._reject(record, error)
                 continue
-            queue = self.queues.get(key)
+            queue = queues.get(key)
             if queue is None:
-                self.queues[key] = queue = KeyQueue(key, record)
+                queues[key] = queue = KeyQueue(key, record)
                 self.make_ready(queue)
             else:
-                self._append(queue, record)
+                queue.append(record)
+                if self.batch_size is not None:
+                    self._grown(queue)
 
-    def _append(self, queue: KeyQueue, record: Record) -> None:
-        queue.append(record)
+    def _grown(self, queue: KeyQueue) -> None:
+        """Take note that a batch of this key could be larger now."""
         if queue.stamp:
             self.ready_records += self.across
         elif queue.linger is not None and len(queue) >= self.size():
             self.stop_lingering(queue)
 
     def _reject(self, record: Record, error: BadKey) -> None:
-        """Give a record that has no place in the order the error policy's answer."""
+        """Give a record that has no place among the keys the error policy's answer."""
         error.node = self.options.name
-        if self.emission.by_partition is not None:
-            self.emission.expect(record, self.key_of)
         self.queues[record] = queue = KeyQueue(record, record)
         self.give_up(queue.pop(), error)
         self.release(queue)
@@ -174,11 +177,15 @@ class Scheduler(Starting):
 
     def _on_delivered(self, event: Delivered) -> None:
         self.emission.delivered(event.count)
+
+    def _fold(self) -> None:
+        """Keep the histograms small; without arrivals and ticks nothing is added to them."""
         self.latency.fold(_FOLD)
         self.residence.fold(_FOLD)
 
     def _on_tick(self, _: Tick) -> None:
         self._awake_at = float("inf")
+        self._fold()
         for action, subject in self.timers.due(self.now):
             action(subject)
 
@@ -200,5 +207,5 @@ class Scheduler(Starting):
 
     def _on_cancel(self, _: Cancel) -> None:
         self.others.extend(Abandon(lead, lead.attempt) for lead in self.calls)
-        self.others.append(GiveBack(self.unfinished()))
+        self.others.append(GiveBack(self.emission.frontier.records()))
         self.stopped = self.cancelled = True

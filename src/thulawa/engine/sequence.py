@@ -1,27 +1,28 @@
-"""Put what finishes in any order back into the order in which it was expected.
+"""Lines of offsets: what finishes in any order is put back into the order it was expected in.
 
-One idea, used three times: the *frontier* of a partition (how far everything is finished), the
-reorder buffer of ``emit="partition"``, and one such buffer per key for ``order="emit"``.
-Finishing is amortised O(1): an offset that is not at the front waits in a dictionary, and
-leaves it when all before it have finished.
+Two uses with different needs. `InOrder` is a reorder buffer, of a partition or of one key: a
+value whose turn has not come waits in a dictionary, and what waits counts as held. `Frontier`
+says how far everything is finished; it remembers the offsets that are *not*, for these are
+bounded, while what has finished behind one slow record is not. Both are amortised O(1).
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["InOrder"]
+from thulawa.engine.model import Record
+
+__all__ = ["Frontier", "InOrder"]
 
 
 class InOrder:
     """A line of offsets, each finished once with a value; values leave in line order."""
 
-    __slots__ = ("_expected", "_finished", "_last")
+    __slots__ = ("_expected", "_finished")
 
     def __init__(self) -> None:
         self._expected: deque[int] = deque()
         self._finished: dict[int, Any] = {}
-        self._last = -1
 
     def __len__(self) -> int:
         return len(self._expected)
@@ -31,42 +32,9 @@ class InOrder:
         """How many have finished and wait for one before them."""
         return len(self._finished)
 
-    @property
-    def frontier(self) -> int:
-        """The offset below which everything is finished."""
-        return self._expected[0] if self._expected else self._last + 1
-
-    @property
-    def lag(self) -> int:
-        """How far the newest finished offset is ahead of the frontier."""
-        return max(self._finished, default=self.frontier) - self.frontier
-
-    @property
-    def last(self) -> int:
-        """The newest offset that was expected."""
-        return self._last
-
-    def expect(self, offsets: Sequence[int]) -> None:
-        """Add offsets at the end of the line; they must rise."""
-        last = self._last
-        for offset in offsets:
-            if offset <= last:
-                raise ValueError(f"offset {offset} arrived after {last}: offsets must rise")
-            last = offset
-        self._expected.extend(offsets)
-        self._last = last
-
-    def pass_over(self, offsets: Iterable[int]) -> None:
-        """Finish offsets whose values nobody waits for."""
-        expected = self._expected
-        finished = self._finished
-        for offset in offsets:
-            if expected[0] != offset:
-                finished[offset] = None
-                continue
-            expected.popleft()
-            while finished and expected[0] in finished:
-                del finished[expected.popleft()]
+    def expect(self, offset: int) -> None:
+        """Add an offset at the end of the line."""
+        self._expected.append(offset)
 
     def finish(self, offset: int, value: Any) -> list[Any]:
         """Finish an offset; give the values that may leave now, in order."""
@@ -84,3 +52,55 @@ class InOrder:
     def withheld(self) -> Iterator[Any]:
         """Give the values that have finished but may not leave yet."""
         return iter(self._finished.values())
+
+
+class Frontier:
+    """The records that were expected and are not finished, in the order of their offsets."""
+
+    __slots__ = ("_last", "_newest", "_unfinished")
+
+    def __init__(self) -> None:
+        self._unfinished: dict[int, Record] = {}
+        self._last = -1
+        self._newest = -1
+
+    def __len__(self) -> int:
+        return len(self._unfinished)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._unfinished)
+
+    @property
+    def frontier(self) -> int:
+        """The offset below which everything is finished."""
+        return next(iter(self._unfinished), self._last + 1)
+
+    @property
+    def lag(self) -> int:
+        """How far the newest finished offset is ahead of the frontier."""
+        return max(0, self._newest - self.frontier)
+
+    def expect(self, records: Sequence[Record]) -> None:
+        """Add records at the end; their offsets must rise, from zero on."""
+        offsets = [record.offset for record in records]
+        last = self._last
+        for offset in offsets:
+            if offset <= last:
+                raise ValueError(f"offset {offset} arrived after {last}: offsets must rise")
+            last = offset
+        self._unfinished.update(zip(offsets, records, strict=True))
+        self._last = last
+
+    def records(self) -> list[Record]:
+        """List what is not finished."""
+        return list(self._unfinished.values())
+
+    def finish(self, offsets: Iterable[int]) -> None:
+        """Finish offsets, in any order, each once."""
+        unfinished = self._unfinished
+        newest = self._newest
+        for offset in offsets:
+            del unfinished[offset]
+            if offset > newest:
+                newest = offset
+        self._newest = newest

@@ -2,10 +2,12 @@
 
 The first ticket with a question leads; tickets with the same question that come while it is
 under way follow it and hold no permit. What the leader gets, its followers get, result or
-final error. A follower's key is taken like that of any record in flight, so the order contract
-does not notice the difference. The mapping decides how long answers live and how many.
+final error; a leader that ends in quarantine has neither, and its followers ask for themselves.
+A follower's key is taken like that of any record in flight, so the order contract does not
+notice the difference. The mapping decides how long answers live and how many.
 """
 
+import logging
 from collections.abc import Hashable, MutableMapping
 from typing import Any, Final
 
@@ -13,6 +15,8 @@ from thulawa.engine.model import Record, Ticket
 from thulawa.engine.options import Sharing
 
 __all__ = ["MISSING", "Answers"]
+
+_log = logging.getLogger("thulawa.engine")
 
 MISSING: Final = object()
 
@@ -37,7 +41,13 @@ class Answers:
 
     def known(self, question: Hashable) -> Any:
         """Give the kept answer, or `MISSING`."""
-        return MISSING if self._cache is None else self._cache.get(question, MISSING)
+        if self._cache is None:
+            return MISSING
+        try:
+            return self._cache.get(question, MISSING)
+        except Exception as error:  # noqa: BLE001 a broken cache is no cache
+            _log.warning("the cache failed to answer: %r", error)
+            return MISSING
 
     def leader(self, question: Hashable) -> Ticket | None:
         """Give the ticket that is asking this now."""
@@ -70,7 +80,13 @@ class Answers:
                 self._cache[question] = answer
             except ValueError:  # cachetools: larger than the whole cache
                 return
+            except Exception as error:  # noqa: BLE001 a broken cache is no cache
+                _log.warning("the cache failed to keep an answer: %r", error)
+
+    def leaders(self) -> list[Ticket]:
+        """List the tickets that ask."""
+        return list(self._leaders.values())
 
     def followers(self) -> list[Ticket]:
         """List the tickets that wait for another's answer."""
-        return [ticket for leader in self._leaders.values() for ticket in leader.followers or ()]
+        return [ticket for leader in self.leaders() for ticket in leader.followers or ()]

@@ -23,15 +23,23 @@ class _PlainSource:
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._records = iter(records)
+        self._error: Exception | None = None
 
     async def take(self, records: int, size: int) -> Sequence[Record]:
+        await asyncio.sleep(0)  # before anything is taken: here it may be cancelled
+        if self._error is not None:
+            raise self._error
         chunk: list[Record] = []
-        for record in self._records:
-            chunk.append(record)
-            size -= record.size
-            if len(chunk) >= min(records, _CHUNK) or size <= 0:
-                break
-        await asyncio.sleep(0)
+        try:
+            for record in self._records:
+                chunk.append(record)
+                size -= record.size
+                if len(chunk) >= min(records, _CHUNK) or size <= 0:
+                    break
+        except Exception as error:
+            if not chunk:
+                raise
+            self._error = error  # once those before it are taken in
         return chunk
 
 
@@ -49,13 +57,18 @@ class _AsyncSource:
 
 
 class Channel:
-    """A sink that is read from: outcomes count as delivered when the reader asks for more."""
+    """A sink that is read from: an outcome counts as safe when the reader asks for the next.
+
+    The driver hears of it when all of a put are read; ``read`` lists those that it may not
+    have heard of.
+    """
 
     def __init__(self) -> None:
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
         self._outcomes: list[Outcome] = []
         self._closed = False
+        self.read: list[Record] = []
 
     async def put(self, outcomes: list[Outcome]) -> None:
         """Offer outcomes; return when the reader has come back for more."""
@@ -74,8 +87,11 @@ class Channel:
             await self._filled.wait()
             self._filled.clear()
             outcomes, self._outcomes = self._outcomes, []
+            if outcomes:
+                self.read = []  # to offer these the driver has heard of those before
             for outcome in outcomes:
                 yield outcome
+                self.read.append(outcome.record)
             self._emptied.set()
             if self._closed:
                 return

@@ -1,15 +1,15 @@
 """Which call starts next, and what needs no call.
 
 A permit is taken before a record leaves its queue. What does not need a call (its key is in
-quarantine, its answer is known, its question is being asked already) is settled on the way,
-but only while nothing of its key is taken up: it must not overtake.
+quarantine, its deadline has passed, its answer is known, its question is being asked already)
+is settled on the way, but only while nothing of its key is taken up: it must not overtake.
 """
 
 from collections.abc import Hashable, MutableMapping
 from random import Random
 from typing import Any
 
-from thulawa.core.errors import Quarantined
+from thulawa.core.errors import DeadlineExceeded, Quarantined
 from thulawa.engine.ending import Ending
 from thulawa.engine.model import Record, Ticket
 from thulawa.engine.options import Options
@@ -144,6 +144,8 @@ class Starting(Ending):
                 aside.append(queue)
             elif self._take(queue, tickets):
                 turn.append(queue)
+                if tickets[0].solo:
+                    break
         while turn and len(tickets) < size:
             turn = [queue for queue in turn if len(tickets) < size and self._take(queue, tickets)]
         for queue in aside:
@@ -160,9 +162,9 @@ class Starting(Ending):
         record = queue.next_record()
         if record is None or self.stopped or (tickets and not _fits(queue, tickets)):
             return False
-        if self._in_quarantine(queue, record):
+        if self._in_quarantine(queue, record) or self._is_too_late(queue):
             return False
-        if self.answers is not None and not queue.retries:
+        if self.answers is not None and not _leads(queue):
             question = self._question(queue, record)
             if question is MISSING or self._answered(queue, question):
                 return False
@@ -181,6 +183,16 @@ class Starting(Ending):
             return False
         if not queue.taken:
             self.give_up(queue.pop(), Quarantined("its key is in quarantine"))
+            self.release(queue)
+        return True
+
+    def _is_too_late(self, queue: KeyQueue) -> bool:
+        """Tell whether the head of a key waited for its turn until its deadline passed."""
+        if not queue.retries or self.judge.deadline(queue.retries[0]) > self.now:
+            return False
+        if not queue.taken:
+            late = f"the deadline of {self.options.deadline} s passed before another attempt"
+            self.give_up(queue.pop(), DeadlineExceeded(late))
             self.release(queue)
         return True
 
@@ -214,6 +226,13 @@ class Starting(Ending):
             self.following += 1
             queue.taken = 1
         return True
+
+
+def _leads(queue: KeyQueue) -> bool:
+    """Tell whether the head of a key has asked its question already."""
+    if not queue.retries:
+        return False
+    return queue.retries[0].followers is not None
 
 
 def _fits(queue: KeyQueue, tickets: list[Ticket]) -> bool:

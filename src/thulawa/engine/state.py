@@ -136,13 +136,15 @@ class State:
         self.now = 0.0
         self.draining = False
         self.stopped = False
-        self.gated = options.rate is not None
+        self.gated = memory.bucket.gates
         self.timed = options.timeout is not None or options.deadline is not None
         self.several_lanes = len(options.lanes.lanes) > 1
         self.adapts = not isinstance(memory.limit, FixedLimit)
         self.equipped = self.gated or self.timed or self.several_lanes
         self.make_ready = self.ready.add if options.batch is None else self.make_batch_ready
-        self.plain = not (options.batch or options.sharing or options.quarantine)
+        self.plain = not (
+            options.batch or options.sharing or options.quarantine or options.deadline
+        )
         self.across = options.batch is not None and options.batch.across_keys
         self.linger = 0.0 if options.batch is None else options.batch.linger
         self.batch_due = float("-inf")
@@ -156,10 +158,12 @@ class State:
         return 1 if self.batch_size is None else self.batch_size.now
 
     def make_batch_ready(self, queue: KeyQueue) -> None:
-        """Let a key be chosen, at once or when its batch has filled up."""
+        """Let a key be chosen, at once or when its batch has filled up; retries do not wait."""
         if self.linger:
             if self.across:
-                if not self.ready.count:
+                if queue.retries:
+                    self.batch_due = self.now
+                elif not self.ready.count:
                     self.batch_due = self.now + self.linger
             elif not (self.draining or queue.retries or len(queue) >= self.size()):
                 queue.linger = self.timers.add(self.now + self.linger, self.lingered, queue)

@@ -4,13 +4,15 @@ There are as many threads as calls have ever been in flight at once. They take w
 queue and put what they get into another, which the loop empties when it is told to; it is told
 once, not once a call. Threads are daemons and are never joined: a call that does not return
 cannot be stopped, but it must not keep the process alive either. Its thread is written off
-and replaced; the number written off is bounded by the driver.
+and replaced; the number written off is bounded by the driver. Each call runs in a copy of the
+context in which the run was started.
 """
 
 import asyncio
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
@@ -39,6 +41,7 @@ class ThreadWorkers:
         self._report = report
         self._name = name
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._ended: deque[tuple[Ticket, int, Any, Exception | None]] = deque()
         self._told = False
@@ -52,7 +55,11 @@ class ThreadWorkers:
         """Run a call for each ticket."""
         for ticket in tickets:
             self._running[ticket] = ticket.attempt
-            self._jobs.put((ticket, ticket.attempt, self._argument(ticket)))
+            try:
+                self._jobs.put((ticket, ticket.attempt, self._argument(ticket)))
+            except Exception as error:  # noqa: BLE001 the user's function may raise anything
+                self._ended.append((ticket, ticket.attempt, None, error))
+                self._tell()
         while self._threads < len(self._running) + len(self._abandoned):
             self._threads += 1
             Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
@@ -69,27 +76,31 @@ class ThreadWorkers:
     async def close(self, patience: float) -> int:
         """Let the threads end; give the number of calls that did not end in time."""
         self._closed = True
-        if self._running or self._abandoned:
-            await asyncio.wait([self._quiet], timeout=patience)
-        for _ in range(self._threads):
-            self._jobs.put(None)
+        try:
+            if self._running or self._abandoned:
+                await asyncio.wait([self._quiet], timeout=patience)
+        finally:
+            for _ in range(self._threads):
+                self._jobs.put(None)
         return len(self._running) + len(self._abandoned)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             ticket, attempt, argument = job
             try:
-                self._ended.append((ticket, attempt, self._call(argument), None))
+                self._ended.append((ticket, attempt, self._call(*job), None))
             except Exception as error:  # noqa: BLE001 the policy decides about any error
                 self._ended.append((ticket, attempt, None, error))
             except BaseException as error:  # noqa: BLE001 else the thread dies and nobody hears
                 cancelled = SelfCancelled(f"the function raised {type(error).__name__}")
                 self._ended.append((ticket, attempt, None, cancelled))
-            del job, argument
+            del job, ticket, argument
             self._tell()
 
-    def _call(self, argument: Any) -> Any:
-        result = self._function(argument)
+    def _call(self, ticket: Ticket, attempt: int, argument: Any) -> Any:
+        if self._closed or (ticket, attempt) in self._abandoned:
+            return None  # nobody wants to know any more
+        result = self._context.copy().run(self._function, argument)
         if inspect.iscoroutine(result):
             result.close()
             raise WrongResult("a plain function returned a coroutine: declare it with async def")

@@ -63,8 +63,3 @@ class Timers:
             action, subject = timer[2], timer[3]
             timer[2] = None  # a later cancel() of it changes nothing
             yield action, subject
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._heap.clear()
-        self._cancelled = 0

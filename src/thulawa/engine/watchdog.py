@@ -1,9 +1,9 @@
 """Notice a function that blocks the event loop, while it blocks it.
 
 A callback on the loop leaves a heartbeat; a thread looks whether it is fresh. When it is not,
-and the loop's thread is inside the user's function, the thread logs the function's name and the
-line: a timer on the loop itself would speak up only when it is over, or never. A loop that is
-merely busy with many calls is not the function's fault and gives no warning.
+and the loop's thread is inside one and the same call of the user's function look after look, the
+thread logs the function's name and the line: a timer on the loop itself would speak up only when
+it is over, or never. A loop that is merely busy, be it with many short calls, gives no warning.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 from time import monotonic
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Self
 
 __all__ = ["Watchdog"]
@@ -20,7 +20,7 @@ _log = logging.getLogger("thulawa.engine")
 
 
 class Watchdog:
-    """Warns when the running loop does not come round within ``patience`` seconds."""
+    """Warns when one call keeps the running loop from coming round for ``patience`` seconds."""
 
     def __init__(self, name: str, code: CodeType | None, patience: float = 0.25) -> None:
         self._name = name
@@ -54,28 +54,34 @@ class Watchdog:
         self._handle = loop.call_later(self._patience / 4, self._beat)
 
     def _watch(self) -> None:
-        warned_of = 0.0
+        suspect: FrameType | None = None
+        since = 0.0
         while not self._over.wait(self._patience / 4):
-            beat = self._beat_at
-            stuck = monotonic() - beat
-            place = self._stuck_at() if stuck > self._patience and beat != warned_of else None
-            if place is not None:
-                warned_of = beat
-                self.warnings += 1
-                _log.warning(
-                    "%s blocks the event loop for %.2f s already, at %s: while it does, no other "
-                    "key goes on; await instead, or make it a plain function, which gets threads",
-                    self._name,
-                    stuck,
-                    place,
-                )
+            now = monotonic()
+            late = now - self._beat_at > self._patience / 2
+            innermost = sys._current_frames().get(self._watched) if late else None  # noqa: SLF001 its only door
+            call = self._call_in(innermost)
+            if call is not suspect:
+                suspect, since = call, now
+            elif innermost is not None and call is not None and now - since >= self._patience:
+                self._warn(now - since, innermost)
+                since = float("inf")  # once a call
+            del innermost, call
 
-    def _stuck_at(self) -> str | None:
-        """Give the line the watched thread is at, if the user's function led there."""
-        frame = innermost = sys._current_frames().get(self._watched)  # noqa: SLF001 its only door
+    def _call_in(self, frame: FrameType | None) -> FrameType | None:
+        """Give the call of the user's function that led to a frame, if one did."""
         while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back
-        if frame is None or innermost is None:
-            return None
-        code = innermost.f_code
-        return f"{code.co_filename}:{innermost.f_lineno} in {code.co_name}"
+        return frame
+
+    def _warn(self, seconds: float, at: FrameType) -> None:
+        self.warnings += 1
+        _log.warning(
+            "%s blocks the event loop for %.2f s already, at %s:%d in %s: while it does, no other "
+            "key goes on; await instead, or make it a plain function, which gets threads",
+            self._name,
+            seconds,
+            at.f_code.co_filename,
+            at.f_lineno,
+            at.f_code.co_name,
+        )

@@ -8,32 +8,46 @@ same turn of the loop are reported together; a call that ends while nothing else
 Whoever wakes up wakes two more while there is work, so a burst of n starts is under way after
 log n turns, and a function that never waits does not wake anybody in vain.
 
-A call is abandoned by cancelling its worker's task; the worker lives on. A function that
-swallows the cancellation keeps its worker busy: such strays are counted and bounded.
+A call is abandoned by cancelling its worker's task; the worker lives on. Until the function has
+given way, which may take it a few turns of the loop (a rollback, say), no other call of its keys
+begins: what the scheduler starts meanwhile is held. A function that swallows the cancellation
+keeps its worker busy: such strays are counted and bounded.
+
+Calls do not see each other's context variables: a worker whose context a call has changed for
+good takes no other call. (Asking costs 0.1 µs a call; a copy of the context for each call would
+need a task for each.)
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from contextvars import copy_context
+from functools import partial
+from operator import attrgetter
+from typing import Any, Protocol, TypeAlias
 
 from thulawa.core.errors import SelfCancelled
 from thulawa.engine.model import Record, Ticket
 
-__all__ = ["CoroutineWorkers", "Report", "Workers"]
+__all__ = ["CoroutineWorkers", "Report", "Workers", "argument_maker"]
+
+_Start: TypeAlias = tuple[Ticket, int]
 
 _REPORT_AT = 64
 _REST_AFTER = 256
 
 
 class Report(Protocol):
-    """What workers tell: calls that returned, and a call that raised."""
+    """What workers tell: calls that returned, a call that raised, one that ends the process."""
 
     def succeeded(self, answers: list[tuple[Ticket, int, Any]]) -> None:
         """Take calls that returned: ticket, attempt and result of each."""
 
     def failed(self, ticket: Ticket, attempt: int, error: Exception) -> None:
         """Take a call that raised."""
+
+    def exited(self, error: BaseException) -> None:
+        """Take that a call raised SystemExit or KeyboardInterrupt: the run is over."""
 
 
 class Workers(Protocol):
@@ -53,11 +67,21 @@ class Workers(Protocol):
 
 
 class _Worker:
-    __slots__ = ("abandoned", "attempt", "task")
+    """A task that runs one call after another.
+
+    Of a call that was abandoned and has not stopped it knows the ``keys`` and the starts that
+    are ``held`` until it has.
+    """
+
+    __slots__ = ("abandoned", "attempt", "batch", "held", "keys", "task")
+
+    task: asyncio.Task[None]
+    keys: set[Hashable]
+    held: list[_Start]
 
     def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
         self.attempt = 0
+        self.batch: list[Ticket] | None = None
         self.abandoned = False
 
 
@@ -74,13 +98,16 @@ class CoroutineWorkers:
         self._argument = argument
         self._report = report
         self._loop = asyncio.get_running_loop()
-        self._starts: deque[tuple[Ticket, int]] = deque()
-        self._void: set[tuple[Ticket, int]] = set()
+        self._context = copy_context()
+        self._starts: deque[_Start] = deque()
+        self._void: set[_Start] = set()
         self._done: list[tuple[Ticket, int, Any]] = []
         self._running: dict[Ticket, _Worker] = {}
         self._idle: list[asyncio.Future[None]] = []
-        self._workers: set[_Worker] = set()
+        self._workers: dict[_Worker, None] = {}  # in order, so that a seed means one run
         self._strays: set[_Worker] = set()
+        self._unwinding: dict[Hashable, _Worker] = {}  # the strays by their keys
+        self._held: dict[_Start, _Worker] = {}
         self._waking = 0
         self._turn = 0  # moves on whenever any call ends
         self._flushing = False
@@ -97,12 +124,14 @@ class CoroutineWorkers:
         """Cancel that call, or see to it that it never begins."""
         worker = self._running.get(ticket)
         if worker is None or worker.attempt != attempt:
-            self._void.add((ticket, attempt))
+            self._call_off((ticket, attempt))
             return
         del self._running[ticket]
         self._strays.add(worker)
         worker.abandoned = True
-        assert worker.task is not None
+        worker.held = []
+        worker.keys = {member.queue.key for member in worker.batch or (ticket,)}
+        self._unwinding.update(dict.fromkeys(worker.keys, worker))
         worker.task.cancel()
 
     def strays(self) -> int:
@@ -112,61 +141,115 @@ class CoroutineWorkers:
     async def close(self, patience: float) -> int:
         """Cancel all workers; give the number of calls that would not stop in time."""
         self._closing = True
-        tasks = [worker.task for worker in self._workers if worker.task is not None]
-        for task in tasks:
-            task.cancel()
+        self._starts.clear()
+        for worker in self._running.values():
+            worker.task.cancel()
+        for rest in self._idle:  # whoever is abandoned is on its way, and not to be disturbed
+            if not rest.done():
+                rest.set_result(None)
+        tasks = [worker.task for worker in self._workers]
         if not tasks:
             return 0
         _, pending = await asyncio.wait(tasks, timeout=patience)
         return len(pending)
 
+    # --- who works
+
     def _wake_two(self) -> None:
         for _ in range(min(2, len(self._starts))):
             self._waking += 1
-            if self._idle:
-                self._idle.pop().set_result(None)
+            while self._idle:
+                rest = self._idle.pop()
+                if not rest.cancelled():
+                    rest.set_result(None)
+                    break
             else:
-                worker = _Worker()
-                self._workers.add(worker)
-                worker.task = self._loop.create_task(self._work(worker))
+                self._hire()
+
+    def _hire(self) -> None:
+        worker = _Worker()
+        self._workers[worker] = None
+        worker.task = self._loop.create_task(self._work(worker), context=self._context.copy())
+        worker.task.add_done_callback(partial(self._ended, worker))
 
     async def _work(self, worker: _Worker) -> None:
-        try:
-            while True:
-                self._waking -= 1
-                await self._work_off(worker)
-                rest = self._loop.create_future()
-                self._idle.append(rest)
-                await rest
-        except asyncio.CancelledError:
-            if not self._closing:
-                raise
-        finally:
-            self._workers.discard(worker)
+        while True:
+            self._waking -= 1
+            fit = await self._work_off(worker)
+            if self._closing or not fit:
+                return
+            await self._rest(worker)
 
-    async def _work_off(self, worker: _Worker) -> None:
-        """Run calls until none is left to start."""
+    async def _rest(self, worker: _Worker) -> None:
+        """Wait to be woken; a cancellation was meant for a call that is over."""
+        while True:
+            rest = self._loop.create_future()
+            self._idle.append(rest)
+            try:
+                await rest
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise
+                worker.task.uncancel()
+            if not rest.cancelled():
+                return
+            if rest in self._idle:
+                self._idle.remove(rest)
+
+    def _ended(self, worker: _Worker, task: asyncio.Task[None]) -> None:
+        """See to the call and to the starts that a worker has left behind."""
+        del self._workers[worker]
+        error = None if task.cancelled() else task.exception()
+        if self._closing:
+            return
+        if worker.abandoned:
+            self._returned_home(worker)
+        elif isinstance(error, KeyboardInterrupt | SystemExit):
+            self._report.exited(error)
+        elif error is not None:  # neither Exception nor CancelledError: those were caught
+            told = SelfCancelled(f"the function raised {type(error).__name__}")
+            told.__cause__ = error
+            ticket = next(ticket for ticket, at in self._running.items() if at is worker)
+            self._failed(worker, ticket, told)
+        if not self._waking:
+            self._wake_two()
+
+    # --- what is done
+
+    async def _work_off(self, worker: _Worker) -> bool:
+        """Run calls until none is left to start; tell whether the worker is fit for others."""
         starts = self._starts
         calls = 0
-        while starts:
-            ticket, attempt = starts.popleft()
-            if self._void and (ticket, attempt) in self._void:
-                self._void.discard((ticket, attempt))
+        fit = True
+        while starts and fit:
+            start = starts.popleft()
+            if self._void and start in self._void:
+                self._void.discard(start)
+                continue
+            if self._unwinding and self._hold(start):
                 continue
             if starts and (calls == 0 or not self._waking):
                 self._wake_two()
-            await self._run(worker, ticket, attempt)
+            await self._run(worker, *start)
             self._turn += 1
             calls += 1
             if calls % _REST_AFTER == 0:
-                await asyncio.sleep(0)  # a function that never waits must not hog the loop
+                await self._settle_down(worker)  # who never waits must not hog the loop
+            try:
+                fit = copy_context() == self._context
+            except Exception:  # noqa: BLE001 values that will not be compared are not the same
+                fit = False
+        if not starts:
+            self._void.clear()  # of calls that had ended, but were not reported yet
         if self._done and not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_rest)
+        return fit
 
     async def _run(self, worker: _Worker, ticket: Ticket, attempt: int) -> None:
         self._running[ticket] = worker
         worker.attempt = attempt
+        worker.batch = ticket.batch
         turn = self._turn
         try:
             result = await self._function(self._argument(ticket))
@@ -184,8 +267,22 @@ class CoroutineWorkers:
                 self._done.append((ticket, attempt, result))
                 if len(self._done) >= _REPORT_AT or (not self._starts and turn == self._turn):
                     self._flush()
-        if worker.task is not None and worker.task.cancelling():
+        worker.batch = None
+        if worker.task.cancelling():
             await self._settle_down(worker)
+
+    async def _settle_down(self, worker: _Worker) -> None:
+        """Let others go on; take back cancellations that were meant for a call that is over."""
+        while True:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise
+            if not worker.task.cancelling() or not worker.task.uncancel():
+                return
+
+    # --- what is told
 
     def _flush_rest(self) -> None:
         self._flushing = False
@@ -197,8 +294,10 @@ class CoroutineWorkers:
         if self._done:
             answers, self._done = self._done, []
             self._reporting = True
-            self._report.succeeded(answers)
-            self._reporting = False
+            try:
+                self._report.succeeded(answers)
+            finally:
+                self._reporting = False
 
     def _failed(self, worker: _Worker, ticket: Ticket, error: Exception) -> None:
         self._flush()
@@ -207,30 +306,51 @@ class CoroutineWorkers:
         else:
             del self._running[ticket]
             self._reporting = True
-            self._report.failed(ticket, worker.attempt, error)
-            self._reporting = False
+            try:
+                self._report.failed(ticket, worker.attempt, error)
+            finally:
+                self._reporting = False
+
+    # --- calls that were abandoned
+
+    def _call_off(self, start: _Start) -> None:
+        """See to it that a call does not begin that has not begun."""
+        holder = self._held.pop(start, None)
+        if holder is None:
+            self._void.add(start)
+        else:
+            holder.held.remove(start)
+
+    def _hold(self, start: _Start) -> bool:
+        """Hold a call while an abandoned one of its keys has not stopped; tell whether one has."""
+        for member in start[0].members():
+            stray = self._unwinding.get(member.queue.key)
+            if stray is not None:
+                stray.held.append(start)
+                self._held[start] = stray
+                return True
+        return False
 
     def _returned_home(self, worker: _Worker) -> None:
         worker.abandoned = False
         self._strays.discard(worker)
-
-    async def _settle_down(self, worker: _Worker) -> None:
-        """Take back cancellations that were meant for a call that is over."""
-        assert worker.task is not None
-        while worker.task.cancelling():
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                if self._closing:
-                    raise
-            worker.task.uncancel()
+        for key in worker.keys:
+            del self._unwinding[key]
+        for start in worker.held:
+            del self._held[start]
+        self._starts.extend(worker.held)  # this worker goes on with them
+        worker.held.clear()
 
 
-def record_of(ticket: Ticket) -> Record:
-    """Give a function of single records its argument."""
-    return ticket.record
-
-
-def records_of(ticket: Ticket) -> list[Record]:
-    """Give a function of batches its argument."""
-    return [member.record for member in ticket.members()]
+def argument_maker(
+    of_record: Callable[[Record], Any] | None, *, batched: bool
+) -> Callable[[Ticket], Any]:
+    """Give what makes a call's argument of its ticket."""
+    if of_record is None:
+        if batched:
+            return lambda ticket: [member.record for member in ticket.members()]
+        record: Callable[[Ticket], Any] = attrgetter("record")
+        return record
+    if batched:
+        return lambda ticket: [of_record(member.record) for member in ticket.members()]
+    return lambda ticket: of_record(ticket.record)

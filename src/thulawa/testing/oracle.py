@@ -157,6 +157,8 @@ class OrderOracle:
         with self._lock:
             record = self._leave("given back", offset)
             record.line.to_start.add(offset)
+            # Those before it that are given back too will start again, and may.
+            record.line.last_finished = min(record.line.last_finished, offset - 1)
 
     def check_complete(self) -> None:
         """Assert that no violation was swallowed and that every record has left, once."""

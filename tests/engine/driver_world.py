@@ -1,0 +1,455 @@
+"""A simulated world around the real driver: what surrounds it, drawn from a seed, and its judge.
+
+A `World` draws options, records, latencies, faults, a source and a sink, runs the engine over
+them, and is told by the function, the source and the sink what really happened. The order
+oracle objects where the contract breaks; `Watched` looks at the scheduler after every event.
+What a run gives back goes into the next one, until nothing is left.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from math import inf
+from random import Random
+from typing import Any
+
+from thulawa.core.errors import Overload, Retriable, Terminal
+from thulawa.engine import (
+    Adaptive,
+    Batch,
+    Bounds,
+    Engine,
+    Lane,
+    Lanes,
+    Options,
+    Outcome,
+    Quarantine,
+    Rate,
+    Record,
+    Retry,
+    Scheduler,
+    Sharing,
+)
+from thulawa.engine.events import Event, Instruction
+from thulawa.testing import Latency, OrderOracle, Simulation, constant, lognormal, uniform
+
+__all__ = ["World"]
+
+PATIENCE = 5.0
+
+
+def value_of(record: Record) -> Hashable:
+    """Give what records with `Sharing` ask for."""
+    value: Hashable = record.value
+    return value
+
+
+def draw_options(random: Random, on_error: tuple[str, ...]) -> Options:
+    """Draw one of all the engines there can be; the combinations refused are left out."""
+    chance = random.random
+    order = random.choice(("key", "key", "key", "partition", "none", "emit"))
+    batched = chance() < 0.3
+    policy = random.choice(on_error)
+    quarantined = policy != "fail" and order in ("key", "emit") and chance() < 0.2
+    options: dict[str, Any] = {
+        "order": order,
+        "emit": "finished" if order == "emit" else random.choice(("finished", "partition")),
+        "unkeyed": random.choice(("ordered", "parallel")),
+        "in_flight": random.choice((1, 2, 5, 20)),
+        "adaptive": _adaptive(random) if chance() < 0.2 else None,
+        "bounds": _bounds(random),
+        "lanes": _lanes(random) if chance() < 0.3 else Lanes(),
+        "retry": _retry(random),
+        "timeout": random.choice((0.5, 2.0)) if chance() < 0.6 else None,
+        "deadline": random.choice((3.0, 10.0)) if chance() < 0.3 else None,
+        "on_error": policy,
+        "quarantine": Quarantine(after=2, seconds=1.0, keys=3) if quarantined else None,
+        "batch": _batch(random, order) if batched else None,
+        "rate": Rate(per_second=20, burst=random.choice((1, 5))) if chance() < 0.15 else None,
+        "sharing": Sharing(by=value_of) if chance() < 0.25 else None,
+    }
+    return Options(**options)
+
+
+def _adaptive(random: Random) -> Adaptive:
+    return Adaptive(mode=random.choice(("observe", "enforce")), initial=3, maximum=20)
+
+
+def _bounds(random: Random) -> Bounds:
+    return Bounds(
+        records=random.choice((1, 7, 30, 1_000)),
+        bytes=random.choice((5, 50, 10_000)),
+        keys=random.choice((1, 4, 1_000)),
+        parked=random.choice((0, 3, 1_000)),
+        resume_at=random.choice((0.0, 0.7)),
+    )
+
+
+def _lanes(random: Random) -> Lanes:
+    return Lanes(
+        lanes=(Lane(name="urgent", weight=3, reserved=0.3), Lane(name="slow")),
+        strict=random.random() < 0.5,
+        ageing=random.choice((None, 0.5)),
+    )
+
+
+def _retry(random: Random) -> Retry:
+    return Retry(
+        attempts=random.choice((1, 2, 4)),
+        first=random.choice((0.0, 0.0, 0.1, 1.0)),
+        longest=2.0,
+        jitter=random.choice((0.0, 0.5, 1.0)),
+    )
+
+
+def _batch(random: Random, order: str) -> Batch:
+    return Batch(
+        size=random.choice((1, 3, 10)),
+        linger=random.choice((0.0, 0.2)),
+        across_keys=order not in ("key", "partition") or random.random() < 0.5,
+        target=random.choice((None, 0.3)),
+    )
+
+
+class Judge(OrderOracle):
+    """An order oracle that can be told that a record is final before its outcome is delivered."""
+
+    def __init__(self, options: Options, clock: Callable[[], float]) -> None:
+        super().__init__(
+            order=options.order, emit=options.emit, unkeyed=options.unkeyed, clock=clock
+        )
+        self._settled: set[int] = set()
+
+    def settled(self, offset: int) -> None:
+        """Let the next of its line start: the error policy, or a known answer, has ended it."""
+        self._settled.add(offset)
+        self._records[offset].line.to_start.discard(offset)
+
+    def failed(self, *offsets: int) -> None:
+        """Note that a call failed; one that was abandoned may do so when all is settled."""
+        super().failed(*offsets)
+        for offset in self._settled.intersection(offsets):
+            self.settled(offset)
+
+    def given_back(self, offset: int) -> None:
+        """Note that a record is to be processed again."""
+        self._settled.discard(offset)
+        super().given_back(offset)
+
+
+class Watched(Scheduler):
+    """A scheduler that is looked at after every event."""
+
+    def __init__(self, world: "World", options: Options, **parts: Any) -> None:
+        super().__init__(options, **parts)
+        self._world = world
+        self._dropped_before = 0
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Handle the event, then tell the world."""
+        instructions = super().handle(event, now)
+        ledger = self.ledger
+        held = ledger.records + ledger.parked
+        assert held <= ledger.bounds.records + ledger.bounds.parked, "more is held than allowed"
+        if self.counters.dropped != self._dropped_before:
+            self._dropped_before = self.counters.dropped
+            self._world.notice_drops({record.offset for record in self.unfinished()})
+        for record in self.emission.unfinished():
+            self._world.oracle.settled(record.offset)
+        self._world.after_event(self)
+        return instructions
+
+
+class WatchedEngine(Engine):
+    """An engine whose scheduler is watched."""
+
+    def __init__(self, world: "World", function: Callable[..., Any], options: Options) -> None:
+        self._world = world
+        cache: dict[Hashable, Any] | None = {} if world.random.random() < 0.5 else None
+        if options.sharing is None:
+            cache = None
+        super().__init__(
+            function,
+            options,
+            resource=world.resource,
+            cache=cache,
+            patience=PATIENCE,
+            watch=False,  # its timer would hide a stall
+            random=Random(world.seed),
+        )
+
+    def _new_scheduler(self) -> Scheduler:
+        return Watched(
+            self._world,
+            self.options,
+            memory=self._memory,
+            cache=self._cache,
+            random=self._random,
+        )
+
+
+class World:
+    """All that surrounds an engine, and what it has seen."""
+
+    def __init__(
+        self, simulation: Simulation, on_error: tuple[str, ...] = ("drop", "dead_letter", "column")
+    ) -> None:
+        self.now = simulation.now
+        self.seed = simulation.seed
+        self.random = random = simulation.random
+        self.options = draw_options(random, on_error)
+        self.oracle = Judge(self.options, simulation.now)
+        self.records = self._draw_records(random.choice((1, 10, 40)))
+        self.position = 0  # of the source: what is before it has been handed over
+        self.again: list[Record] = []  # given back, to be handed over first
+        self.healed = False
+        self.latency = self._draw_latency()
+        self.source_latency = self._draw_pause()
+        self.sink_latency = self._draw_pause()
+        self.faults = random.random() < 0.6
+        self.hangs = 0.1 if self.options.timeout or self.options.deadline else 0.0
+        self.slow_to_stop = random.random() < 0.3
+        self.events = 0
+        self.on_event: dict[int, Callable[[], object]] = {}
+        self.opened = self.closed = 0
+        self.attempts: Counter[int] = Counter()
+        self.running = 0
+        self.ended_at: dict[int, float] = {}
+        self.delivered: list[Outcome] = []
+        self.dropped: set[int] = set()
+        self.engine = WatchedEngine(self, self._function(), self.options)
+
+    # --- what is drawn
+
+    def _draw_records(self, count: int) -> list[Record]:
+        random = self.random
+        keys = [None, *range(random.choice((1, 3, 10)))] if random.random() < 0.9 else [None]
+        records = []
+        offset = random.choice((0, 1_000))
+        for _ in range(count):
+            offset += random.choice((1, 1, 1, 5))
+            key = random.choice(keys)
+            if key is not None and random.random() < 0.5:
+                key = f"key-{key}"
+            lane = random.randrange(len(self.options.lanes.lanes))
+            value, time, size = random.randrange(8), random.random(), random.randrange(4)
+            records.append(Record(offset, key, value, time, size, lane))
+        return records
+
+    def _draw_latency(self) -> Latency:
+        models = (constant(0), constant(0.2), lognormal(0.1, 1), uniform(0, 0.5))
+        return self.random.choice(models)
+
+    def _draw_pause(self) -> Latency | None:
+        return self.random.choice((None, constant(0), uniform(0, 0.3)))
+
+    def heal(self) -> None:
+        """Let every call succeed from now on."""
+        self.healed = True
+        self.latency = constant(0.01)
+
+    # --- the function
+
+    def _function(self) -> Callable[..., Any]:
+        wrapped = self.oracle.wrap(self._work)
+
+        async def function(records: Any, resource: object) -> Any:
+            assert resource is self, "the resource is handed over"
+            assert self.opened > self.closed, "called without its resource"
+            return await wrapped(records)
+
+        return function
+
+    async def _work(self, records: Any) -> Any:
+        batch = records if isinstance(records, list) else [records]
+        self.running += 1
+        try:
+            self._check_permits()
+            await self._wait()
+            results: list[Exception | None] = [self._answer(record) for record in batch]
+        except asyncio.CancelledError:
+            await self._stop_slowly()
+            # a batch that answers too late would be taken for finished by the oracle
+            if isinstance(records, list) or self.random.random() < 0.7:
+                raise
+            results = [None]
+        finally:
+            self.running -= 1
+        if isinstance(records, list):
+            if any(results) and self.random.random() < 0.3:
+                raise next(filter(None, results))
+            return [error or record.value for record, error in zip(batch, results, strict=True)]
+        if results[0] is not None:
+            raise results[0]
+        self.ended_at[records.offset] = self.now()
+        return records.value
+
+    async def _wait(self) -> None:
+        if not self.healed and self.random.random() < self.hangs:
+            await asyncio.sleep(inf)
+        seconds = self.latency.sample(self.random)
+        if seconds:
+            await asyncio.sleep(seconds)
+
+    def _answer(self, record: Record) -> Exception | None:
+        self.attempts[record.offset] += 1
+        if self.healed or not self.faults:
+            return None
+        draw = self.random.random()
+        if record.offset % 5 == 0 and self.attempts[record.offset] <= 2:
+            return Retriable("fails twice")
+        if draw < 0.05:
+            return Overload(retry_after=self.random.choice((None, 0.3)))
+        if draw < 0.1:
+            return ValueError("now and then")
+        return Terminal("never") if draw < 0.15 else None
+
+    async def _stop_slowly(self) -> None:
+        """Take a while to give way, as a rollback does, or at once."""
+        if self.slow_to_stop:
+            await asyncio.sleep(self.random.choice((0, 0.1, 1.0)))
+
+    def _check_permits(self) -> None:
+        run = self.engine._run
+        assert run is not None
+        top = self.options.in_flight
+        if self.options.adaptive is not None:
+            top = max(top, self.options.adaptive.maximum)
+        allowed = top + run._workers.strays()
+        assert self.running <= allowed, f"{self.running} calls at once, {allowed} allowed"
+
+    @asynccontextmanager
+    async def resource(self) -> AsyncIterator["World"]:
+        """Open the resource, which is this world."""
+        self.opened += 1
+        await asyncio.sleep(0)
+        yield self
+        assert not self.running, "closed while it is used"
+        self.closed += 1
+
+    # --- the source
+
+    def left(self) -> list[Record]:
+        """List what has not been handed over, or was given back."""
+        return self.again + self.records[self.position :]
+
+    async def take(self, records: int, size: int) -> Sequence[Record]:
+        """Hand over the next records; when cancelled, mostly none."""
+        assert records > 0
+        assert size > 0
+        try:
+            if self.source_latency is not None:
+                await self.source_latency(self.random)
+        except asyncio.CancelledError:
+            if self.random.random() < 0.7:
+                raise  # else: too late, they are on their way
+        count = self.random.randint(1, min(records, 10))
+        chunk: list[Record] = []
+        for record in self.left()[:count]:
+            chunk.append(record)
+            self._hand_over(record)
+            size -= record.size
+            if size <= 0:
+                break
+        return chunk
+
+    def iterate(self) -> Iterator[Record]:
+        """Hand over record by record."""
+        for record in self.left():
+            self._hand_over(record)
+            yield record
+
+    async def iterate_async(self) -> AsyncIterator[Record]:
+        """Hand over record by record, with pauses."""
+        for record in self.left():
+            if self.source_latency is not None:
+                await self.source_latency(self.random)
+            self._hand_over(record)
+            yield record
+
+    def _hand_over(self, record: Record) -> None:
+        self.oracle.arrived(record.offset, record.key)
+        if self.again:
+            assert self.again.pop(0) is record
+        else:
+            self.position += 1
+
+    # --- the sink
+
+    async def put(self, outcomes: list[Outcome]) -> None:
+        """Take the outcomes, sometimes although cancelled."""
+        if self.sink_latency is None:
+            self._check_promptness(outcomes)
+        try:
+            if self.sink_latency is not None:
+                await self.sink_latency(self.random)
+        except asyncio.CancelledError:
+            if self.random.random() < 0.7:
+                raise
+        for outcome in outcomes:
+            self.accept(outcome)
+
+    def accept(self, outcome: Outcome) -> None:
+        """Note that an outcome is safe."""
+        self.oracle.emitted(outcome.record.offset)
+        self.delivered.append(outcome)
+        if outcome.ok:
+            assert outcome.result == outcome.record.value
+
+    def _check_promptness(self, outcomes: list[Outcome]) -> None:
+        """Check that what nothing holds up is delivered in the moment in which it ends."""
+        if self.options.emit == "finished" and self.options.order in ("key", "none"):
+            for outcome in outcomes:
+                ended = self.ended_at.get(outcome.record.offset)
+                assert not outcome.ok or ended in (None, self.now()), "a result was left lying"
+
+    # --- what the scheduler shows
+
+    def after_event(self, scheduler: Scheduler) -> None:
+        """Check the scheduler now and then; do what is to happen at this event."""
+        self.events += 1
+        if self.random.random() < 0.1:
+            scheduler.validate()
+        if (action := self.on_event.pop(self.events, None)) is not None:
+            asyncio.get_running_loop().call_soon(action)
+
+    def notice_drops(self, unfinished: set[int]) -> None:
+        """Tell the oracle of records that the policy has dropped."""
+        emitted = {outcome.record.offset for outcome in self.delivered}
+        waiting = {record.offset for record in self.left()}
+        known = {record.offset for record in self.records}
+        for offset in sorted(known - unfinished - emitted - waiting - self.dropped):
+            self.oracle.dropped(offset)
+            self.dropped.add(offset)
+
+    # --- after a run
+
+    async def calls_are_over(self) -> None:
+        """Wait for calls that a run did not wait for because it was stopping when cancelled."""
+        while self.running:  # noqa: ASYNC110 virtual time
+            await asyncio.sleep(0.1)
+
+    def take_back(self) -> None:
+        """Take what the engine gives back; all else must be finished."""
+        given_back = self.engine.given_back
+        offsets = [record.offset for record in given_back]
+        assert offsets == sorted(set(offsets)), f"given back out of order or twice: {offsets}"
+        for record in given_back:
+            self.oracle.given_back(record.offset)
+        self.again = given_back + self.again
+        self.oracle.check_complete()
+
+    def check_end(self) -> None:
+        """Check that all records are finished, once, and that nothing is left over."""
+        assert not self.left()
+        self.oracle.check_complete()
+        seen = Counter(outcome.record.offset for outcome in self.delivered)
+        seen.update(self.dropped)
+        assert seen == Counter(record.offset for record in self.records)
+        assert self.running == 0
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not others, f"left over: {others}"
+        engine = self.engine
+        statistics = engine.statistics()
+        assert statistics.in_flight == statistics.waiting == statistics.undelivered == 0

@@ -1,0 +1,303 @@
+"""Rules about when calls start and end: retries, rates, fairness, bounds, batches.
+
+A rule that cannot know better (waits are shortened at random) allows what might be right and
+refuses what cannot be.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from tests.engine.model_driver import Call, Drive, End, Step
+from tests.engine.model_facts import HAIR, Facts, Rule, told
+from thulawa.core.errors import (
+    AttemptTimedOut,
+    DeadlineExceeded,
+    Overload,
+    Retriable,
+    Terminal,
+    WrongResult,
+)
+from thulawa.engine.events import Cancel, Event, Succeeded, Tick
+from thulawa.engine.model import Record, Ticket
+
+
+class RetryRule(Rule):
+    """Attempts, waits, time-outs and deadlines."""
+
+    def __init__(self, of: Drive, facts: Facts) -> None:
+        super().__init__(of, facts)
+        self.failures: Counter[int] = Counter()
+        self.overloads: Counter[int] = Counter()
+        self.first: dict[int, float] = {}
+        self.due: dict[int, float] = {}
+
+    def after(self, step: Step) -> None:
+        judged = not isinstance(step.event, Cancel) and self.of.aborted is None
+        for end in step.ended if judged else ():
+            self._judge(end, step.now)
+        for call in step.started:
+            for offset in call.offsets:
+                assert offset in self.facts.pending, "started although final"
+                first = self.first.setdefault(offset, step.now)
+                assert step.now >= self.due.get(offset, 0) - HAIR, "too early"
+                assert step.now < first + (self.options.deadline or 1e9), "after its deadline"
+        if isinstance(step.event, Tick) and not self.of.scheduler.stopped:
+            for call in self.of.running.values():
+                assert step.now < self._must_end_by(call) + HAIR, "overdue"
+
+    def _must_end_by(self, call: Call) -> float:
+        timeout = call.at + (self.options.timeout or 1e9)
+        deadline = min(self.first[o] for o in call.offsets) + (self.options.deadline or 1e9)
+        return min(timeout, deadline)
+
+    def _judge(self, end: End, now: float) -> None:
+        tickets = end.call.tickets
+        results = told(end)
+        if end.abandoned:
+            assert now >= self._must_end_by(end.call) - HAIR, "abandoned too soon"
+            late = [now >= self.first[o] + (self.options.deadline or 1e9) for o in end.call.offsets]
+            timed_out = now >= end.call.at + (self.options.timeout or 1e9)
+            slow: Exception = AttemptTimedOut("") if timed_out else Overload()
+            results = [DeadlineExceeded("") if over else slow for over in late]
+        whole = end.error is not None or (end.abandoned and len({*map(type, results)}) == 1)
+        if whole and len(tickets) > 1 and not isinstance(results[0], Overload | DeadlineExceeded):
+            self._judge_whole(tickets, results[0], now)
+        else:
+            self._judge_each(tickets, results, now)
+
+    def _judge_each(self, tickets: Iterable[Ticket], results: list[Any], now: float) -> None:
+        held = set()
+        for ticket, result in zip(tickets, results, strict=True):
+            is_final = ticket.record.offset in self.facts.now_final
+            if ticket.queue in held:
+                if is_final:
+                    self._check_settled_since(ticket.record, now)
+            elif not isinstance(result, Exception):
+                assert is_final, "a success that is not final"
+            else:
+                allowed = self._may_be(ticket.record.offset, result, now)
+                if is_final not in allowed:
+                    assert is_final, f"{ticket} must not be tried again after {result!r}"
+                    self._check_settled_since(ticket.record, now)
+                if True not in allowed or not is_final:
+                    held.add(ticket.queue)
+
+    def _check_settled_since(self, record: Record, now: float) -> None:
+        """Retried without a wait, a record may meet its key's quarantine in the same step."""
+        assert self.options.quarantine is not None, f"{record} is final too soon"
+        assert self.due.get(record.offset, now) <= now, f"{record} is final too soon"
+        self.facts.by_call.discard(record.offset)
+
+    def _judge_whole(self, tickets: tuple[Ticket, ...], error: Exception, now: float) -> None:
+        allowed = [self._may_be(ticket.record.offset, error, now) for ticket in tickets]
+        alone = {ticket.solo for ticket in tickets}
+        assert len(alone) == 1
+        assert alone == {True} or {True} not in allowed, "not tried alone in the end"
+        assert alone == {False} or {False} != set().union(*allowed), "taken apart too soon"
+        for ticket in tickets:
+            offset = ticket.record.offset
+            if ticket.solo:
+                self.failures[offset] = 0
+                self.due[offset] = now
+            if offset in self.facts.now_final:
+                self._check_settled_since(ticket.record, now)
+
+    def _may_be(self, offset: int, error: Exception, now: float) -> set[bool]:
+        """Count a failure; tell whether it may be final."""
+        retry = self.options.retry
+        if isinstance(error, Overload):
+            self.overloads[offset] += 1
+            times, least = self.overloads[offset], error.retry_after or 0.0
+        else:
+            self.failures[offset] += 1
+            times, least = self.failures[offset], 0.0
+            covered = isinstance(error, AttemptTimedOut | Retriable) or retry.covers(error)
+            terminal = isinstance(error, Terminal | WrongResult | DeadlineExceeded)
+            if terminal or not covered or times >= retry.attempts:
+                return {True}
+        soonest = now + max(least, retry.wait(times, 1.0))
+        latest = now + max(least, retry.wait(times, 0.0))
+        self.due[offset] = soonest
+        deadline = self.first[offset] + (self.options.deadline or 1e9)
+        return {soonest + HAIR >= deadline, latest - HAIR >= deadline}
+
+
+class GateRule(Rule):
+    """Rate limits and Retry-After; and no permit is idle without a reason."""
+
+    def __init__(self, of: Drive, facts: Facts) -> None:
+        super().__init__(of, facts)
+        rate = of.options.rate
+        self.per_second = 1e9 if rate is None else rate.per_second * rate.share
+        self.burst = 1e9 if rate is None else rate.burst
+        self.tokens = self.burst
+        self.filled_at = 0.0
+        self.closed_until = 0.0
+
+    def after(self, step: Step) -> None:
+        gained = (step.now - self.filled_at) * self.per_second
+        self.tokens = min(self.burst, self.tokens + gained)
+        self.filled_at = step.now
+        if not self.of.cancelled:
+            for end in step.ended:
+                for result in told(end):
+                    if isinstance(result, Overload) and result.retry_after:
+                        until = step.now + result.retry_after
+                        self.closed_until = max(self.closed_until, until)
+        for _ in step.started:
+            assert step.now >= self.closed_until - HAIR, "before Retry-After"
+            self.tokens -= 1
+            assert self.tokens >= -HAIR, "faster than the rate"
+        if step.started:
+            assert len(self.of.running) <= self.of.scheduler.limit.permits, "no permit"
+        self._check_nothing_idles(step.now)
+
+    def _check_nothing_idles(self, now: float) -> None:
+        scheduler = self.of.scheduler
+        idle = len(self.of.running) < scheduler.limit.permits
+        if scheduler.stopped or not idle or not scheduler.ready.count:
+            return
+        closed = self.tokens < 1 - HAIR or now < self.closed_until
+        batch = self.options.batch
+        lingers = batch is not None and batch.across_keys and batch.linger > 0
+        ready = scheduler.ready.keys()
+        fills = sum(map(len, ready)) < scheduler.size() and not any(q.retries for q in ready)
+        assert closed or (lingers and fills and not scheduler.draining), (
+            "a ready key, a free permit, and nothing starts"
+        )
+
+
+class FairRule(Rule):
+    """Among ready keys the oldest head first, given lanes, reservation and ageing."""
+
+    def __init__(self, of: Drive, facts: Facts) -> None:
+        super().__init__(of, facts)
+        self.ready_since: dict[int, float] = {}
+        self.was_ready: dict[Any, tuple[float, int]] = {}
+
+    def before(self, event: Event) -> None:
+        ready = self.of.scheduler.ready.keys()
+        self.was_ready = {queue: (self.ready_since[queue.stamp], queue.stamp) for queue in ready}
+
+    def after(self, step: Step) -> None:
+        left = self.of.scheduler.ready.keys()
+        on_the_way = self.facts.now_final - self.facts.by_call - self.facts.rejected
+        if not on_the_way and not self.of.scheduler.stopped:
+            self._check(step, [queue.next_record() for queue in left])
+        self.ready_since = {
+            queue.stamp: self.ready_since.get(queue.stamp, step.now) for queue in left
+        }
+
+    def _check(self, step: Step, left: list[Record | None]) -> None:
+        heads = [record for record in left if record is not None]
+        started = [call.tickets[0] for call in step.started]
+        before = Counter(lead.record.lane for lead in self.of.running)
+        before.subtract(lead.record.lane for lead in started)
+        there = {lead.queue for lead in started} | set(self.of.scheduler.ready.keys())
+        aged = [queue for queue in self._aged(step.now) if queue in there]
+        for place, lead in enumerate(started):
+            record = lead.record
+            waiting = [later.record for later in started[place + 1 :]] + heads
+            if aged and not self.options.batch:
+                assert lead.queue is aged[0], "a key that waited too long was passed over"
+            if lead.queue in aged:
+                aged.remove(lead.queue)
+            else:
+                self._check_turn(record, waiting, before)
+            before[record.lane] += 1
+
+    def _aged(self, now: float) -> list[Any]:
+        ageing = self.options.lanes.ageing
+        if ageing is None:
+            return []
+        old = [q for q, (since, _) in self.was_ready.items() if now - since >= ageing]
+        return sorted(old, key=self.was_ready.__getitem__)
+
+    def _check_turn(self, record: Record, waiting: list[Record], running: Counter[int]) -> None:
+        same = [other.timestamp for other in waiting if other.lane == record.lane]
+        assert record.timestamp <= min(same, default=record.timestamp), "an older head waits"
+        if len(self.options.lanes.lanes) == 1 or self.options.batch is not None:
+            return
+        busy = {other.lane for other in waiting} | {record.lane}
+        permits = self.of.scheduler.limit.permits
+        short = [
+            index
+            for index, lane in enumerate(self.options.lanes.lanes)
+            if index in busy and running[index] < lane.reserved * permits
+        ]
+        if short:
+            assert record.lane == short[0], "a reservation was passed over"
+        elif self.options.lanes.strict:
+            assert record.lane == min(busy), "a more urgent lane was passed over"
+
+
+class BoundsRule(Rule):
+    """Records, bytes, keys and parked stay within their bounds; intake does not flutter."""
+
+    def __init__(self, of: Drive, facts: Facts) -> None:
+        super().__init__(of, facts)
+        self.closed = False
+        bounds = of.options.bounds
+        self.parked_bytes = bounds.bytes * min(bounds.parked, bounds.records) // bounds.records
+
+    def after(self, step: Step) -> None:
+        bounds = self.options.bounds
+        sizes = [self.facts.arrived[offset].size for offset in self.facts.unfinished]
+        largest = max((record.size for record in self.facts.arrived.values()), default=0)
+        assert len(sizes) <= bounds.records + bounds.parked
+        assert sum(sizes) < bounds.bytes + self.parked_bytes + max(1, largest)
+        records, size, keys = self._fresh(sizes)
+        low = bounds.resume_at
+        is_low = (
+            records <= low * bounds.records and size <= low * bounds.bytes
+        ) and keys <= low * bounds.keys
+        if step.pull is not None:
+            assert not self.of.scheduler.draining, "asked for more while draining"
+            assert 0 < step.pull.records <= bounds.records - records
+            assert step.pull.records <= bounds.keys - keys
+            assert 0 < step.pull.bytes <= bounds.bytes - size
+            assert is_low or not self.closed, "resumed too soon"
+        if self.of.pull is not None:
+            self.closed = False
+        elif not isinstance(step.event, Succeeded):
+            self.closed = True
+            over = self.of.scheduler.draining or self.of.scheduler.stopped
+            assert over or not is_low, "intake is closed for no reason"
+
+    def _fresh(self, sizes: list[int]) -> tuple[int, int, int]:
+        """Count the records, bytes and keys held, less what is parked within its allowance."""
+        queues, allowed = self.of.scheduler.queues.values(), self.options.bounds.parked
+        parked = [t.record.size for q in queues for t in list(q.retries or ())[: q.parked]]
+        parked_keys = sum(queue.parked > 0 for queue in queues)
+        keys = len(queues) - min(parked_keys, allowed) if self.options.order == "key" else 0
+        records = len(sizes) - min(len(parked), allowed)
+        return records, sum(sizes) - min(sum(parked), self.parked_bytes), keys
+
+
+class BatchRule(Rule):
+    """Batches of allowed size and composition, and none before its time."""
+
+    def after(self, step: Step) -> None:
+        batch = self.options.batch
+        for call in step.started:
+            if batch is None:
+                assert len(call.tickets) == 1
+                continue
+            assert len(call.tickets) <= self.of.scheduler.size() <= batch.size
+            assert len(call.tickets) == 1 or not any(ticket.solo for ticket in call.tickets)
+            assert batch.across_keys or len({ticket.queue for ticket in call.tickets}) == 1
+            assert call.offsets == sorted(call.offsets) or batch.across_keys
+            if self._lingers(call):
+                waited = step.now - min(ticket.record.taken for ticket in call.tickets)
+                assert waited >= batch.linger - HAIR, "it might have been filled"
+
+    def _lingers(self, call: Call) -> bool:
+        batch = self.options.batch
+        assert batch is not None
+        fixed = batch.target is None and self.options.sharing is None
+        fresh = all(ticket.attempt == 1 for ticket in call.tickets)
+        queue = call.lead.queue
+        partial = len(call.tickets) < batch.size and queue.head is None
+        alone = not batch.across_keys and self.options.quarantine is None
+        return fixed and fresh and partial and alone and not self.of.scheduler.draining

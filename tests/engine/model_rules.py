@@ -1,0 +1,259 @@
+"""The twelve rules as judges of a run, each written from the promise and not from the code.
+
+`Facts` says what a step has changed; each rule looks at that and objects. Order is judged by
+the library's own `OrderOracle`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from tests.engine.model_admission import BatchRule, BoundsRule, FairRule, GateRule, RetryRule
+from tests.engine.model_driver import Drive, Step
+from tests.engine.model_facts import HAIR, Facts, Rule, can_be_a_key, told
+from thulawa.core.errors import (
+    AttemptTimedOut,
+    BadKey,
+    DeadlineExceeded,
+    Overload,
+    Quarantined,
+    WrongResult,
+)
+from thulawa.engine.events import Cancel, Event
+from thulawa.engine.model import Outcome, Record
+from thulawa.engine.options import Quarantine, Sharing
+from thulawa.testing import OrderOracle
+
+
+class OrderRule(Rule):
+    """Order contracts and emission order, by the oracle."""
+
+    def __init__(self, of: Drive, facts: Facts) -> None:
+        super().__init__(of, facts)
+        options = of.options
+        self.oracle = OrderOracle(
+            order=options.order,
+            emit=options.emit,
+            unkeyed=options.unkeyed,
+            clock=lambda: of.now,
+        )
+        self.known: set[int] = set()
+        self.left: set[int] = set()
+        self.last_emitted = -1
+
+    def after(self, step: Step) -> None:
+        self._tell_what_ended(step)
+        for call in step.started:
+            self.oracle.started(*call.offsets)
+        for offset in self._known(record.offset for record in step.given_back):
+            if offset not in self.left:
+                self.oracle.given_back(offset)
+        if self.options.emit == "partition":
+            for outcome in step.emitted:
+                assert outcome.record.offset > self.last_emitted, "not in partition order"
+                self.last_emitted = outcome.record.offset
+
+    def _tell_what_ended(self, step: Step) -> None:
+        oracle, facts = self.oracle, self.facts
+        for record in step.arrived:
+            if record.offset in facts.arrived and record.offset not in facts.rejected:
+                hashable = can_be_a_key(record.key)
+                oracle.arrived(record.offset, record.key if hashable else str(record.offset))
+                self.known.add(record.offset)
+        for end in step.ended:
+            for offset in end.call.offsets:
+                (oracle.finished if offset in facts.now_final else oracle.failed)(offset)
+        for offset in self._known(sorted(facts.now_final - facts.by_call)):
+            oracle.started(offset)  # settled without a call, but in its turn all the same
+            oracle.finished(offset)
+        for offset in self._known(facts.dropped):
+            oracle.dropped(offset)
+        for offset in self._known(outcome.record.offset for outcome in step.emitted):
+            oracle.emitted(offset)
+            self.left.add(offset)
+
+    def _known(self, offsets: Iterable[int]) -> list[int]:
+        return [offset for offset in offsets if offset in self.known]
+
+
+class ResultRule(Rule):
+    """Every outcome is what its last call said, or is accounted for without a call."""
+
+    def __init__(self, of: Drive, facts: Facts) -> None:
+        super().__init__(of, facts)
+        self.verdicts: dict[int, Any] = {}
+        self.starts: Counter[int] = Counter()
+        self.first_start: dict[int, float] = {}
+        self.emitted: set[int] = set()
+        self.answers: dict[Hashable, list[Any]] = defaultdict(list)
+
+    def after(self, step: Step) -> None:
+        for end in step.ended:
+            for ticket, result in zip(end.call.tickets, told(end), strict=True):
+                offset = ticket.record.offset
+                if offset in self.facts.by_call:
+                    self.verdicts[offset] = result
+                    self._learn(ticket.record, result)
+        for outcome in step.emitted:
+            self._check(outcome, step.now)
+        for offset in self.facts.dropped:
+            assert isinstance(self.verdicts.get(offset, Exception()), Exception), "dropped a result"
+        for call in step.started:
+            self.starts.update(call.offsets)
+            for offset in call.offsets:
+                self.first_start.setdefault(offset, step.now)
+
+    def _learn(self, record: Record, result: Any) -> None:
+        if self.options.sharing is not None:
+            self.answers[self.options.sharing.by(record)].append(result)
+
+    def _check(self, outcome: Outcome, now: float) -> None:
+        offset = outcome.record.offset
+        assert outcome.record is self.facts.arrived[offset]
+        assert offset not in self.emitted, "emitted twice"
+        self.emitted.add(offset)
+        assert outcome.attempts == self.starts[offset]
+        if offset in self.verdicts:
+            verdict = self.verdicts[offset]
+            if not isinstance(verdict, Exception):
+                assert outcome.ok
+                assert outcome.result == verdict
+            elif isinstance(verdict, AttemptTimedOut | Overload):
+                assert isinstance(outcome.error, AttemptTimedOut | DeadlineExceeded)
+            elif isinstance(verdict, WrongResult):
+                assert isinstance(outcome.error, WrongResult)
+            else:
+                assert outcome.error is verdict
+        else:
+            assert self._is_accounted_for(outcome, now), f"{outcome} came from nowhere"
+
+    def _is_accounted_for(self, outcome: Outcome, now: float) -> bool:
+        record, options = outcome.record, self.options
+        if record.offset in self.facts.rejected:
+            return isinstance(outcome.error, BadKey)
+        if isinstance(outcome.error, Quarantined):
+            return options.quarantine is not None
+        if isinstance(outcome.error, DeadlineExceeded) and options.sharing is None:
+            return now >= self.first_start[record.offset] + (options.deadline or 1e9) - HAIR
+        return options.sharing is not None and self._is_shared(outcome, options.sharing)
+
+    def _is_shared(self, outcome: Outcome, sharing: Sharing) -> bool:
+        try:
+            answers = self.answers[sharing.by(outcome.record)]
+        except ZeroDivisionError:
+            return isinstance(outcome.error, ZeroDivisionError)
+        if isinstance(outcome.error, DeadlineExceeded):  # its own, or that of its leader
+            return self.options.deadline is not None
+        if outcome.ok:
+            return outcome.result in answers
+        return any(isinstance(each, Exception) for each in answers)
+
+
+class SharingRule(Rule):
+    """No question is under way twice, and none is asked that the cache can answer."""
+
+    def __init__(self, of: Drive, facts: Facts, *, cached: bool) -> None:
+        super().__init__(of, facts)
+        self.cached = cached
+        self.known: set[Hashable] = set()
+
+    def after(self, step: Step) -> None:
+        if self.options.sharing is None:
+            return
+        by = self.options.sharing.by
+        asked = [by(t.record) for call in self.of.running.values() for t in call.tickets]
+        assert len(asked) == len(set(asked)), "asked twice at the same time"
+        for end in step.ended if self.cached else ():
+            for ticket, result in zip(end.call.tickets, told(end), strict=True):
+                final = ticket.record.offset in self.facts.now_final
+                if final and not isinstance(result, Exception):
+                    self.known.add(by(ticket.record))
+        started = [by(t.record) for call in step.started for t in call.tickets]
+        assert not self.known.intersection(started), "asked although it is known"
+
+
+class QuarantineRule(Rule):
+    """A key in quarantine is not called, and none is that has not failed often enough."""
+
+    def __init__(self, of: Drive, facts: Facts) -> None:
+        super().__init__(of, facts)
+        self.at_least: Counter[Hashable] = Counter()
+        self.at_most: Counter[Hashable] = Counter()
+        self.failed_before: dict[int, int] = {}
+        self.last: dict[Hashable, float] = {}
+
+    def after(self, step: Step) -> None:
+        if self.options.quarantine is not None:
+            self._learn(step)
+            self._check(step, self.options.quarantine)
+
+    def _learn(self, step: Step) -> None:
+        for end in step.ended:
+            for ticket, result in zip(end.call.tickets, told(end), strict=True):
+                record = ticket.record
+                if record.offset in self.facts.by_call:
+                    self._count(record.key, step.now, failed=isinstance(result, Exception))
+        on_the_way = self.facts.now_final - self.facts.by_call - self.facts.rejected
+        keys = {offset: self.facts.arrived[offset].key for offset in on_the_way}
+        for key in keys.values():
+            self.at_least[key] = 0  # it may have been a success, through the cache
+            self.at_most[key] += 1
+        for offset, key in keys.items():
+            self.failed_before[offset] = self.at_most[key] - 1
+
+    def _check(self, step: Step, quarantine: Quarantine) -> None:
+        for outcome in step.emitted:
+            if isinstance(outcome.error, Quarantined):
+                assert outcome.record.key is not None
+                assert self.failed_before[outcome.record.offset] >= quarantine.after, "no reason"
+        for call in step.started if len(self.at_most) <= quarantine.keys else ():
+            for ticket in call.tickets:
+                key = ticket.record.key
+                often = key is not None and self.at_least[key] >= quarantine.after
+                blocked = often and step.now < self.last[key] + quarantine.seconds - HAIR
+                assert not blocked, "called in quarantine"
+
+    def _count(self, key: Hashable, now: float, *, failed: bool) -> None:
+        if failed:
+            self.at_least[key] += 1
+            self.at_most[key] += 1
+            if key is not None:
+                self.last[key] = now
+        else:
+            self.at_least[key] = self.at_most[key] = 0
+
+
+class EndRule(Rule):
+    """Drained means done; what is given back is what is not finished; there is always a next."""
+
+    def before(self, event: Event) -> None:
+        self.was_cancelled = self.of.scheduler.cancelled
+
+    def after(self, step: Step) -> None:
+        of = self.of
+        if self.was_cancelled:
+            assert step.given_back == step.arrived
+            assert [step.started, step.ended, step.emitted] == [[], [], []]
+        elif isinstance(step.event, Cancel):
+            given = sorted(record.offset for record in step.given_back)
+            assert given == sorted(self.facts.unfinished), "not what is unfinished"
+            assert not of.running, "still running"
+        elif step.given_back:
+            assert step.given_back == step.arrived
+            assert of.scheduler.stopped
+        if of.drained:
+            assert not self.facts.unfinished
+            assert of.scheduler.draining
+        elif of.aborted is None and not of.cancelled:
+            assert of.may_go_on(), "nothing will ever happen"
+
+
+def watch(of: Drive, *, cached: bool) -> OrderOracle:
+    """Have a run judged by all rules; give the oracle, for its word at the end."""
+    facts = Facts(of)
+    order = OrderRule(of, facts)
+    rules = (ResultRule, GateRule, FairRule, BoundsRule, BatchRule)
+    of.rules += [facts, RetryRule(of, facts), order, *(rule(of, facts) for rule in rules)]
+    of.rules += [SharingRule(of, facts, cached=cached), QuarantineRule(of, facts)]
+    of.rules.append(EndRule(of, facts))
+    return order.oracle

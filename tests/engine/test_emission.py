@@ -1,0 +1,161 @@
+"""In which order results leave, and when a record counts as finished."""
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from tests.engine.model_driver import Drive, drive
+from thulawa.core.errors import BadKey, Terminal
+from thulawa.engine.model import Record
+from thulawa.engine.options import Lane, Lanes, Options
+
+
+@pytest.mark.parametrize("finishing", list(permutations(range(4))))
+def test_in_partition_order_results_leave_by_offset_however_they_finish(
+    finishing: tuple[int, ...],
+) -> None:
+    of = drive(Options(order="none", emit="partition"), "abcd")
+    for offset in finishing:
+        of.succeed(offset)
+    assert of.outcomes == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("finishing", list(permutations(range(4))))
+def test_with_order_emit_results_of_one_key_leave_in_its_order_and_wait_for_no_other(
+    finishing: tuple[int, ...],
+) -> None:
+    of = drive(Options(order="emit"), "abab")
+    for offset in finishing:
+        of.succeed(offset)
+    assert sorted(of.outcomes) == [0, 1, 2, 3]
+    assert of.outcomes.index(0) < of.outcomes.index(2)
+    assert of.outcomes.index(1) < of.outcomes.index(3)
+
+
+def test_with_order_emit_calls_of_one_key_overlap() -> None:
+    of = drive(Options(order="emit"), "aaa")
+    assert of.in_flight == [0, 1, 2]
+    of.succeed(2)
+    assert of.outcomes == []
+    assert of.scheduler.statistics().reordering == 1
+
+
+def test_with_order_emit_unkeyed_records_keep_their_order_unless_they_are_parallel() -> None:
+    of = drive(Options(order="emit"), "--")
+    of.succeed(1)
+    assert of.outcomes == []
+    of = drive(Options(order="emit", unkeyed="parallel"), "--")
+    of.succeed(1)
+    assert of.outcomes == [1]
+
+
+def test_as_finished_no_result_waits_for_another_key() -> None:
+    of = drive(Options(), "ab")
+    of.succeed(1)
+    assert of.outcomes == [1]
+
+
+@pytest.mark.parametrize("emit", ["finished", "partition"])
+def test_a_record_is_finished_when_it_is_delivered_and_not_before(emit: Any) -> None:
+    of = drive(Options(emit=emit), "ab")
+    of.succeed(0)
+    of.succeed(1)
+    assert of.scheduler.statistics().frontier == 0
+    of.deliver(1)
+    assert of.scheduler.statistics().frontier == 1
+    of.deliver(1)
+    assert of.scheduler.statistics().frontier == 2
+
+
+def test_the_frontier_waits_for_the_slowest_and_says_how_far_others_are() -> None:
+    of = drive(Options(), "abcd")
+    of.succeed(1, 3)
+    of.deliver()
+    statistics = of.scheduler.statistics()
+    assert (statistics.frontier, statistics.frontier_lag) == (0, 3)
+
+
+def test_gaps_in_the_offsets_are_legal() -> None:
+    of = Drive(Options(emit="partition")).begin()
+    of.arrive(*(Record(offset, offset) for offset in (5, 6, 100, 10**12)))
+    for offset in (10**12, 6, 100, 5):
+        of.succeed(offset)
+    of.deliver()
+    assert of.outcomes == [5, 6, 100, 10**12]
+    assert of.scheduler.statistics().frontier == 10**12 + 1
+
+
+def test_offsets_that_do_not_rise_are_refused_before_anything_is_taken_in() -> None:
+    of = drive(Options(), "ab")
+    with pytest.raises(ValueError, match="offset 1 arrived after 1"):
+        of.arrive(Record(1, "c"))
+    assert of.scheduler.statistics().taken == 2
+    of.scheduler.pulling = True
+    of.scheduler.validate()
+
+
+@pytest.mark.parametrize("order", ["key", "emit"])
+@pytest.mark.parametrize("key", [[1], float("nan")], ids=["unhashable", "nan"])
+def test_a_record_without_a_place_in_the_order_gets_the_policy_s_answer_at_once(
+    order: Any, key: Any
+) -> None:
+    of = Drive(Options(order=order, on_error="dead_letter", name="locate")).begin()
+    of.arrive(Record(0, "a"), Record(1, key), Record(2, "b"))
+    assert of.in_flight == [0, 2]
+    assert of.errors() == {1: BadKey}
+    assert of.emitted[0].error.__dict__["node"] == "locate"
+
+
+def test_a_bad_key_leaves_in_partition_order_where_that_is_asked_for() -> None:
+    of = Drive(Options(on_error="column", emit="partition")).begin()
+    of.arrive(Record(0, "a"), Record(1, [1]), Record(2, "b"))  # type: ignore[arg-type]
+    of.succeed(2)
+    assert of.outcomes == []
+    of.succeed(0)
+    assert of.outcomes == [0, 1, 2]
+
+
+def test_a_bad_key_fails_the_run_by_policy_and_nothing_is_lost() -> None:
+    of = Drive(Options()).begin()
+    of.arrive(Record(0, "a"), Record(1, [1]), Record(2, "b"))  # type: ignore[arg-type]
+    assert isinstance(of.aborted, BadKey)
+    assert of.aborted.offset == 1
+    of.cancel()
+    assert [record.offset for record in of.given_back] == [0, 1, 2]
+
+
+def test_a_run_fails_once_however_many_bad_keys_come_together() -> None:
+    of = Drive(Options()).begin()
+    of.arrive(Record(0, [1]), Record(1, [2]))  # type: ignore[arg-type]
+    assert isinstance(of.aborted, BadKey)
+    assert of.aborted.offset == 0
+
+
+def test_a_lane_that_does_not_exist_is_answered_in_the_order_of_its_key() -> None:
+    two = Lanes(lanes=(Lane(name="a"), Lane(name="b")))
+    of = Drive(Options(order="emit", lanes=two, on_error="column")).begin()
+    of.arrive(Record(0, "a"), Record(1, "a", lane=2), Record(2, "a", lane=1))
+    of.succeed(2)
+    of.succeed(0)
+    assert of.outcomes == [0, 1, 2]
+    assert of.errors() == {1: BadKey}
+
+
+def test_a_function_that_raises_what_the_engine_raises_holds_up_nobody() -> None:
+    of = drive(Options(order="emit", on_error="column"), "aaa")
+    of.fail(0, BadKey("says the function"))
+    of.succeed(1)
+    of.succeed(2)
+    assert of.outcomes == [0, 1, 2]
+    of.deliver()
+    of.drain()
+    assert of.drained
+
+
+def test_a_dropped_record_releases_those_that_waited_for_it() -> None:
+    of = drive(Options(order="none", emit="partition", on_error="drop"), "abc")
+    of.succeed(1)
+    of.succeed(2)
+    of.fail(0, Terminal("no"))
+    assert of.outcomes == [1, 2]

@@ -1,0 +1,179 @@
+"""Whose turn it is: the oldest head, and between lanes what was agreed."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tests.engine.model_driver import Drive, drive
+from thulawa.engine.lanes import ReadyKeys
+from thulawa.engine.model import Record
+from thulawa.engine.options import Lane, Lanes, Options
+from thulawa.engine.queues import KeyQueue
+
+
+def lanes(*weights: float, **options: object) -> Lanes:
+    named = tuple(Lane(name=str(index), weight=weight) for index, weight in enumerate(weights))
+    return Lanes(lanes=named, **options)  # type: ignore[arg-type]
+
+
+def key(timestamp: float = 0, lane: int = 0) -> KeyQueue:
+    return KeyQueue(object(), Record(0, None, timestamp=timestamp, lane=lane))
+
+
+def lane_of(queue: KeyQueue) -> int:
+    assert queue.head is not None
+    return queue.head.lane
+
+
+def served(ready: ReadyKeys, count: int, permits: int = 100) -> Counter[int]:
+    """Count whose turn it was, lane by lane, while every lane always has a ready key."""
+    turns: Counter[int] = Counter()
+    for _ in range(count):
+        lane = lane_of(ready.pop(permits))
+        turns[lane] += 1
+        ready.add(key(lane=lane))
+    return turns
+
+
+@pytest.mark.parametrize("options", [Lanes(), Lanes(ageing=1_000), lanes(1, 1)])
+def test_among_ready_keys_the_oldest_head_goes_first(options: Lanes) -> None:
+    ready = ReadyKeys(options)
+    times = [Random(seed).randint(0, 20) for seed in range(40)]
+    for timestamp in times:
+        ready.add(key(timestamp))
+    given = []
+    while ready:
+        head = ready.pop(100).head
+        assert head is not None
+        given.append(head.timestamp)
+    assert given == sorted(times)
+
+
+def test_of_equally_old_heads_the_one_that_was_ready_first_goes_first() -> None:
+    ready = ReadyKeys(Lanes())
+    keys = [key() for _ in range(10)]
+    for each in keys:
+        ready.add(each)
+    assert [ready.pop(100) for _ in keys] == keys
+
+
+def test_a_retried_record_stands_by_its_own_timestamp() -> None:
+    ready = ReadyKeys(Lanes())
+    retried, fresh = key(timestamp=1), key(timestamp=5)
+    ticket = retried.pop()
+    retried.append(Record(9, None, timestamp=9))
+    retried.put_back([ticket])
+    ready.add(fresh)
+    ready.add(retried)
+    assert ready.pop(100) is retried
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (3, 1), (5, 3, 2), (0.5, 0.25, 0.25)])
+def test_busy_lanes_share_the_turns_by_weight(weights: tuple[float, ...]) -> None:
+    ready = ReadyKeys(lanes(*weights))
+    for lane in range(len(weights)):
+        ready.add(key(lane=lane))
+    turns = served(ready, 1_000)
+    for lane, weight in enumerate(weights):
+        assert turns[lane] == pytest.approx(1_000 * weight / sum(weights), abs=2)
+
+
+def test_a_lane_alone_has_all_turns_whatever_its_weight() -> None:
+    ready = ReadyKeys(lanes(100, 1))
+    ready.add(key(lane=1))
+    assert served(ready, 50) == {1: 50}
+
+
+def test_a_lane_that_was_idle_has_not_saved_up_turns() -> None:
+    ready = ReadyKeys(lanes(1, 1))
+    ready.add(key(lane=0))
+    served(ready, 500)
+    ready.add(key(lane=1))
+    assert served(ready, 100)[1] == pytest.approx(50, abs=2)
+
+
+def test_strict_lanes_serve_the_first_one_that_has_work() -> None:
+    ready = ReadyKeys(lanes(1, 100, 100, strict=True))
+    for lane in (2, 1, 0, 1):
+        ready.add(key(lane=lane))
+    assert [lane_of(ready.pop(100)) for _ in range(4)] == [0, 1, 1, 2]
+
+
+def test_a_lane_below_its_reservation_goes_before_a_more_urgent_one() -> None:
+    reserved = Lanes(
+        lanes=(Lane(name="urgent"), Lane(name="bulk", reserved=0.2)), strict=True, ageing=None
+    )
+    of = Drive(Options(lanes=reserved, in_flight=10)).begin()
+    of.arrive(*(Record(offset, offset, lane=0) for offset in range(30)))
+    of.succeed(*of.running.values())
+    of.arrive(*(Record(offset, offset, lane=1) for offset in range(30, 60)))
+    of.succeed(*of.running.values())
+    assert of.scheduler.statistics().in_flight_by_lane == (8, 2)
+
+
+def test_a_reservation_without_work_is_used_by_others() -> None:
+    reserved = Lanes(lanes=(Lane(name="urgent", reserved=0.9), Lane(name="bulk")), strict=True)
+    of = Drive(Options(lanes=reserved, in_flight=10)).begin()
+    of.arrive(*(Record(offset, offset, lane=1) for offset in range(30)))
+    assert of.scheduler.statistics().in_flight_by_lane == (0, 10)
+
+
+def test_the_smallest_reservation_is_good_for_one_call() -> None:
+    reserved = Lanes(lanes=(Lane(name="urgent"), Lane(name="bulk", reserved=0.01)), strict=True)
+    of = Drive(Options(lanes=reserved, in_flight=2)).begin()
+    of.arrive(*(Record(offset, offset, lane=offset % 2) for offset in range(20)))
+    assert of.scheduler.statistics().in_flight_by_lane == (1, 1)
+
+
+def test_with_ageing_no_ready_key_waits_longer_than_that_and_those_who_waited_before_it() -> None:
+    of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
+    of.arrive(Record(0, "patient", timestamp=99, lane=1), Record(1, "urgent-1"))
+    started: dict[int, float] = {}
+    for offset in range(2, 30):
+        assert of.pull is not None
+        of.arrive(Record(offset, f"urgent-{offset}"))
+        of.sleep(1)
+        (call,) = of.running.values()
+        of.succeed(call)
+        of.deliver()
+        started |= {offset: of.now for offset in of.in_flight if offset not in started}
+    assert 5 <= started[0] <= 7
+
+
+def test_without_ageing_a_strict_lane_may_starve_the_others() -> None:
+    of = Drive(Options(lanes=lanes(1, 1, strict=True), in_flight=1)).begin()
+    of.arrive(Record(0, "urgent-0"), Record(1, "patient", lane=1))
+    for offset in range(2, 30):
+        of.arrive(Record(offset, f"urgent-{offset}"))
+        of.sleep(1)
+        of.succeed(*of.running.values())
+        of.deliver()
+        assert of.in_flight != [1]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_keys_given_out_by_age_or_by_heap_leave_nothing_behind(strict: bool) -> None:  # noqa: FBT001 a parameter of the table
+    ready = ReadyKeys(lanes(1_000, 1, strict=strict, ageing=10))
+    for round_ in range(10_000):
+        ready.now = round_ * 5.0
+        ready.add(key(timestamp=-round_))
+        ready.add(key(timestamp=round_, lane=1))
+        if round_ > 3:
+            ready.pop(100)
+            ready.pop(100)
+    assert len(ready) == 8
+    held = sum(len(lane.heap) + len(lane.line) for lane in ready._lanes)
+    assert held < 1_000
+
+
+def test_a_key_is_in_the_lane_of_its_head() -> None:
+    of = drive(Options(lanes=lanes(1, 1, strict=True), in_flight=1))
+    of.arrive(
+        Record(0, "busy"), Record(1, "a", lane=1), Record(2, "a", lane=0), Record(3, "b", lane=0)
+    )
+    starts = []
+    while of.running:
+        starts += of.in_flight
+        of.succeed(*of.running.values())
+    assert starts == [0, 3, 1, 2]

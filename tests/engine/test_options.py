@@ -1,0 +1,141 @@
+"""Options are checked when they are made, and a refusal says what is wrong."""
+
+import dataclasses
+from collections.abc import Callable
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.engine.options import (
+    Batch,
+    Bounds,
+    Lane,
+    Lanes,
+    Options,
+    Quarantine,
+    Rate,
+    Retry,
+    Sharing,
+)
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: Bounds(records=0), "Bounds.records must be at least 1"),
+    (lambda: Bounds(bytes=0), "Bounds.bytes must be at least 1"),
+    (lambda: Bounds(keys=0), "Bounds.keys must be at least 1"),
+    (lambda: Bounds(parked=-1), "Bounds.parked must not be negative"),
+    (lambda: Bounds(resume_at=1), r"Bounds.resume_at must be in \[0, 1\)"),
+    (lambda: Bounds(resume_at=-0.1), r"Bounds.resume_at must be in \[0, 1\)"),
+    (lambda: Retry(attempts=0), r"Retry.attempts must be at least 1 \(1: no retry\)"),
+    (lambda: Retry(first=-1), "Retry.first must not be negative"),
+    (lambda: Retry(factor=0.9), "Retry.factor must be in .* waits never shrink"),
+    (lambda: Retry(factor=1001), "Retry.factor must be in"),
+    (lambda: Retry(factor=inf), "Retry.factor must be in"),
+    (lambda: Retry(first=2, longest=1), "Retry.longest must be at least Retry.first"),
+    (lambda: Retry(jitter=1.1), r"Retry.jitter must be in \[0, 1\]"),
+    (lambda: Retry(jitter=-0.1), r"Retry.jitter must be in \[0, 1\]"),
+    (lambda: Quarantine(after=0), "Quarantine.after must be at least 1"),
+    (lambda: Quarantine(seconds=0), "Quarantine.seconds must be positive"),
+    (lambda: Quarantine(keys=0), "Quarantine.keys must be at least 1"),
+    (lambda: Batch(size=0), "Batch.size must be at least 1"),
+    (lambda: Batch(linger=-1), "Batch.linger must be finite and not negative"),
+    (lambda: Batch(linger=inf), "Batch.linger must be finite and not negative"),
+    (lambda: Batch(target=0), "Batch.target must be positive, or None"),
+    (lambda: Rate(per_second=0), "Rate.per_second must be positive"),
+    (lambda: Rate(per_second=1, burst=0.5), "Rate.burst must be at least 1"),
+    (lambda: Rate(per_second=1, share=0), r"Rate.share must be in \(0, 1\]"),
+    (lambda: Rate(per_second=1, share=1.5), r"Rate.share must be in \(0, 1\]"),
+    (lambda: Lane(name="a", weight=0), "lane 'a': weight must be positive"),
+    (lambda: Lane(name="a", reserved=1.1), r"lane 'a': reserved must be in \[0, 1\]"),
+    (lambda: Lanes(lanes=()), "Lanes needs at least one lane"),
+    (lambda: Lanes(lanes=(Lane(name="a"), Lane(name="a"))), "lane names must differ"),
+    (
+        lambda: Lanes(lanes=(Lane(name="a", reserved=0.6), Lane(name="b", reserved=0.6))),
+        "lanes reserve 120% of the permits",
+    ),
+    (lambda: Lanes(ageing=0), "Lanes.ageing must be positive, or None"),
+    (lambda: Options(order="sorted"), "order='sorted' is not known"),  # type: ignore[arg-type]
+    (lambda: Options(emit="never"), "emit='never' is not known"),  # type: ignore[arg-type]
+    (lambda: Options(unkeyed="lost"), "unkeyed='lost' is not known"),  # type: ignore[arg-type]
+    (lambda: Options(on_error="hope"), "on_error='hope' is not known"),  # type: ignore[arg-type]
+    (lambda: Options(in_flight=0), "in_flight must be at least 1"),
+    (lambda: Options(timeout=0), "timeout must be positive, or None"),
+    (lambda: Options(timeout=nan), "timeout must be positive, or None"),
+    (lambda: Options(deadline=-1), "deadline must be positive, or None"),
+    (
+        lambda: Options(quarantine=Quarantine()),
+        "quarantine needs on_error='drop', 'dead_letter' or 'column'",
+    ),
+    (
+        lambda: Options(quarantine=Quarantine(), on_error="drop", order="none"),
+        "quarantine needs order='key' or 'emit'",
+    ),
+    (
+        lambda: Options(quarantine=Quarantine(), on_error="drop", order="partition"),
+        "quarantine needs order='key' or 'emit'",
+    ),
+    (lambda: Options(batch=Batch(), order="none"), "same-key batches need order='key'"),
+    (lambda: Options(batch=Batch(), order="emit"), r"use Batch\(across_keys=True\)"),
+    (lambda: Options(order="emit", emit="partition"), "use order='none', emit='partition'"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_is_refused_with_its_reason(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        make()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch": Batch(across_keys=True), "order": "none"},
+        {"batch": Batch(across_keys=True), "order": "emit"},
+        {"batch": Batch(), "order": "partition"},
+        {"quarantine": Quarantine(), "on_error": "column", "order": "emit"},
+        {"order": "none", "emit": "partition"},
+        {"timeout": inf, "deadline": inf},
+        {"sharing": Sharing(by=lambda record: record.key)},
+    ],
+    ids=" and ".join,
+)
+def test_what_can_work_is_allowed(options: dict[str, Any]) -> None:
+    assert Options(**options).in_flight == 100
+
+
+def test_options_do_not_change_once_made() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Options().in_flight = 2  # type: ignore[misc]
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    retry = Retry(first=0.1, factor=2, longest=0.5, jitter=0)
+    waits = [retry.wait(failures, 0.0) for failures in (1, 2, 3, 4, 5_000)]
+    assert waits == [0.1, 0.2, 0.4, 0.5, 0.5]
+
+
+def test_jitter_only_ever_shortens_a_wait_and_by_no_more_than_its_share() -> None:
+    retry = Retry(first=1, jitter=0.25)
+    assert retry.wait(1, 0.0) == 1
+    assert retry.wait(1, 0.999) == pytest.approx(0.75, abs=1e-3)
+
+
+def test_the_steepest_back_off_allowed_never_overflows() -> None:
+    retry = Retry(first=1e6, factor=1_000, longest=1e9)
+    assert retry.wait(10_000, 0.0) == 1e9
+
+
+@pytest.mark.parametrize(
+    ("on", "covered"),
+    [
+        (ValueError, True),
+        (OSError, False),
+        ((OSError, ValueError), True),
+        (lambda error: "x" in str(error), True),
+        (lambda error: "y" in str(error), False),
+    ],
+)
+def test_retry_on_is_a_type_several_types_or_a_question(on: Any, covered: bool) -> None:  # noqa: FBT001 a parameter of the table
+    assert Retry(on=on).covers(ValueError("x")) is covered
