@@ -1,0 +1,232 @@
+"""The log as its users see it."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.log import cleaning, reading, schema, topics, writing
+from thulawa.log.batches import Columns
+from thulawa.log.consumer import Consumer, Start
+from thulawa.log.database import Database
+from thulawa.log.errors import LogError
+from thulawa.log.options import Appended, Cleaned, Retention, TopicDescription, check_marker
+from thulawa.log.partitioning import Partitioner
+from thulawa.log.producer import Producer
+from thulawa.log.records import ConsumerRecord, ProducerRecord
+from thulawa.log.topics import Topic
+
+__all__ = ["Log"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Log:
+    """A log of topics in a folder of this machine, at an address like ``file:./topics``.
+
+    Any number of processes may read and write it at once. ``timeout`` is how many seconds a
+    writer waits for its turn; ``sync`` makes every write wait for the disk; ``auto_clean`` lets
+    writers clean topics that have grown enough. A log may be pickled: what comes out opens the
+    same folder. Threads may share one.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float = 30.0,
+        sync: bool = False,
+        auto_clean: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = _folder(address)
+        self._timeout = timeout
+        self._sync = sync
+        self._auto_clean = auto_clean
+        self._clock = clock
+        self._database = self._connection()
+        self._partitioner = Partitioner(os.getpid())
+
+    def __repr__(self) -> str:
+        return f"Log({self.address!r})"
+
+    @property
+    def address(self) -> str:
+        """Give the address, with the whole path."""
+        return f"file:{self._folder}"
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        retention: Retention | None = None,
+        compact: bool = False,
+    ) -> TopicDescription:
+        """Make a topic, and the log if need be; a topic with these settings is left as it is."""
+        if schema.current(self._folder) is None:
+            schema.create(self._folder)
+        topics.create(self._database, name, partitions, retention or Retention(), compact=compact)
+        return self.describe(name)
+
+    def topics(self) -> list[str]:
+        """Name the topics, sorted."""
+        if schema.current(self._folder) is None:
+            return []
+        with self._database.snapshot() as sql:
+            return topics.names(sql)
+
+    def describe(self, topic: str) -> TopicDescription:
+        """Tell a topic's settings, offsets and size."""
+        with self._database.snapshot() as sql:
+            return topics.describe(sql, topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic, its records and its groups' positions."""
+        topics.delete(self._database, topic)
+
+    def producer(self, *, batch_records: int = 10_000) -> Producer:
+        """Make a producer."""
+        return Producer(self, self._find, batch_records=batch_records)
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        partitions: Iterable[int] | None = None,
+        start: Start = "earliest",
+    ) -> Consumer:
+        """Make a consumer of a topic, or of some of its partitions.
+
+        ``start`` says where to begin in a partition of which ``group`` has committed nothing.
+        """
+        return Consumer(self._connection(), topic, group=group, partitions=partitions, start=start)
+
+    def append(
+        self,
+        records: Mapping[str, Iterable[ProducerRecord]],
+        *,
+        marker: tuple[str, int] | None = None,
+        batch: int | None = None,
+    ) -> Appended:
+        """Write records to topics in one transaction: all of them, or none.
+
+        With a ``marker`` (writer, task index) a batch is written exactly once: its number is
+        kept in the same transaction, and a batch whose number is not higher than the last one
+        of its marker is skipped. A writer that was interrupted sends its last batch again.
+        """
+        checked = check_marker(marker, batch)
+        written = writing.append(
+            self._database,
+            records,
+            partitioner=self._partitioner,
+            now=self._now(),
+            marker=checked,
+            batch=batch or 0,
+        )
+        if self._auto_clean:
+            for topic in written.to_clean:
+                self._try_to_clean(topic)
+        return written.appended
+
+    def last_batch(self, marker: tuple[str, int]) -> int | None:
+        """Give the number of the last batch that was written under a marker."""
+        with self._database.snapshot() as sql:
+            return writing.last_batch(sql, marker)
+
+    def forget(self, marker: tuple[str, int]) -> None:
+        """Forget a marker whose writer will not come back; its next batch may have any number."""
+        writing.forget(self._database, marker)
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """Give, for each partition, the lowest offset that retention has left."""
+        return {number: start for number, (start, _) in self._offsets(topic).items()}
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Give, for each partition, the offset that its next record will have."""
+        return {number: end for number, (_, end) in self._offsets(topic).items()}
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        limit: int | None = None,
+    ) -> Iterator[ConsumerRecord]:
+        """Give the records of a partition with offsets in [start, end), at most ``limit``."""
+        return reading.read(self._database, topic, partition, start, end, limit)
+
+    def read_columns(
+        self, topic: str, partition: int, start: int, end: int | None = None
+    ) -> Iterator[Columns]:
+        """Give the same records in chunks of columns, up to a thousand at a time: faster."""
+        return reading.read_columns(self._database, topic, partition, start, end)
+
+    def clean(self, topic: str) -> Cleaned:
+        """Apply retention and compaction now."""
+        return cleaning.clean(self._database, topic, self._now)
+
+    def close(self) -> None:
+        """Let go of the files; they are opened again when the log is used again."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {
+            "address": self.address,
+            "timeout": self._timeout,
+            "sync": self._sync,
+            "auto_clean": self._auto_clean,
+            "clock": self._clock,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__init__(**state)  # type: ignore[misc] # a connection cannot travel
+
+    def _connection(self) -> Database:
+        return Database(self._folder, timeout=self._timeout, sync=self._sync)
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _find(self, topic: str) -> Topic:
+        with self._database.snapshot() as sql:
+            return topics.find(sql, topic)
+
+    def _offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        with self._database.snapshot() as sql:
+            return reading.offsets(sql, topics.find(sql, topic))
+
+    def _try_to_clean(self, topic: str) -> None:
+        # the records are written: an error now would make their writer send them again
+        try:
+            cleaning.clean(self._database, topic, self._now, wait=False)
+        except (LogError, OSError) as error:
+            _logger.warning("topic %s was not cleaned: %s", topic, error)
+
+
+def _folder(address: str) -> Path:
+    scheme, colon, path = address.partition(":")
+    if scheme != "file" or not colon or not path.strip("/"):
+        raise ConfigurationError(f"{address!r} is no address of a log: write 'file:./topics'")
+    if path.startswith("//"):
+        path = "/" + path.lstrip("/")
+    # made absolute now: workers and later calls may run in another folder
+    return Path(path).absolute()

@@ -1,0 +1,153 @@
+"""Reading: a few batches at a time, each time on a snapshot of its own.
+
+A reader asks for offsets [start, end) and gets every record there is between them. Compaction
+leaves gaps, which are passed over. Retention moves the partition's start: a reader that stands
+below it has missed records, and is told so (`OffsetOutOfRange`) rather than moved on. The bounds
+and the batches come from the same snapshot, so neither can change in between.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from thulawa.log.batches import Columns, unpack
+from thulawa.log.database import Database
+from thulawa.log.errors import DamagedLog, OffsetOutOfRange, UnknownTopic
+from thulawa.log.records import ConsumerRecord
+from thulawa.log.schema import PARTITION_BITS
+from thulawa.log.topics import Topic, find, id_range
+
+__all__ = [
+    "Fetched",
+    "bounds",
+    "fetch",
+    "offsets",
+    "open_batch",
+    "read",
+    "read_columns",
+    "records_of",
+]
+
+_BATCHES_AT_ONCE = 16
+_BYTES_AT_ONCE = 8 * 1024 * 1024
+_OFFSET = (1 << PARTITION_BITS) - 1
+
+# From the batch that holds the offset, or else from the first one behind it.
+_SELECT = """
+SELECT id, last, bytes, body FROM batches
+WHERE id BETWEEN coalesce((SELECT max(id) FROM batches WHERE id BETWEEN ? AND ?), ?) AND ?
+AND last >= ?
+ORDER BY id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Some records, and the offset from which to go on."""
+
+    chunks: list[Columns]
+    next: int
+
+
+def offsets(sql: sqlite3.Connection, topic: Topic) -> dict[int, tuple[int, int]]:
+    """Give the bounds of each partition: offsets in [start, end)."""
+    rows = sql.execute(
+        "SELECT number, start_offset, end_offset FROM partitions WHERE topic = ? ORDER BY number",
+        (topic.id,),
+    )
+    return {number: (start, end) for number, start, end in rows}
+
+
+def bounds(sql: sqlite3.Connection, topic: Topic, number: int) -> tuple[int, int]:
+    """Give the bounds of one partition."""
+    row = sql.execute(
+        "SELECT start_offset, end_offset FROM partitions WHERE id = ?", (topic.partition(number),)
+    ).fetchone()
+    if row is None:
+        raise UnknownTopic("the topic has been deleted", topic=topic.name)
+    start, end = row
+    return start, end
+
+
+def fetch(
+    database: Database, topic: Topic, number: int, start: int, *, end: int | None = None
+) -> Fetched:
+    """Give the records of the next few batches from ``start`` on, and before ``end``."""
+    with database.snapshot() as sql:
+        lowest, highest = bounds(sql, topic, number)
+        end = highest if end is None else end
+        for offset in (start, end):
+            if not lowest <= offset <= highest:
+                raise OffsetOutOfRange(
+                    topic=topic.name, partition=number, offset=offset, start=lowest, end=highest
+                )
+        if start >= end:
+            return Fetched([], start)
+        blobs, following = _select(sql, topic.partition(number), start, end)
+    chunks = [
+        open_batch(identity, body, topic, number).between(start, end) for identity, body in blobs
+    ]
+    return Fetched([chunk for chunk in chunks if len(chunk)], following)
+
+
+def _select(
+    sql: sqlite3.Connection, partition: int, start: int, end: int
+) -> tuple[list[tuple[int, bytes]], int]:
+    """Give some batches, bounded by number and size, and the offset behind them."""
+    low, _ = id_range(partition)
+    rows = sql.execute(_SELECT, (low, low + start, low + start, low + end - 1, start))
+    blobs: list[tuple[int, bytes]] = []
+    room = _BYTES_AT_ONCE
+    for identity, last, size, body in rows:
+        blobs.append((identity, body))
+        room -= size
+        if len(blobs) == _BATCHES_AT_ONCE or room <= 0:
+            rows.close()
+            return blobs, min(last + 1, end)
+    return blobs, end
+
+
+def open_batch(identity: int, body: bytes, topic: Topic, number: int) -> Columns:
+    """Unpack a batch; if it is damaged, say where."""
+    first = identity & _OFFSET
+    try:
+        return unpack(body, first)
+    except DamagedLog as error:
+        error.topic, error.partition, error.offset = topic.name, number, first
+        raise
+
+
+def read_columns(
+    database: Database, name: str, number: int, start: int, end: int | None = None
+) -> Iterator[Columns]:
+    """Give the records in [start, end) in chunks of columns; ``end`` None: up to the end now."""
+    with database.snapshot() as sql:
+        topic = find(sql, name)
+        end = bounds(sql, topic, number)[1] if end is None else end
+    while True:
+        fetched = fetch(database, topic, number, start, end=end)
+        yield from fetched.chunks
+        start = fetched.next
+        if start >= end:
+            return
+
+
+def read(
+    database: Database,
+    name: str,
+    number: int,
+    start: int,
+    end: int | None = None,
+    limit: int | None = None,
+) -> Iterator[ConsumerRecord]:
+    """Give the records in [start, end), at most ``limit`` of them."""
+    chunks = read_columns(database, name, number, start, end)
+    return islice((record for chunk in chunks for record in records_of(chunk, name, number)), limit)
+
+
+def records_of(chunk: Columns, topic: str, number: int) -> Iterator[ConsumerRecord]:
+    """Give the records of a chunk one by one."""
+    columns = chunk.offsets, chunk.timestamps, chunk.keys, chunk.values, chunk.headers
+    for offset, timestamp, key, value, headers in zip(*columns, strict=True):
+        yield ConsumerRecord(topic, number, offset, timestamp, key, value, headers)

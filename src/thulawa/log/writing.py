@@ -1,0 +1,127 @@
+"""Appending: pack first, then one transaction for everything.
+
+All records of an append, whichever topics they go to, and the number of their batch are written
+in one transaction. So a batch is in the log whole or not at all, and when a writer that does not
+know whether it got through sends the batch again, its number says that it did: the batch is
+skipped, for all topics alike. That holds even when the second attempt made other records or
+routed them elsewhere (a lookup that timed out and went to the dead letters the first time): the
+first attempt that got through stands.
+
+Offsets are given out inside the transaction, from the partition's row, so they are dense and in
+the order of commits whoever writes. The lock is held for the inserts alone: partitions are chosen
+and batches packed before it is taken.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from thulawa.log.database import Database
+from thulawa.log.errors import UnknownTopic
+from thulawa.log.options import Appended, Marker
+from thulawa.log.packing import Batch, packed
+from thulawa.log.partitioning import Partitioner
+from thulawa.log.records import ProducerRecord
+from thulawa.log.schema import PARTITION_BITS
+from thulawa.log.topics import Topic, find
+
+__all__ = ["append", "forget", "insert_batch", "last_batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was done, and which partitions have grown enough to be worth cleaning."""
+
+    appended: Appended
+    to_clean: tuple[str, ...] = ()
+
+
+def append(
+    database: Database,
+    records: Mapping[str, Iterable[ProducerRecord]],
+    *,
+    partitioner: Partitioner,
+    now: int,
+    marker: Marker | None = None,
+    batch: int = 0,
+) -> Written:
+    """Write records to topics, all or none; skip them if the marker has seen the batch."""
+    with database.snapshot() as sql:
+        topics = {name: find(sql, name) for name in records}
+    work = [
+        (topic, number, batches)
+        for name, topic in topics.items()
+        for number, batches in packed(records[name], topic, partitioner, now).items()
+    ]
+    partitioner.next_batch()
+    with database.transaction() as sql:
+        if marker is not None and not _advance(sql, marker, batch):
+            return Written(Appended(skipped=True))
+        offsets = {
+            (topic.name, number): _insert(sql, topic, number, batches)
+            for topic, number, batches in work
+        }
+        to_clean = [topic.name for topic in topics.values() if _claim_cleaning(sql, topic)]
+    return Written(Appended(offsets=offsets), tuple(to_clean))
+
+
+def last_batch(sql: sqlite3.Connection, marker: tuple[str, int]) -> int | None:
+    """Give the number of the last batch that was written under a marker."""
+    row = sql.execute("SELECT batch FROM markers WHERE writer = ? AND task = ?", marker).fetchone()
+    return None if row is None else int(row[0])
+
+
+def forget(database: Database, marker: tuple[str, int]) -> None:
+    """Remove a marker."""
+    with database.transaction() as sql:
+        sql.execute("DELETE FROM markers WHERE writer = ? AND task = ?", marker)
+
+
+def _advance(sql: sqlite3.Connection, marker: Marker, batch: int) -> bool:
+    last = last_batch(sql, marker)
+    if last is not None and batch <= last:
+        return False
+    sql.execute("INSERT OR REPLACE INTO markers VALUES (?, ?, ?)", (*marker, batch))
+    return True
+
+
+def _insert(sql: sqlite3.Connection, topic: Topic, number: int, batches: list[Batch]) -> range:
+    partition = topic.partition(number)
+    row = sql.execute("SELECT end_offset FROM partitions WHERE id = ?", (partition,)).fetchone()
+    if row is None:
+        raise UnknownTopic("the topic has just been deleted", topic=topic.name)
+    end = start = row[0]
+    for batch in batches:
+        insert_batch(sql, partition, batch, first=end, last=end + batch.count - 1)
+        end += batch.count
+    sql.execute("UPDATE partitions SET end_offset = ? WHERE id = ?", (end, partition))
+    return range(start, end)
+
+
+def insert_batch(
+    sql: sqlite3.Connection, partition: int, batch: Batch, *, first: int, last: int
+) -> None:
+    """Put a batch in its place: its first record has offset ``first``."""
+    identity = partition << PARTITION_BITS | first
+    sql.execute(
+        "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)",
+        (identity, last, batch.count, batch.newest, len(batch.body), batch.body),
+    )
+
+
+# A topic is cleaned again when it has grown by as much as the last cleaning left, so that the
+# cost of cleaning stays in proportion to the cost of writing.
+_CLEAN_AT_LEAST = 10_000
+
+
+def _claim_cleaning(sql: sqlite3.Connection, topic: Topic) -> bool:
+    """Tell whether the topic is due; whoever is told so is the only one who is."""
+    if not (topic.compact or topic.retention.limits):
+        return False
+    return bool(
+        sql.execute(
+            "UPDATE partitions SET cleaned_offset = end_offset WHERE topic = ?"
+            " AND end_offset - cleaned_offset >= max(?, cleaned_records)",
+            (topic.id, _CLEAN_AT_LEAST),
+        ).rowcount
+    )

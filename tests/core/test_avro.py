@@ -1,0 +1,235 @@
+"""Avro: the specification's own examples, round trips, and data that is not to be trusted."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thulawa.core.avro import Avro
+from thulawa.core.errors import ConfigurationError, SerializationError
+from thulawa.core.registry import HttpSchemaRegistry, MemorySchemaRegistry
+from thulawa.core.serdes import Serdes
+
+RECORD = json.dumps(
+    {
+        "type": "record",
+        "name": "test",
+        "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}],
+    }
+)
+TREE = json.dumps(
+    {
+        "type": "record",
+        "name": "Node",
+        "namespace": "org.example",
+        "fields": [
+            {"name": "value", "type": "int"},
+            {"name": "next", "type": ["null", "Node"]},
+        ],
+    }
+)
+EVERYTHING = json.dumps(
+    {
+        "type": "record",
+        "name": "All",
+        "fields": [
+            {"name": "i", "type": "int"},
+            {"name": "l", "type": "long"},
+            {"name": "d", "type": "double"},
+            {"name": "t", "type": {"type": "string", "logicalType": "uuid"}},
+            {"name": "y", "type": "bytes"},
+            {"name": "o", "type": ["null", "boolean", "string"]},
+            {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
+            {"name": "f", "type": {"type": "fixed", "name": "F", "size": 2}},
+            {"name": "a", "type": {"type": "array", "items": "int"}},
+            {"name": "m", "type": {"type": "map", "values": "E"}},
+        ],
+    }
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+INTS = st.integers(-(2**31), 2**31 - 1)
+SYMBOLS = st.sampled_from(["A", "B"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "data"),
+    [
+        ('"long"', 0, b"\x00"),
+        ('"long"', -1, b"\x01"),
+        ('"long"', 1, b"\x02"),
+        ('"long"', -64, b"\x7f"),
+        ('"long"', 64, b"\x80\x01"),
+        ('"string"', "foo", b"\x06foo"),
+        (RECORD, {"a": 27, "b": "foo"}, b"\x36\x06foo"),
+        ('{"type": "array", "items": "long"}', [3, 27], b"\x04\x06\x36\x00"),
+        ('["null", "string"]', None, b"\x00"),
+        ('["null", "string"]', "a", b"\x02\x02a"),
+        ('"boolean"', True, b"\x01"),
+        ('"double"', 1.0, b"\x00\x00\x00\x00\x00\x00\xf0\x3f"),
+    ],
+)
+def test_the_examples_of_the_specification(schema: str, value: Any, data: bytes) -> None:
+    avro = Avro(schema)
+    assert avro.write(value) == data
+    assert avro.read(data) == value
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "i": INTS,
+            "l": st.integers(-(2**63), 2**63 - 1),
+            "d": st.floats(allow_nan=False),
+            "t": TEXT,
+            "y": st.binary(),
+            "o": st.none() | st.booleans() | TEXT,
+            "e": SYMBOLS,
+            "f": st.binary(min_size=2, max_size=2),
+            "a": st.lists(INTS),
+            "m": st.dictionaries(TEXT, SYMBOLS),
+        }
+    )
+)
+def test_what_is_written_is_read_again(value: dict[str, Any]) -> None:
+    avro = Avro(EVERYTHING)
+    assert avro.read(avro.write(value)) == value
+
+
+@given(st.binary(max_size=40))
+def test_random_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
+    for schema in (EVERYTHING, TREE, '{"type": "array", "items": "null"}'):
+        serde = Serdes.avro(schema)
+        try:
+            value = serde.loads(data)
+        except SerializationError:
+            continue
+        assert serde.loads(serde.dumps(value)) == value
+
+
+def test_a_schema_may_refer_to_itself() -> None:
+    value = {"value": 1, "next": {"value": 2, "next": None}}
+    assert Avro(TREE).read(Avro(TREE).write(value)) == value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x36\x06fo",
+        b"\x36\x06foo!",
+        b"",
+        b"\xff" * 20,
+        b"\x36\x07foo",
+        b"\x36\x06\xff\xff\xff",
+    ],
+    ids=["truncated", "left over", "empty", "endless number", "negative length", "not UTF-8"],
+)
+def test_malformed_data_is_refused(data: bytes) -> None:
+    with pytest.raises(SerializationError, match="cannot be read as Avro"):
+        Serdes.avro(RECORD).loads(data)
+
+
+def test_ten_thousand_levels_are_refused() -> None:
+    data = b"\x02\x02" * 10_000 + b"\x02\x00"
+    with pytest.raises(SerializationError):
+        Serdes.avro(TREE).loads(data)
+
+
+def test_a_huge_count_is_refused_before_anything_is_made() -> None:
+    bomb = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
+    with pytest.raises(SerializationError):
+        Serdes.avro('{"type": "array", "items": "null"}').loads(bomb)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ('"int"', 2**31),
+        ('"int"', True),
+        ('"string"', 5),
+        (RECORD, {"a": 1}),
+        (RECORD, {"a": 1, "c": "x"}),
+        ('["null", "int"]', "text"),
+        (EVERYTHING, []),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(schema: str, value: Any) -> None:
+    with pytest.raises(SerializationError, match="cannot be written as Avro"):
+        Serdes.avro(schema).dumps(value)
+
+
+@pytest.mark.parametrize("schema", ["nonsense", '"nonsense"', "5", '{"name": "x"}'])
+def test_a_schema_that_is_none_is_refused_when_made(schema: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Avro(schema)
+
+
+def test_data_is_read_by_the_schema_it_was_written_with() -> None:
+    registry = MemorySchemaRegistry()
+    old = Serdes.avro('"long"', registry=registry, subject="in-value")
+    new = Serdes.avro('"string"', registry=registry, subject="in-value")
+    data = old.dumps(5)
+    assert data == b"\x00\x00\x00\x00\x01\x0a"
+    assert new.loads(data) == 5
+    assert new.loads(new.dumps("text")) == "text"
+    with pytest.raises(SerializationError):
+        new.loads(b"\x00\x00\x00\x00\x09\x0a")
+    with pytest.raises(SerializationError):
+        new.loads(b"\x01\x00\x00\x00\x01\x0a")
+    with pytest.raises(SerializationError):
+        new.loads(b"\x00\x00")
+
+
+def test_a_registry_is_asked_once_over_http() -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self, content: dict[str, Any]) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer({"id": 7})
+
+        def do_GET(self) -> None:
+            self.answer({"schema": '"string"'})
+
+        def log_message(self, *arguments: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        registry = HttpSchemaRegistry(f"http://127.0.0.1:{server.server_port}/")
+        serde = Serdes.avro('"string"', registry=registry, subject="a/b-value")
+        for _ in range(3):
+            assert serde.loads(serde.dumps("x")) == "x"
+        server.shutdown()
+        thread.join()
+    assert asked == ["/subjects/a%2Fb-value/versions", "/schemas/ids/7"]
+    with pytest.raises(ConfigurationError, match="http"):
+        HttpSchemaRegistry("file:///etc/passwd")
+
+
+def test_protobuf_messages_are_written_by_their_own_methods() -> None:
+    class Message:
+        data = b""
+
+        def SerializeToString(self) -> bytes:  # noqa: N802 protobuf's name
+            return self.data
+
+        def ParseFromString(self, data: bytes) -> int:  # noqa: N802 protobuf's name
+            self.data = data[:3]
+            return len(self.data)
+
+    serde = Serdes.protobuf(Message)
+    read = serde.loads(b"abc")
+    assert read is not None
+    assert serde.dumps(read) == b"abc"
+    with pytest.raises(SerializationError):
+        serde.loads(b"abcd")

@@ -1,0 +1,101 @@
+"""Serdes: what is written can be read, and what cannot be read is refused."""
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thulawa.core.errors import SerializationError
+from thulawa.core.records import Window, Windowed
+from thulawa.core.serdes import Serdes
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])), inner
+    ),
+)  # fmt: skip
+
+
+@given(JSON)
+def test_json_comes_back_as_it_was(value: Any) -> None:
+    serde = Serdes.json()
+    assert serde.loads(serde.dumps(value)) == value
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.binary())
+def test_numbers_and_bytes_come_back_as_they_were(whole: int, real: float, data: bytes) -> None:
+    assert Serdes.long().loads(Serdes.long().dumps(whole)) == whole
+    assert Serdes.double().loads(Serdes.double().dumps(real)) == real
+    assert Serdes.byte_array().loads(Serdes.byte_array().dumps(data)) == data
+
+
+def test_windowed_keys_come_back_as_they_were() -> None:
+    key = Windowed("k", Window(5, 9))
+    session = Serdes.session_windowed(Serdes.string())
+    assert session.loads(session.dumps(key)) == key
+    time = Serdes.time_windowed(Serdes.string(), 4)
+    assert time.loads(time.dumps(key)) == key
+    assert time.dumps(key) == b"k" + bytes(7) + b"\x05"
+
+
+def test_numbers_are_written_as_kafka_writes_them() -> None:
+    assert Serdes.long().dumps(1) == bytes(7) + b"\x01"
+    assert Serdes.double().dumps(1.0) == b"\x3f\xf0" + bytes(6)
+    assert Serdes.string().dumps("ä") == b"\xc3\xa4"
+
+
+@pytest.mark.parametrize(
+    "serde", [Serdes.json(), Serdes.long(), Serdes.string(), Serdes.byte_array(), Serdes.double()]
+)
+def test_nothing_stays_nothing(serde: Any) -> None:
+    assert serde.dumps(None) is None
+    assert serde.loads(None) is None
+
+
+@pytest.mark.parametrize(
+    ("serde", "value"),
+    [
+        (Serdes.json(), {1, 2}),
+        (Serdes.json(), float("inf")),
+        (Serdes.long(), 2**63),
+        (Serdes.long(), "1"),
+        (Serdes.string(), 5),
+        (Serdes.byte_array(), "text"),
+        (Serdes.string(), "\ud800"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(serde: Any, value: Any) -> None:
+    with pytest.raises(SerializationError, match="cannot be written"):
+        serde.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("serde", "data"),
+    [
+        (Serdes.long(), b"short"),
+        (Serdes.string(), b"\xff"),
+        (Serdes.json(), b"{]"),
+        (Serdes.double(), b""),
+    ],
+)
+def test_what_cannot_be_read_is_refused(serde: Any, data: bytes) -> None:
+    with pytest.raises(SerializationError, match="cannot be read"):
+        serde.loads(data)
+
+
+def test_json_may_be_500_levels_deep_whatever_the_recursion_limit() -> None:
+    serde = Serdes.json()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        assert serde.loads(b"[" * 500 + b"]" * 500) is not None
+        with pytest.raises(SerializationError):
+            serde.loads(b"[" * 501 + b"]" * 501)
+        assert serde.loads(b'["' + b"[" * 10_000 + b'", "a\\"[["]') is not None
+        assert len(serde.loads(b"[" + b"[]," * 1_000 + b"[]]") or ()) == 1_001
+    finally:
+        sys.setrecursionlimit(limit)
