@@ -1,6 +1,9 @@
-"""Test concurrent functions in virtual time: repeatable, fast, and judged.
+"""Test stream programs without Kafka or Spark, and concurrent functions in virtual time.
 
-Three tools that work together or alone:
+`TopologyTestDriver` runs a whole topology in one process: records in, records out; `preview`
+tries a few operators in one line.
+
+For concurrent functions, three tools that work together or alone:
 
 - `simulate` runs a coroutine on a `VirtualTimeLoop`: hours pass in milliseconds, and every
   race is decided by a seed that a failure prints.
@@ -12,6 +15,7 @@ Three tools that work together or alone:
 ``docs/testing.md`` shows how to test your own functions with them.
 """
 
+from thulawa.testing.driver import TopologyTestDriver
 from thulawa.testing.errors import (
     OrderViolation,
     Overrun,
@@ -30,8 +34,10 @@ from thulawa.testing.faults import (
 from thulawa.testing.latency import Latency, constant, lognormal, never, uniform
 from thulawa.testing.loop import VirtualTimeLoop
 from thulawa.testing.oracle import OrderOracle
+from thulawa.testing.preview import preview
 from thulawa.testing.server import Server, ServerStatistics
 from thulawa.testing.simulation import Simulation, seeds, simulate
+from thulawa.testing.topics import TestInputTopic, TestOutputTopic
 
 __all__ = [
     "Fault",
@@ -44,6 +50,9 @@ __all__ = [
     "Simulation",
     "SimulationError",
     "Stalled",
+    "TestInputTopic",
+    "TestOutputTopic",
+    "TopologyTestDriver",
     "Unretrieved",
     "VirtualTimeLoop",
     "constant",
@@ -54,6 +63,7 @@ __all__ = [
     "lognormal",
     "never",
     "overloaded",
+    "preview",
     "seeds",
     "simulate",
     "uniform",

@@ -1,0 +1,233 @@
+"""Serdes: between values and the bytes of a topic or a store.
+
+Data codecs only: nothing here unpickles. A serde that is asked for nothing (``None``) gives
+nothing: null is not data. Where a topic has no serde at all, values pass as they are, which
+is what tests in the `TopologyTestDriver` mostly want.
+
+JSON is the standard library's, not msgspec's, because msgspec takes the last of two equal
+keys silently; here this, NaN and nesting beyond reason are refused.
+"""
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from thulawa.core.avro import Avro
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ConfigurationError, SerializationError
+from thulawa.core.records import Window, Windowed
+from thulawa.core.registry import SchemaRegistry, framed_avro
+
+__all__ = ["Serde", "Serdes"]
+
+T = TypeVar("T")
+
+# What codecs raise at data that is not theirs. Anything else is a fault of the serde itself.
+_NOT_ITS_DATA = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
+_DEEPEST = 500  # levels of JSON
+_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[\]{}]")
+_LONG = struct.Struct(">q")
+_DOUBLE = struct.Struct(">d")
+
+
+@dataclass(frozen=True, slots=True)
+class Serde(Generic[T]):
+    """A pair of functions: values to bytes, and back.
+
+    >>> Serdes.json().dumps({"a": 1})
+    b'{"a":1}'
+    >>> Serdes.long().loads(Serdes.long().dumps(7))
+    7
+    """
+
+    name: str
+    serialize: Callable[[T], bytes]
+    deserialize: Callable[[bytes], T]
+
+    def dumps(self, value: T | None) -> bytes | None:
+        """Give the bytes of a value; raise `SerializationError` if it has none."""
+        if value is None:
+            return None
+        try:
+            return self.serialize(value)
+        except _NOT_ITS_DATA as error:
+            # The value itself stays out of the message: messages end up in logs.
+            raise SerializationError(
+                f"a {type(value).__name__} cannot be written as {self.name}"
+            ) from _without_data(error)
+
+    def loads(self, data: bytes | None) -> T | None:
+        """Give the value of bytes; raise `SerializationError` if they are not its bytes."""
+        if data is None:
+            return None
+        try:
+            return self.deserialize(data)
+        except _NOT_ITS_DATA as error:
+            raise SerializationError(
+                f"a {type(data).__name__} cannot be read as {self.name}"
+            ) from _without_data(error)
+
+
+class Serdes:
+    """The serdes that come with the library. Numbers are big-endian, as Kafka writes them."""
+
+    @staticmethod
+    def byte_array() -> Serde[bytes]:
+        """Leave bytes as they are."""
+        return Serde("bytes", _checked_bytes, _checked_bytes)
+
+    @staticmethod
+    def string() -> Serde[str]:
+        """Write text as UTF-8."""
+        return Serde("text", _encode, _decode)
+
+    @staticmethod
+    def long() -> Serde[int]:
+        """Write whole numbers as Kafka's long: eight bytes."""
+        return Serde("long", _LONG.pack, lambda data: int(_LONG.unpack(data)[0]))
+
+    @staticmethod
+    def double() -> Serde[float]:
+        """Write numbers as Kafka's double: eight bytes."""
+        return Serde("double", _DOUBLE.pack, lambda data: float(_DOUBLE.unpack(data)[0]))
+
+    @staticmethod
+    def time_windowed(inner: Serde[T], size: Duration) -> Serde[Windowed[T]]:
+        """Write the key of a time window as Kafka does: the key, then the window's start.
+
+        >>> serde = Serdes.time_windowed(Serdes.string(), "1 s")
+        >>> serde.loads(serde.dumps(Windowed("k", Window(5000, 6000))))
+        Windowed(key='k', window=Window(start=5000, end=6000))
+        """
+        length = milliseconds(size, name="size")
+
+        def serialize(key: Windowed[T]) -> bytes:
+            return inner.serialize(key.key) + _LONG.pack(key.window.start)
+
+        def deserialize(data: bytes) -> Windowed[T]:
+            (start,) = _LONG.unpack(data[-8:])
+            return Windowed(inner.deserialize(data[:-8]), Window(start, start + length))
+
+        return Serde(f"windowed {inner.name}", serialize, deserialize)
+
+    @staticmethod
+    def session_windowed(inner: Serde[T]) -> Serde[Windowed[T]]:
+        """Write the key of a session as Kafka does: the key, then the session's end and start."""
+
+        def serialize(key: Windowed[T]) -> bytes:
+            window = key.window
+            return inner.serialize(key.key) + _LONG.pack(window.end) + _LONG.pack(window.start)
+
+        def deserialize(data: bytes) -> Windowed[T]:
+            (end,), (start,) = _LONG.unpack(data[-16:-8]), _LONG.unpack(data[-8:])
+            return Windowed(inner.deserialize(data[:-16]), Window(start, end))
+
+        return Serde(f"session {inner.name}", serialize, deserialize)
+
+    @staticmethod
+    def avro(
+        schema: str, *, registry: SchemaRegistry | None = None, subject: str | None = None
+    ) -> Serde[Any]:
+        """Write Avro; with a registry, framed with the schema's number as Confluent does.
+
+        What is read is then read by the schema it was written with.
+
+        >>> Serdes.avro('"string"').dumps("foo").hex(" ")
+        '06 66 6f 6f'
+        """
+        avro = Avro(schema)
+        if registry is None:
+            return Serde("Avro", avro.write, avro.read)
+        if subject is None:
+            raise ConfigurationError("a registry keeps schemas by subject: give one")
+        return Serde("Avro", *framed_avro(avro, registry, subject))
+
+    @staticmethod
+    def protobuf(message: Callable[[], Any]) -> Serde[Any]:
+        """Write messages of a class that protobuf's compiler made; its own library is used."""
+
+        def deserialize(data: bytes) -> Any:
+            result = message()
+            if result.ParseFromString(data) != len(data):
+                raise ValueError("bytes are left over")
+            return result
+
+        return Serde("Protobuf", lambda value: bytes(value.SerializeToString()), deserialize)
+
+    @staticmethod
+    def json() -> Serde[Any]:
+        """Write JSON in its shortest form; refuse NaN, infinities and duplicate keys."""
+        return Serde("JSON", _dump_json, _load_json)
+
+
+def _without_data(error: Exception) -> Exception:
+    """Keep the name of an error's class and drop its text, which may quote the data."""
+    return ValueError(type(error).__name__)
+
+
+def _checked_bytes(data: bytes) -> bytes:
+    if not isinstance(data, bytes):
+        raise TypeError
+    return data
+
+
+def _encode(text: str) -> bytes:
+    return text.encode()
+
+
+def _decode(data: bytes) -> str:
+    return data.decode()
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _dump_json(value: Any) -> bytes:
+    return _encoder.encode(value).encode()
+
+
+def _load_json(data: bytes) -> Any:
+    if data.count(b"[") + data.count(b"{") > _DEEPEST and _depth(data) > _DEEPEST:
+        raise ValueError("nested too deeply")
+    return _decoder.decode(data.decode())
+
+
+def _depth(data: bytes) -> int:
+    """Give how deeply brackets are nested, those in texts aside.
+
+    The recursion limit would stop the decoder too, but not where it was raised, and then the
+    stack of the process is at stake.
+    """
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_TEXTS.sub(b"", data)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("duplicate key")
+    return result
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("number too large")
+    return number
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
+)

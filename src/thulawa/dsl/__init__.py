@@ -1,0 +1,97 @@
+"""Kafka Streams' programming model: streams and tables, and what can be done with them.
+
+::
+
+    builder = StreamsBuilder()
+    (
+        builder.stream("visits")
+        .group_by_key()
+        .windowed_by(TimeWindows.of("1 minute"))
+        .count(Materialized.as_("per-ip"))
+        .to_stream()
+        .to("visits-per-ip")
+    )
+    topology = builder.build()
+
+The names are Kafka's, in snake_case. `StreamsBuilder` makes a `KStream`, a `KTable` or a
+`GlobalKTable` of a topic; grouping gives a `KGroupedStream`, a `KGroupedTable` or a
+`CogroupedKStream`; windows a `TimeWindowedKStream` or a `SessionWindowedKStream`. What can be
+said about each step is in option objects: `Consumed`, `Produced`, `Grouped`, `Joined`,
+`StreamJoined`, `TableJoined`, `Materialized`, `Repartitioned`, `Branched`, `Named`, `Suppressed`.
+"""
+
+from thulawa.core.records import Record, RecordMetadata, Window, Windowed
+from thulawa.core.registry import HttpSchemaRegistry, MemorySchemaRegistry
+from thulawa.core.serdes import Serde, Serdes
+from thulawa.dsl.branches import BranchedKStream
+from thulawa.dsl.builder import StreamsBuilder
+from thulawa.dsl.cogrouped import CogroupedKStream, WindowedCogroupedKStream
+from thulawa.dsl.grouped import KGroupedStream, KGroupedTable
+from thulawa.dsl.kstream import KStream
+from thulawa.dsl.ktable import GlobalKTable, KTable
+from thulawa.dsl.options import (
+    Branched,
+    Consumed,
+    Grouped,
+    Joined,
+    Materialized,
+    Named,
+    Produced,
+    Repartitioned,
+    StreamJoined,
+    TableJoined,
+)
+from thulawa.dsl.suppressed import Suppressed
+from thulawa.dsl.windowed import EmitStrategy, SessionWindowedKStream, TimeWindowedKStream
+from thulawa.state.specs import StoreSpec
+from thulawa.topology.processor import Processor, ProcessorContext
+from thulawa.topology.topology import Topology
+from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
+
+# The names of KIP-28; the rest of its spelling is in thulawa.dsl.aliases.
+KStreamBuilder = StreamsBuilder
+TopologyBuilder = Topology
+
+__all__ = [
+    "Branched",
+    "BranchedKStream",
+    "CogroupedKStream",
+    "Consumed",
+    "EmitStrategy",
+    "GlobalKTable",
+    "Grouped",
+    "HttpSchemaRegistry",
+    "JoinWindows",
+    "Joined",
+    "KGroupedStream",
+    "KGroupedTable",
+    "KStream",
+    "KStreamBuilder",
+    "KTable",
+    "Materialized",
+    "MemorySchemaRegistry",
+    "Named",
+    "Processor",
+    "ProcessorContext",
+    "Produced",
+    "Record",
+    "RecordMetadata",
+    "Repartitioned",
+    "Serde",
+    "Serdes",
+    "SessionWindowedKStream",
+    "SessionWindows",
+    "SlidingWindows",
+    "StoreSpec",
+    "StreamJoined",
+    "StreamsBuilder",
+    "Suppressed",
+    "TableJoined",
+    "TimeWindowedKStream",
+    "TimeWindows",
+    "Topology",
+    "TopologyBuilder",
+    "Window",
+    "Windowed",
+    "WindowedCogroupedKStream",
+]

@@ -1,0 +1,150 @@
+"""Option objects: what can be said about a source, a store, a join, besides what it does.
+
+All are frozen and keyword-only. As in Kafka Streams each begins with what is most often given:
+``Materialized.as_("counts")``, ``Consumed.with_(Serdes.string(), Serdes.json())``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.serdes import Serde
+from thulawa.topology.nodes import TimestampExtractor
+
+__all__ = [
+    "Branched",
+    "Consumed",
+    "Grouped",
+    "Joined",
+    "Materialized",
+    "Named",
+    "Produced",
+    "Repartitioned",
+    "StreamJoined",
+    "TableJoined",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """The name of a node."""
+
+    name: str | None = None
+
+    @classmethod
+    def as_(cls, name: str) -> Self:
+        """Name it."""
+        return cls(name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Serialized(Named, Generic[K, V]):
+    """A name, and how keys and values are written."""
+
+    key_serde: Serde[K] | None = None
+    value_serde: Serde[V] | None = None
+
+    @classmethod
+    def with_(cls, key_serde: Serde[K] | None, value_serde: Serde[V] | None) -> Self:
+        """Say how keys and values are written."""
+        return cls(key_serde=key_serde, value_serde=value_serde)
+
+    def named(self, name: str) -> Self:
+        """Give the same under a name."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumed(_Serialized[K, V]):
+    """How a topic is read."""
+
+    timestamp_extractor: TimestampExtractor | None = None
+    offset_reset: Literal["earliest", "latest"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced(_Serialized[K, V]):
+    """How a topic is written; ``partitioner(key, value, partitions)`` gives a partition."""
+
+    partitioner: Callable[[Any, Any, int], int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped(_Serialized[K, V]):
+    """How a stream is grouped; its name is that of the repartition, if one is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repartitioned(_Serialized[K, V]):
+    """How a stream is repartitioned."""
+
+    partitions: int | None = None
+    partitioner: Callable[[Any, Any, int], int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined(_Serialized[K, V]):
+    """How a stream is joined with a table.
+
+    With ``grace`` records wait that long, in stream time, for the table's older rows; the
+    table must be versioned.
+    """
+
+    other_value_serde: Serde[Any] | None = None
+    grace: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamJoined(_Serialized[K, V]):
+    """How two streams are joined; ``store_name`` is what both window stores are named after."""
+
+    other_value_serde: Serde[Any] | None = None
+    store_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableJoined(Named):
+    """How two tables are joined by a foreign key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branched(Named):
+    """The name of a branch, or what is to be done with it instead of returning it."""
+
+    chain: Callable[[Any], Any] | None = None
+
+    @classmethod
+    def with_function(cls, chain: Callable[[Any], Any], name: str | None = None) -> Self:
+        """Return what the function makes of the branch; nothing when it gives None."""
+        return cls(name=name, chain=chain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialized(_Serialized[K, V]):
+    """The store of a table.
+
+    ``retention`` is how long windows are kept, ``history`` makes the store versioned and is how
+    far back it can be asked. With ``caching`` only the last update of a key leaves per commit.
+    """
+
+    retention: Duration | None = None
+    history: Duration | None = None
+    caching: bool = False
+
+    @classmethod
+    def versioned(cls, name: str | None = None, *, history: Duration) -> Self:
+        """Keep what the values were, that far back."""
+        milliseconds(history, name="history")
+        return cls(name=name, history=history)
+
+    def with_caching(self) -> Self:
+        """Let only the last update of a key leave per commit."""
+        return replace(self, caching=True)
+
+    def with_retention(self, retention: Duration) -> Self:
+        """Keep windows that long."""
+        return replace(self, retention=retention)

@@ -1,0 +1,1 @@
+"""The task runner: one partition group, record by record, whoever hosts it."""

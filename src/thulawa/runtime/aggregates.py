@@ -1,0 +1,143 @@
+"""Aggregations of streams: over all time, and over time windows.
+
+Each keeps the time it has seen itself; a record without a key neither counts nor moves it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from thulawa.core.records import Change, Headers, Windowed, make_change
+from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
+from thulawa.state.windows import WindowStore
+from thulawa.topology.nodes import Aggregate
+from thulawa.topology.windows import TimeWindows
+
+__all__ = ["aggregate", "cached", "start_value", "windowed_aggregate"]
+
+Folder = Callable[[Any, Any, Any], Any]
+
+
+def start_value(node: Aggregate) -> Callable[[], Any]:
+    """Give the initializer; a reduction begins with nothing."""
+    return node.initializer or (lambda: None)
+
+
+def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: Failed) -> Forward:
+    """Fold all records of a key into one value."""
+    store = context.store(node.store)
+    entry_of = store.entry
+    put = store.put
+    initial = start_value(node)
+    fold = node.aggregator
+    drop = context.drop
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None:
+            return drop()
+        entry = entry_of(key)
+        try:
+            if entry is None:
+                old = None
+                new = fold(key, value, initial())
+            else:
+                old = entry[0]
+                new = fold(key, value, old)
+                if entry[1] > timestamp:
+                    timestamp = entry[1]
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        latest = put(key, new, timestamp)
+        if latest is not None:
+            forward(key, make_change((new, old, latest)), timestamp, headers)
+        return None
+
+    return process
+
+
+def windowed_aggregate(
+    node: Aggregate, context: TaskContext, forward: Forward, failed: Failed
+) -> Forward:
+    """Fold the records of a key within each time window they fall into.
+
+    A window takes records while its end + grace is beyond the time seen; windows are tested
+    one by one, so that a late record may still count in its newer ones.
+    """
+    windows = node.window
+    assert isinstance(windows, TimeWindows)
+    store: WindowStore = context.store(node.store)
+    clock = context.clock(node.name)
+    initial = start_value(node)
+    fold = node.aggregator
+    windows_for = windows.windows_for
+    grace = windows.grace
+    on_update = node.emit == "update"
+    emit_closed = closed_windows(store, clock, forward, span=windows.size)
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return context.drop()
+        if timestamp > clock.time:
+            clock.time = timestamp
+        close_time = clock.time - grace
+        for window in windows_for(timestamp):
+            if window.end <= close_time:
+                context.drop()
+                continue
+            entry = store.fetch(key, window.start)
+            old, time = (None, timestamp) if entry is None else (entry[0], max(entry[1], timestamp))
+            try:
+                new = fold(key, value, initial() if old is None else old)
+            except Exception as error:  # noqa: BLE001 the handler decides about any error
+                failed(error, key, value, timestamp, headers)
+                continue
+            store.put(key, new, window.start, time)
+            if on_update:
+                forward(Windowed(key, window), Change(new, old), time, headers)
+        if not on_update:
+            emit_closed(close_time, headers)
+        return None
+
+    return process
+
+
+def closed_windows(
+    store: WindowStore, clock: StreamClock, forward: Forward, *, span: int, keep: int = 0
+) -> Callable[[int, Headers], None]:
+    """Make the function that emits the windows that have closed since it last did.
+
+    The store keeps windows until they have left here, however far time jumps. ``span`` is what
+    a window's start and its closing are apart, ``keep`` for how long a window is still needed
+    after it has left.
+    """
+
+    def emit(close_time: int, headers: Headers) -> None:
+        latest = close_time - span
+        if close_time <= clock.emitted or latest < 0:
+            return
+        earliest = clock.emitted - span + 1 if clock.emitted >= 0 else 0
+        for windowed, (value, timestamp) in store.starting(max(0, earliest), latest):
+            forward(windowed, Change(value, None), timestamp, headers)
+        store.expire(latest - keep)
+        clock.emitted = close_time
+
+    return emit
+
+
+def cached(context: TaskContext, forward: Forward) -> Forward:
+    """Hold back updates until the next commit, and send the last one of each key then."""
+    held: dict[Any, tuple[Change, int, Headers]] = {}
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        before = held.pop(key, None)
+        old = value.old if before is None else before[0].old
+        held[key] = (Change(value.new, old, value.latest), timestamp, headers)
+
+    def flush() -> None:
+        updates = list(held.items())
+        held.clear()
+        for key, (change, timestamp, headers) in updates:
+            if change.new is not None or change.old is not None:
+                forward(key, change, timestamp, headers)
+
+    context.flushes.append(flush)
+    return process

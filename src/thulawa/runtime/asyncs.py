@@ -1,0 +1,190 @@
+"""Async nodes: records go to the engine, results go on down the graph.
+
+While a task runs, an async node only collects. When the task has taken all its records the
+engine runs over what was collected, many keys at once and each in order, and its sink calls
+the nodes that follow. The host says how a coroutine is run: on a worker's loop, or in virtual
+time. A record keeps its topic, partition and offset on its way; an async processor's
+``forward`` collects, and what it forwarded leaves when the call has succeeded, once.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from itertools import count
+from typing import Any, NamedTuple
+
+from thulawa.core.records import Headers, Record, RecordMetadata
+from thulawa.engine import Engine, Outcome
+from thulawa.engine import Record as EngineRecord
+from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.processors import NodeContext
+from thulawa.topology.nodes import AsyncCall
+
+__all__ = ["AsyncStage", "RunAsync"]
+
+RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class _Item(NamedTuple):
+    """A record on its way through the engine, with where it came from."""
+
+    record: Record[Any, Any]
+    topic: str | None
+    partition: int
+    offset: int
+
+
+_current: ContextVar[tuple[_Item, list[tuple[Record[Any, Any], str | None]]]] = ContextVar(
+    "thulawa_async_call"
+)
+
+
+class AsyncStage:
+    """The engine behind one async node."""
+
+    def __init__(
+        self,
+        node: AsyncCall,
+        context: TaskContext,
+        node_context: NodeContext,
+        forward: Forward,
+        failed: Failed,
+    ) -> None:
+        self._node = node
+        self._context = context
+        self._node_context = node_context
+        self._forward = forward
+        self._failed = failed
+        self._inbox: list[EngineRecord] = []
+        self._offsets = count()
+        self._processor: Any = None
+        if node.operation == "process":
+            self._processor = node.function()
+            self._processor.init(_CallContext(node_context))
+        self._engine = Engine(
+            self._function(),
+            node.options,
+            argument=_argument(node),
+            resource=node.resource,
+            watch=False,
+        )
+        self._open = False
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Collect a record."""
+        context = self._context
+        record = Record(key, value, timestamp, headers)
+        item = _Item(record, context.topic, context.partition, context.offset)
+        self._inbox.append(EngineRecord(next(self._offsets), key, item, timestamp))
+
+    async def settle(self) -> bool:
+        """Run the engine over what was collected; tell whether there was anything."""
+        if not self._inbox:
+            return False
+        if not self._open:
+            await self._engine.__aenter__()
+            self._open = True
+        records, self._inbox = self._inbox, []
+        await self._engine.run(_Collected(records), self)
+        return True
+
+    async def put(self, outcomes: list[Outcome]) -> None:
+        """Hand results to the nodes that follow."""
+        context = self._context
+        for outcome in outcomes:
+            item: _Item = outcome.record.value
+            context.topic, context.partition, context.offset = item[1:]
+            record = item.record
+            if outcome.error is not None:
+                self._failed(
+                    outcome.error, record.key, record.value, record.timestamp, record.headers
+                )
+            else:
+                self._emit(record, outcome.result)
+
+    async def close(self) -> None:
+        """Close the engine's resource and the processor."""
+        if self._open:
+            self._open = False
+            await self._engine.__aexit__(None, None, None)
+        if self._processor is not None:
+            self._processor.close()
+
+    def _emit(self, record: Record[Any, Any], result: Any) -> None:
+        key, value, timestamp, headers = record.key, record.value, record.timestamp, record.headers
+        match self._node.operation:
+            case "map_values" | "batch":
+                self._forward(key, result, timestamp, headers)
+            case "map":
+                key, value = result
+                self._forward(key, value, timestamp, headers)
+            case "flat_map":
+                for key, value in result:
+                    self._forward(key, value, timestamp, headers)
+            case "process":
+                for forwarded, child in result:
+                    self._node_context.forward(forwarded, child)
+
+    def _function(self) -> Callable[..., Any]:
+        function = self._node.function
+        if self._node.operation in ("map_values", "batch"):
+            return function
+        if self._node.operation == "process":
+            return self._run_processor
+        if asyncio.iscoroutinefunction(function):
+
+            async def call(record: Record[Any, Any], *resource: Any) -> Any:
+                return await function(record.key, record.value, *resource)
+
+            return call
+        return lambda record, *resource: function(record.key, record.value, *resource)
+
+    async def _run_processor(self, item: _Item) -> list[tuple[Record[Any, Any], str | None]]:
+        forwarded: list[tuple[Record[Any, Any], str | None]] = []
+        token = _current.set((item, forwarded))
+        try:
+            await self._processor.process(item.record)
+        finally:
+            _current.reset(token)
+        return forwarded
+
+
+def _argument(node: AsyncCall) -> Callable[[EngineRecord], Any]:
+    if node.operation == "map_values":
+        return lambda record: record.value.record.value
+    if node.operation == "process":
+        return lambda record: record.value
+    return lambda record: record.value.record
+
+
+class _Collected:
+    """A source of the records that were collected."""
+
+    def __init__(self, records: list[EngineRecord]) -> None:
+        self._records = records
+        self._next = 0
+
+    async def take(self, records: int, size: int) -> list[EngineRecord]:  # noqa: ARG002 sizes are 0
+        chunk = self._records[self._next : self._next + records]
+        self._next += len(chunk)
+        return chunk
+
+
+class _CallContext:
+    """The context of an async processor: about the record of the call that asks."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        item = _current.get()[0]
+        if item.topic is None:
+            return None
+        return RecordMetadata(item.topic, item.partition, item.offset)
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        _current.get()[1].append((record, child))

@@ -1,0 +1,89 @@
+"""What the nodes of a task share: the record at hand, time, stores, and where outputs go."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from thulawa.core.errors import StreamError
+from thulawa.core.records import Headers
+from thulawa.state.backing import Backing
+from thulawa.state.specs import Store, StoreSpec
+from thulawa.topology.nodes import Node, Sink
+
+__all__ = ["Collector", "Failed", "Forward", "StreamClock", "TaskContext"]
+
+# key, value, timestamp, headers: a node is a function of these
+Forward: TypeAlias = Callable[[Any, Any, int, Headers], None]
+# error, key, value, timestamp, headers: returns when the record is to be skipped
+Failed: TypeAlias = Callable[[Exception, Any, Any, int, Headers], None]
+
+NO_TIME = -1
+
+
+class Collector(Protocol):
+    """Where a task's outputs go."""
+
+    def send(
+        self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> None:
+        """Take one output; ``sink`` says how it is written, None: as it is."""
+
+
+class StreamClock:
+    """A stream time of one node or pair of nodes; it never goes back.
+
+    Clocks are named, so that a host can keep them with the task's state.
+    """
+
+    __slots__ = ("emitted", "time")
+
+    def __init__(self) -> None:
+        self.time = NO_TIME
+        self.emitted = NO_TIME  # up to when closed windows have been emitted
+
+
+class TaskContext:
+    """The state of a task that is not in a store."""
+
+    def __init__(
+        self,
+        task_id: str,
+        collector: Collector,
+        specs: dict[str, StoreSpec],
+        backing: Callable[[str], Backing],
+        global_stores: dict[str, Store],
+    ) -> None:
+        self.task_id = task_id
+        self.collector = collector
+        self.topic: str | None = None
+        self.partition = 0
+        self.offset = 0
+        self.stream_time = NO_TIME
+        self.wall_clock_time = 0
+        self.commit_requested = False
+        self.dropped = 0
+        self.clocks: dict[str, StreamClock] = {}
+        self.flushes: list[Callable[[], None]] = []
+        self.handle: Callable[[StreamError, Node, Any, Any, int, Headers], None] = _raise
+        self._specs = specs
+        self._backing = backing
+        self._stores: dict[str, Store] = {}
+        self._global_stores = global_stores
+
+    def store(self, name: str) -> Any:
+        """Open a store, or give the open one."""
+        store = self._stores.get(name, self._global_stores.get(name))
+        if store is None:
+            store = self._stores[name] = self._specs[name].open(self._backing(name))
+        return store
+
+    def clock(self, name: str) -> StreamClock:
+        """Give the clock of that name."""
+        return self.clocks.setdefault(name, StreamClock())
+
+    def drop(self) -> None:
+        """Count a record that an operator leaves out by its rules: null key, too late."""
+        self.dropped += 1
+
+
+def _raise(error: StreamError, *_: Any) -> None:
+    raise error

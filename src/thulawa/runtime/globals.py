@@ -1,0 +1,60 @@
+"""Global tables: stores that every task shares, filled from whole topics."""
+
+from collections.abc import Callable
+from typing import Any
+
+from thulawa.core.errors import SerializationError
+from thulawa.core.records import Headers
+from thulawa.runtime.handlers import ErrorRecord, Resume
+from thulawa.runtime.options import TaskOptions
+from thulawa.state.specs import Store
+from thulawa.topology.nodes import GlobalTable, Sink
+from thulawa.topology.topology import Topology
+
+__all__ = ["GlobalTables"]
+
+
+class GlobalTables:
+    """The global tables of a topology, in memory. ``send`` takes dead letters."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        options: TaskOptions,
+        send: Callable[[Sink | None, str, Any, Any, int, Headers], None],
+    ) -> None:
+        self.topics: dict[str, GlobalTable] = {}
+        self.stores: dict[str, Store] = {}
+        self._handler = options.handlers.deserialization
+        self._send = send
+        for node in topology.nodes.values():
+            if isinstance(node, GlobalTable):
+                self.topics[node.topic] = node
+                store = node.stores[0]
+                self.stores[store] = topology.stores[store].open({})
+
+    def update(self, topic: str, offset: int, key: Any, value: Any, timestamp: int) -> None:
+        """Take a record of a global topic; one without a key is left out."""
+        node = self.topics[topic]
+        raw = key, value
+        try:
+            if node.key_serde is not None:
+                key = node.key_serde.loads(key)
+            if node.value_serde is not None:
+                value = node.value_serde.loads(value)
+        except SerializationError as error:
+            error.node, error.topic, error.partition, error.offset = node.name, topic, 0, offset
+            self._refused(error, ErrorRecord(node.name, topic, 0, offset, *raw, timestamp, ()))
+            return
+        if key is not None:
+            store: Any = self.stores[node.stores[0]]
+            store.put(key, value, timestamp)
+
+    def _refused(self, error: SerializationError, record: ErrorRecord) -> None:
+        answer = self._handler(error, record)
+        if not isinstance(answer, Resume):
+            raise error
+        for letter in answer.dead_letters:
+            self._send(
+                None, letter.topic, letter.key, letter.value, letter.timestamp, letter.headers
+            )

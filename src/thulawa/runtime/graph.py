@@ -1,0 +1,198 @@
+"""Turn the frozen nodes of a sub-topology into functions that call each other.
+
+Children are made before their parents, so that every function knows at once whom to call; no
+node is looked up while records flow.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thulawa.core.errors import ProcessingError, StreamError
+from thulawa.core.records import Headers
+from thulawa.runtime.aggregates import aggregate, cached, windowed_aggregate
+from thulawa.runtime.asyncs import AsyncStage
+from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.foreignkeys import foreign_key_step
+from thulawa.runtime.processors import NodeContext, process
+from thulawa.runtime.punctuation import Punctuations
+from thulawa.runtime.sessions import session_aggregate
+from thulawa.runtime.sliding import sliding_aggregate
+from thulawa.runtime.stateless import branch, stateless
+from thulawa.runtime.streamjoins import join_buffer, stream_join
+from thulawa.runtime.suppress import suppress
+from thulawa.runtime.tablejoins import lookup_join, table_join
+from thulawa.runtime.tables import table, table_aggregate, table_grouping
+from thulawa.runtime.views import Views
+from thulawa.topology.nodes import (
+    Aggregate,
+    AsyncCall,
+    Branch,
+    ForeignKeyStep,
+    JoinBuffer,
+    LookupJoin,
+    Node,
+    Process,
+    Sink,
+    Source,
+    Stateless,
+    StreamJoin,
+    Suppress,
+    Table,
+    TableAggregate,
+    TableGrouping,
+    TableJoin,
+)
+from thulawa.topology.subtopologies import SubTopology
+from thulawa.topology.windows import SessionWindows, SlidingWindows
+
+__all__ = ["Graph"]
+
+
+class Graph:
+    """The running nodes of a task."""
+
+    def __init__(
+        self,
+        group: SubTopology,
+        nodes: Mapping[str, Node],
+        context: TaskContext,
+        punctuations: Punctuations,
+    ) -> None:
+        self._context = context
+        self._punctuations = punctuations
+        self._views = Views(nodes, context)
+        self._functions: dict[str, Forward] = {}
+        self._closers: list[Callable[[], None]] = []
+        self.stages: list[AsyncStage] = []  # in the order of the graph
+        children: dict[str, list[str]] = {node.name: [] for node in group.nodes}
+        for node in group.nodes:
+            for parent in node.parents:
+                children[parent].append(node.name)
+        for node in reversed(group.nodes):
+            named = {name: self._functions[name] for name in children[node.name]}
+            self._functions[node.name] = self._made(node, named)
+
+    def entry(self, source: Source) -> Forward:
+        """Give the function that takes the records of a source."""
+        return self._functions[source.name]
+
+    def close(self) -> None:
+        """Close all processors, the last made first."""
+        for close in reversed(self._closers):
+            close()
+
+    def _made(self, node: Node, children: dict[str, Forward]) -> Forward:
+        forward = _to_all(list(children.values()))
+        wiring = _Wiring(self._context, self._views, forward, self._failed(node), children)
+        if isinstance(node, Process | AsyncCall):
+            own = NodeContext(node, self._context, self._punctuations, forward, children)
+            if isinstance(node, Process):
+                return process(node, own, wiring.failed, self._closers)
+            stage = AsyncStage(node, self._context, own, forward, wiring.failed)
+            self.stages.insert(0, stage)
+            return stage.process
+        return _MAKERS[type(node)](node, wiring)
+
+    def _failed(self, node: Node) -> Failed:
+        context = self._context
+
+        def failed(
+            error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
+        ) -> None:
+            if isinstance(error, StreamError) and error.node != node.name:
+                raise error  # of a node further down, which has had its say
+            if isinstance(error, StreamError):
+                wrapped: StreamError = error
+            else:
+                place = node.where or "the topology"
+                wrapped = ProcessingError(
+                    f"{type(error).__name__} in the function given at {place}", node=node.name
+                )
+                wrapped.__cause__ = error
+            wrapped.topic, wrapped.partition = context.topic, context.partition
+            wrapped.offset = context.offset
+            context.handle(wrapped, node, key, value, timestamp, headers)
+
+        return failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    """What the function of a node is made with."""
+
+    context: TaskContext
+    views: Views
+    forward: Forward
+    failed: Failed
+    children: dict[str, Forward]
+
+
+def _to_all(children: list[Forward]) -> Forward:
+    if len(children) == 1:
+        return children[0]
+    if not children:
+        return _nowhere
+
+    def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for child in children:
+            child(key, value, timestamp, headers)
+
+    return forward
+
+
+def _nowhere(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    """Take what nobody asked for."""
+
+
+def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
+    send = context.collector.send
+    topic = node.topic
+    if isinstance(topic, str):
+
+        def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            send(node, topic, key, value, timestamp, headers)
+
+        return to_topic
+
+    def to_named(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            name = topic(key, value)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        return send(node, name, key, value, timestamp, headers)
+
+    return to_named
+
+
+def _aggregate(node: Aggregate, wiring: _Wiring) -> Forward:
+    context, forward, failed = wiring.context, wiring.forward, wiring.failed
+    if node.caching:
+        forward = cached(context, forward)
+    match node.window:
+        case None:
+            return aggregate(node, context, forward, failed)
+        case SessionWindows():
+            return session_aggregate(node, context, forward, failed)
+        case SlidingWindows():
+            return sliding_aggregate(node, context, forward, failed)
+        case _:
+            return windowed_aggregate(node, context, forward, failed)
+
+
+_MAKERS: dict[type[Node], Callable[[Any, _Wiring], Forward]] = {
+    Source: lambda _, w: w.forward,
+    Sink: lambda node, w: _sink(node, w.context, w.failed),
+    Stateless: lambda node, w: stateless(node, w.forward, w.failed),
+    Branch: lambda node, w: branch(node, w.children, w.failed),
+    Aggregate: _aggregate,
+    Table: lambda node, w: table(node, w.context, w.views, w.forward, w.failed),
+    TableGrouping: lambda node, w: table_grouping(node, w.context, w.views, w.forward, w.failed),
+    TableAggregate: lambda node, w: table_aggregate(node, w.context, w.forward, w.failed),
+    JoinBuffer: lambda node, w: join_buffer(node, w.context, w.forward),
+    StreamJoin: lambda node, w: stream_join(node, w.context, w.forward, w.failed),
+    LookupJoin: lambda node, w: lookup_join(node, w.context, w.views, w.forward, w.failed),
+    TableJoin: lambda node, w: table_join(node, w.context, w.views, w.forward, w.failed),
+    ForeignKeyStep: lambda n, w: foreign_key_step(n, w.context, w.views, w.forward, w.failed),
+    Suppress: lambda node, w: suppress(node, w.context, w.forward),
+}

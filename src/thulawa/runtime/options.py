@@ -1,0 +1,41 @@
+"""What can be chosen about how tasks run."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ConfigurationError
+from thulawa.runtime.handlers import Handlers
+
+__all__ = ["TaskOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """How records that do not fit are treated.
+
+    ``on_bad_timestamp`` is about negative times and such that are further than ``max_ahead``
+    beyond the wall clock (None: no bound): fail, skip, or use the partition's time, which is
+    the highest one seen there. ``max_record_bytes`` bounds an output's serialized size.
+    ``commit`` says how often what caches hold back is sent on: after every record, or when all
+    records there are have been processed.
+    """
+
+    handlers: Handlers = field(default_factory=Handlers)
+    on_bad_timestamp: Literal["fail", "skip", "partition_time"] = "fail"
+    max_ahead: Duration | None = None
+    max_record_bytes: int | None = None
+    commit: Literal["record", "batch"] = "record"
+
+    def __post_init__(self) -> None:
+        if self.on_bad_timestamp not in ("fail", "skip", "partition_time"):
+            raise ConfigurationError(
+                f"on_bad_timestamp={self.on_bad_timestamp!r} is not known; "
+                "use 'fail', 'skip' or 'partition_time'"
+            )
+        if self.commit not in ("record", "batch"):
+            raise ConfigurationError(
+                f"commit={self.commit!r} is not known; use 'record' or 'batch'"
+            )
+        if self.max_ahead is not None:
+            milliseconds(self.max_ahead, name="max_ahead")

@@ -1,0 +1,139 @@
+"""Processors of the user's own: the context they are given, and how they are called."""
+
+from collections.abc import Callable
+from typing import Any
+
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ProcessingError
+from thulawa.core.records import Headers, Record, RecordMetadata
+from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.punctuation import Punctuations, Schedule
+from thulawa.topology.nodes import Node, Process
+from thulawa.topology.processor import PunctuationType
+
+__all__ = ["NodeContext", "process"]
+
+
+class NodeContext:
+    """The `ProcessorContext` of one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        task: TaskContext,
+        punctuations: Punctuations,
+        forward: Forward,
+        children: dict[str, Forward],
+    ) -> None:
+        self._node = node
+        self._task = task
+        self._punctuations = punctuations
+        self._forward = forward
+        self._children = children
+
+    @property
+    def task_id(self) -> str:
+        """Sub-topology and partition."""
+        return self._task.task_id
+
+    @property
+    def stream_time(self) -> int:
+        """The highest timestamp this task has seen, or -1."""
+        return self._task.stream_time
+
+    @property
+    def wall_clock_time(self) -> int:
+        """The task's clock, in milliseconds."""
+        return self._task.wall_clock_time
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        """Where the record at hand is from; None in a punctuation."""
+        task = self._task
+        if task.topic is None:
+            return None
+        return RecordMetadata(task.topic, task.partition, task.offset)
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Hand a record to all children, or to one by name."""
+        target = self._forward
+        if child is not None:
+            found = self._children.get(child)
+            if found is None:
+                raise ProcessingError(
+                    f"there is no child {child!r}; there are {sorted(self._children)}",
+                    node=self._node.name,
+                )
+            target = found
+        target(record.key, record.value, record.timestamp, record.headers)
+
+    def send(self, topic: str, key: Any, value: Any, timestamp: int | None = None) -> None:
+        """Send a record to a topic."""
+        time = max(self._task.stream_time, 0) if timestamp is None else timestamp
+        self._task.collector.send(None, topic, key, value, time, ())
+
+    def schedule(
+        self, interval: Duration, kind: PunctuationType, callback: Callable[[int], None]
+    ) -> Schedule:
+        """Call back at multiples of the interval."""
+        every = milliseconds(interval, name="interval")
+        now = self._task.wall_clock_time
+        return self._punctuations.add(every, kind, callback, now, self._node.name)
+
+    def state_store(self, name: str) -> Any:
+        """Give a store that was connected to this processor."""
+        if name not in self._node.stores:
+            raise ProcessingError(
+                f"the store {name!r} is not connected to this processor; "
+                f"connected are {list(self._node.stores)}",
+                node=self._node.name,
+            )
+        return self._task.store(name)
+
+    def commit(self) -> None:
+        """Ask for a commit after this record."""
+        self._task.commit_requested = True
+
+
+def process(
+    node: Process, context: NodeContext, failed: Failed, closers: list[Callable[[], None]]
+) -> Forward:
+    """Make and open the processor of a node; give its function."""
+    processor = node.supplier()
+    processor.init(_KeyKept(context, node.name) if node.values_only else context)
+    closers.append(processor.close)
+    handle = processor.process
+
+    def call(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            handle(Record(key, value, timestamp, headers))
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            failed(error, key, value, timestamp, headers)
+
+    if not node.values_only:
+        return call
+
+    def call_keyed(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        processor.context.key = key
+        call(key, value, timestamp, headers)
+
+    return call_keyed
+
+
+class _KeyKept:
+    """The context of ``process_values``: what is forwarded has the key of what came."""
+
+    def __init__(self, context: NodeContext, node: str) -> None:
+        self._context = context
+        self._node = node
+        self.key: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        if record.key != self.key:
+            raise ProcessingError(
+                "process_values must not change the key; use process", node=self._node
+            )
+        self._context.forward(record, child)

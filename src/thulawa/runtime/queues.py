@@ -1,0 +1,150 @@
+"""The records of one partition that wait for their turn, and which partition is next.
+
+A record is read (deserialized, given its timestamp) when it becomes the head of its queue,
+not before: the choice between partitions needs the heads only.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from thulawa.core.durations import milliseconds
+from thulawa.core.errors import SerializationError, StreamError, TimestampError
+from thulawa.core.records import LAST_TIMESTAMP, Headers
+from thulawa.runtime.context import NO_TIME, Forward, TaskContext
+from thulawa.runtime.handlers import ErrorRecord
+from thulawa.runtime.options import TaskOptions
+from thulawa.topology.nodes import Source
+
+__all__ = ["RawRecord", "RecordQueue"]
+
+# offset, timestamp, key, value, headers
+RawRecord: TypeAlias = tuple[int, int, Any, Any, Headers]
+
+
+class RecordQueue:
+    """One partition of one topic, in offset order."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        source: Source,
+        forward: Forward,
+        context: TaskContext,
+        options: TaskOptions,
+        answer: Callable[[StreamError, ErrorRecord], None],
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.forward = forward
+        self.partition_time = NO_TIME
+        self._source = source
+        self._context = context
+        self._options = options
+        self._answer = answer
+        self._ahead = None if options.max_ahead is None else milliseconds(options.max_ahead)
+        reads = source.key_serde or source.value_serde or source.timestamp_extractor
+        self._as_it_is = not reads and self._ahead is None  # nothing to decode or to check
+        self._waiting: deque[RawRecord] = deque()
+        self._head: RawRecord | None = None
+        self._read_from: RawRecord | None = None
+        self.raw: RawRecord | None = None  # the record that was taken last, as it came
+
+    def extend(self, records: Iterable[RawRecord]) -> None:
+        """Add records, in offset order."""
+        self._waiting.extend(records)
+
+    def head_time(self) -> int | None:
+        """Give the timestamp of the next record; None: there is none."""
+        if self._head is None:
+            self._head = self._read_next()
+        return None if self._head is None else self._head[1]
+
+    def pop(self) -> RawRecord | None:
+        """Take the next record."""
+        head = self._head
+        if head is None:
+            waiting = self._waiting
+            if self._as_it_is and waiting and 0 <= (timestamp := waiting[0][1]) <= LAST_TIMESTAMP:
+                if timestamp > self.partition_time:
+                    self.partition_time = timestamp
+                self.raw = head = waiting.popleft()
+                return head
+            head = self._read_next()
+        else:
+            self._head = None
+        self.raw = self._read_from
+        return head
+
+    def __len__(self) -> int:
+        return len(self._waiting) + (self._head is not None)
+
+    def _read_next(self) -> RawRecord | None:
+        waiting = self._waiting
+        while waiting:
+            self._read_from = raw = waiting.popleft()
+            record = self._read(raw)
+            if record is not None:
+                self.partition_time = max(self.partition_time, record[1])
+                return record
+        return None
+
+    def _read(self, raw: RawRecord) -> RawRecord | None:
+        offset, timestamp, key, value, headers = raw
+        source = self._source
+        try:
+            if source.key_serde is not None:
+                key = source.key_serde.loads(key)
+            if source.value_serde is not None:
+                value = source.value_serde.loads(value)
+            if source.timestamp_extractor is not None:
+                timestamp = source.timestamp_extractor(timestamp, key, value, self.partition_time)
+        except Exception as error:  # noqa: BLE001 serdes and extractors are the user's
+            self._refuse(raw, _named(error))
+            return None
+        reason = self._out_of_bounds(timestamp)
+        if reason is not None:
+            if self._options.on_bad_timestamp == "fail":
+                self._refuse(raw, TimestampError(reason))
+                return None
+            if self._options.on_bad_timestamp == "skip" or self.partition_time < 0:
+                self._context.drop()
+                return None
+            timestamp = self.partition_time
+        return offset, timestamp, key, value, headers
+
+    def _out_of_bounds(self, timestamp: int) -> str | None:
+        if timestamp < 0:
+            return f"the timestamp {timestamp} is negative"
+        if timestamp > LAST_TIMESTAMP:
+            return f"the timestamp {timestamp} does not fit into 64 bits"
+        if self._ahead is not None and timestamp > self._context.wall_clock_time + self._ahead:
+            return f"the timestamp {timestamp} is more than {self._ahead} ms ahead of the clock"
+        return None
+
+    def _refuse(self, raw: RawRecord, error: StreamError) -> None:
+        offset, timestamp, key, value, headers = raw
+        error.node = self._source.name
+        error.topic, error.partition, error.offset = self.topic, self.partition, offset
+        self._answer(
+            error,
+            ErrorRecord(
+                self._source.name,
+                self.topic,
+                self.partition,
+                offset,
+                key,
+                value,
+                timestamp,
+                headers,
+            ),
+        )
+
+
+def _named(error: Exception) -> StreamError:
+    if isinstance(error, StreamError):
+        return error
+    wrapped = SerializationError(f"{type(error).__name__} while a record was read")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,165 @@
+"""Stateless nodes as functions.
+
+Every record passes here, so each operation is a closure of its own with nothing to decide
+per record. ``try`` costs nothing as long as nothing is raised.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from thulawa.core.records import Headers
+from thulawa.runtime.context import Failed, Forward
+from thulawa.topology.nodes import Branch, Stateless
+
+__all__ = ["branch", "stateless"]
+
+
+def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
+    """Make the function of a stateless node."""
+    if node.operation == "pass":
+        return forward
+    if node.operation == "to_stream":
+        return _to_stream(forward)
+    assert node.function is not None
+    if node.operation in ("map_values", "flat_map_values") and node.with_key:
+        return _BUILDERS[f"{node.operation}_with_key"](node.function, forward, failed)
+    return _BUILDERS[node.operation](node.function, forward, failed)
+
+
+def _to_stream(forward: Forward) -> Forward:
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        forward(key, value[0], timestamp, headers)
+
+    return process
+
+
+def _filter(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            holds = function(key, value)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        if holds:
+            forward(key, value, timestamp, headers)
+        return None
+
+    return process
+
+
+def _filter_not(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    return _filter(lambda key, value: not function(key, value), forward, failed)
+
+
+def _map(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            new_key, new_value = function(key, value)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        return forward(new_key, new_value, timestamp, headers)
+
+    return process
+
+
+def _map_values(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            result = function(value)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        return forward(key, result, timestamp, headers)
+
+    return process
+
+
+def _map_values_with_key(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            result = function(key, value)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        return forward(key, result, timestamp, headers)
+
+    return process
+
+
+def _flat_map(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            results = list(function(key, value))
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        for new_key, new_value in results:
+            forward(new_key, new_value, timestamp, headers)
+        return None
+
+    return process
+
+
+def _flat_map_values_with_key(
+    function: Callable[..., Any], forward: Forward, failed: Failed
+) -> Forward:
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            results = list(function(key, value))
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        for result in results:
+            forward(key, result, timestamp, headers)
+        return None
+
+    return process
+
+
+def _flat_map_values(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    return _flat_map_values_with_key(lambda _, value: function(value), forward, failed)
+
+
+def _select_key(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    return _map(lambda key, value: (function(key, value), value), forward, failed)
+
+
+def _peek(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            function(key, value)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        return forward(key, value, timestamp, headers)
+
+    return process
+
+
+_BUILDERS: dict[str, Callable[[Callable[..., Any], Forward, Failed], Forward]] = {
+    "filter": _filter,
+    "filter_not": _filter_not,
+    "map": _map,
+    "map_values": _map_values,
+    "map_values_with_key": _map_values_with_key,
+    "flat_map": _flat_map,
+    "flat_map_values": _flat_map_values,
+    "flat_map_values_with_key": _flat_map_values_with_key,
+    "select_key": _select_key,
+    "peek": _peek,
+    "foreach": _peek,
+}
+
+
+def branch(node: Branch, children: dict[str, Forward], failed: Failed) -> Forward:
+    """Make the function of a branch: the first predicate that holds, else the default."""
+    routes = [
+        (predicate, children[child])
+        for predicate, child in zip(node.predicates, node.children, strict=True)
+    ]
+    otherwise = None if node.default is None else children[node.default]
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            route = next((child for holds, child in routes if holds(key, value)), otherwise)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        if route is not None:
+            route(key, value, timestamp, headers)
+        return None
+
+    return process

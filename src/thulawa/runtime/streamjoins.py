@@ -1,0 +1,126 @@
+"""Stream-stream joins.
+
+Each side keeps its records for the other and looks into what the other kept. Unmatched
+records of a left or outer join wait in a buffer both sides share, ordered by time, right
+before left, then key, and leave when stream time has passed their window and grace.
+"""
+
+from typing import Any
+
+from thulawa.core.records import Headers
+from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.state.buffers import TimeOrderedBuffer
+from thulawa.state.windows import JoinStore
+from thulawa.topology.nodes import JoinBuffer, StreamJoin
+
+__all__ = ["join_buffer", "stream_join"]
+
+_RIGHT, _LEFT = 0, 1  # as they sort in the shared buffer
+
+
+def join_buffer(node: JoinBuffer, context: TaskContext, forward: Forward) -> Forward:
+    """Keep the records of one side."""
+    store: JoinStore = context.store(node.store)
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is not None and value is not None:
+            store.put(key, value, timestamp)
+        forward(key, value, timestamp, headers)
+
+    return process
+
+
+def stream_join(
+    node: StreamJoin, context: TaskContext, forward: Forward, failed: Failed
+) -> Forward:
+    """Join the records of one side with what the other side kept."""
+    return _Side(node, context, forward, failed).process
+
+
+class _Side:
+    def __init__(
+        self, node: StreamJoin, context: TaskContext, forward: Forward, failed: Failed
+    ) -> None:
+        self._context = context
+        self._forward = forward
+        self._failed = failed
+        self._joiner = node.joiner
+        self._clock = context.clock(node.pair)
+        self._others: JoinStore = context.store(node.other_store)
+        self._waiting: TimeOrderedBuffer | None = None
+        if node.outer_store is not None:
+            self._waiting = context.store(node.outer_store)
+        window = node.window
+        self._mine, self._theirs = (_LEFT, _RIGHT) if node.side == "left" else (_RIGHT, _LEFT)
+        # A left record waits for later right ones, a right record for later left ones.
+        self._wait = {_LEFT: window.after + window.grace, _RIGHT: window.before + window.grace}
+        self._shortest_wait = min(self._wait.values())
+        earlier, later = window.before, window.after
+        if node.side == "right":
+            earlier, later = later, earlier
+        self._earlier = earlier
+        self._later = later
+        self._last = -1 if node.prior else later  # prior: strictly older ones only
+        self._keeps_unmatched = node.kind == "outer" or (node.kind, node.side) == ("left", "left")
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Take one record of this side."""
+        if timestamp > self._clock.time:
+            self._clock.time = timestamp
+        try:
+            if key is None or value is None:
+                return self._unkeyed(key, value, timestamp, headers)
+            if timestamp == self._clock.time:
+                self._emit_unmatched(headers)
+            first, last = timestamp - self._earlier, timestamp + self._last
+            found = list(self._others.fetch(key, first, last))
+            results = [
+                (max(time, timestamp), self._joined(key, value, other)) for time, other in found
+            ]
+            too_late = self._waiting is None or timestamp + self._later < self._clock.time
+            if not found and self._keeps_unmatched and too_late:
+                results = [(timestamp, self._joined(key, value, None))]
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return self._failed(error, key, value, timestamp, headers)
+        if self._waiting is not None:
+            for time, _ in found:
+                self._waiting.remove((time, self._theirs, key))
+            if not results and self._keeps_unmatched:
+                self._wait_for_match(self._waiting, key, value, timestamp)
+        for time, result in results:
+            self._forward(key, result, time, headers)
+        return None
+
+    def _unkeyed(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Let a record without a key go unjoined, where unjoined ones may go."""
+        if self._keeps_unmatched and value is not None:
+            self._forward(key, self._joined(key, value, None), timestamp, headers)
+        else:
+            self._context.drop()
+
+    def _joined(self, key: Any, mine: Any, other: Any) -> Any:
+        left, right = (mine, other) if self._mine == _LEFT else (other, mine)
+        return self._joiner(key, left, right)
+
+    def _wait_for_match(
+        self, waiting: TimeOrderedBuffer, key: Any, value: Any, timestamp: int
+    ) -> None:
+        place = (timestamp, self._mine, key)
+        waiting.put(timestamp, place, (*(waiting.get(place) or ()), value))
+
+    def _emit_unmatched(self, headers: Headers) -> None:
+        """Emit what can no longer be matched."""
+        waiting, now = self._waiting, self._clock.time
+        earliest = None if waiting is None else waiting.earliest()
+        if waiting is None or earliest is None or earliest + self._shortest_wait >= now:
+            return
+        for time, place in waiting:
+            if time + self._shortest_wait >= now:
+                return
+            _, side, key = place
+            if time + self._wait[side] < now:
+                values = waiting.get(place)
+                waiting.remove(place)
+                for value in values:
+                    left, right = (value, None) if side == _LEFT else (None, value)
+                    self._forward(key, self._joiner(key, left, right), time, headers)

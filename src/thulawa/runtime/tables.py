@@ -1,0 +1,135 @@
+"""Tables: updates as changes (new and old value), kept in a store where there is one.
+
+An update that changes nothing, none before and none after, is not sent on.
+"""
+
+from typing import Any
+
+from thulawa.core.records import Change, Headers
+from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.views import Views, row_function
+from thulawa.topology.nodes import Table, TableAggregate, TableGrouping
+
+__all__ = ["table", "table_aggregate", "table_grouping"]
+
+
+def table(
+    node: Table, context: TaskContext, views: Views, forward: Forward, failed: Failed
+) -> Forward:
+    """Make the function of a table node."""
+    if node.operation == "source":
+        return _source(node, context, forward)
+    if node.operation == "pass" and node.store is None:
+        return forward
+    return _derived(node, context, views, forward, failed)
+
+
+def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
+    if node.store is None:
+
+        def pass_on(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                context.drop()
+            else:
+                forward(key, Change(value, None), timestamp, headers)
+
+        return pass_on
+    store = context.store(node.store)
+    entry_of, put = store.entry, store.put
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return context.drop()
+        entry = entry_of(key)
+        latest = put(key, value, timestamp)
+        if latest is None:
+            return context.drop()
+        old = None if entry is None else entry[0]
+        return forward(key, Change(value, old, latest), timestamp, headers)
+
+    return process
+
+
+def _derived(
+    node: Table, context: TaskContext, views: Views, forward: Forward, failed: Failed
+) -> Forward:
+    row = row_function(node)
+    store = None if node.store is None else context.store(node.store)
+    quiet = node.operation != "pass" and not views.is_versioned(node.parents[0])
+    sends_old = views.sends_old_values(node.parents[0])
+
+    def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        try:
+            new = row(key, change.new)
+            old = row(key, change.old) if store is None else store.get(key)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, change.new, timestamp, headers)
+        if quiet and new is None and old is None and (sends_old or store is not None):
+            return None
+        latest = change.latest if store is None else store.put(key, new, timestamp)
+        if latest is None:
+            return context.drop()
+        return forward(key, Change(new, old, latest), timestamp, headers)
+
+    return process
+
+
+def table_grouping(
+    node: TableGrouping, context: TaskContext, views: Views, forward: Forward, failed: Failed
+) -> Forward:
+    """Send an update on under the keys of its new and of its old row."""
+    selector = node.selector
+    versioned = views.is_versioned(node.parents[0])
+
+    def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        if key is None or (versioned and not change.latest):
+            return context.drop()
+        try:
+            new_key, new = (None, None) if change.new is None else selector(key, change.new)
+            old_key, old = (None, None) if change.old is None else selector(key, change.old)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, change.new, timestamp, headers)
+        has_new = new_key is not None and new is not None
+        has_old = old_key is not None and old is not None
+        if has_new and has_old and new_key == old_key:
+            return forward(new_key, Change(new, old, change.latest), timestamp, headers)
+        if has_old:
+            forward(old_key, Change(None, old, change.latest), timestamp, headers)
+        if has_new:
+            forward(new_key, Change(new, None, change.latest), timestamp, headers)
+        return None
+
+    return process
+
+
+def table_aggregate(
+    node: TableAggregate, context: TaskContext, forward: Forward, failed: Failed
+) -> Forward:
+    """Subtract the old row, then add the new one."""
+    store = context.store(node.store)
+    initial = node.initializer or (lambda: None)
+    add, subtract = node.adder, node.subtractor
+
+    def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return context.drop()
+        entry = store.entry(key)
+        old = None if entry is None else entry[0]
+        time = timestamp
+        try:
+            new = old
+            if change.old is not None and old is not None:
+                new = subtract(key, change.old, old)
+                time = max(timestamp, entry[1])
+            if change.new is not None:
+                new = add(key, change.new, initial() if new is None else new)
+                if entry is not None:
+                    time = max(timestamp, entry[1])
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, change.new, timestamp, headers)
+        latest = store.put(key, new, time)
+        if latest is None:
+            return context.drop()
+        return forward(key, Change(new, old, latest), time, headers)
+
+    return process

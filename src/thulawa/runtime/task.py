@@ -1,0 +1,256 @@
+"""The task: one partition group of a sub-topology, record by record.
+
+Of the partitions' heads the one with the lowest timestamp goes first, ties by topic, then
+partition. Stream time is the highest timestamp taken; it never goes back. Whoever hosts the
+task feeds it, runs it, moves its clock, and commits it; nothing here reads a clock or waits.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from thulawa.core.errors import ConfigurationError, StreamError
+from thulawa.core.records import Headers
+from thulawa.runtime.asyncs import RunAsync
+from thulawa.runtime.context import Collector, TaskContext
+from thulawa.runtime.graph import Graph
+from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.punctuation import Punctuations
+from thulawa.runtime.queues import RawRecord, RecordQueue
+from thulawa.state.backing import Backing
+from thulawa.state.specs import Store
+from thulawa.topology.nodes import Node, Source
+from thulawa.topology.subtopologies import SubTopology
+from thulawa.topology.topology import Topology
+
+__all__ = ["Task"]
+
+
+class Task:
+    """Run one partition group of a sub-topology.
+
+    ``number`` tells the tasks of a sub-topology apart; ``partitions`` are those it reads, by
+    topic, and unless told otherwise those of its number. ``collector`` takes the outputs;
+    ``backing`` gives the backing of a store by name (in memory unless told otherwise);
+    ``global_stores`` are those every task shares. ``run_async`` runs a coroutine to its end; a
+    task without async nodes needs none. With a ``snapshot`` of a task before it, and the backings
+    of that one's stores, it goes on where that one was.
+    """
+
+    def __init__(  # noqa: PLR0913 the host's part is optional and named
+        self,
+        group: SubTopology,
+        topology: Topology,
+        collector: Collector,
+        *,
+        number: int = 0,
+        partitions: Mapping[str, tuple[int, ...]] | None = None,
+        options: TaskOptions | None = None,
+        backing: Callable[[str], Backing] | None = None,
+        global_stores: Mapping[str, Store] | None = None,
+        wall_clock_time: int = 0,
+        run_async: RunAsync | None = None,
+        snapshot: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.id = f"{group.id}_{number}"
+        self._options = options or TaskOptions()
+        self.context = TaskContext(
+            self.id,
+            collector,
+            dict(topology.stores),
+            backing or (lambda _: {}),
+            dict(global_stores or {}),
+        )
+        self.context.wall_clock_time = wall_clock_time
+        self.context.handle = self._processing_failed
+        self._punctuations = Punctuations()
+        self._graph = Graph(group, topology.nodes, self.context, self._punctuations)
+        self._commits_each = bool(self.context.flushes) and self._options.commit == "record"
+        self._run_async = run_async
+        if self._graph.stages and run_async is None:
+            raise ConfigurationError("a task with async nodes needs run_async")
+        self._queues = {
+            (topic, partition): self._queue(topic, partition, source)
+            for source in group.sources
+            for topic in source.topics
+            for partition in (partitions or {}).get(topic, () if partitions else (number,))
+        }
+        self._taken_from: RecordQueue | None = None
+        if snapshot is not None:
+            self._resume(snapshot)
+
+    def add(self, topic: str, partition: int, records: Iterable[RawRecord]) -> None:
+        """Take in records of one partition, in offset order."""
+        self._queues[topic, partition].extend(records)
+
+    def run(self) -> None:
+        """Process all records there are."""
+        busy = [queue for queue in self._queues.values() if len(queue)]
+        if self._commits_each:
+            while self._run_one():
+                self.commit()
+        elif len(busy) == 1:
+            self._run_alone(busy[0])
+        else:
+            while self._run_one():
+                pass
+        if self._graph.stages:
+            self.settle()
+        self.commit()
+
+    def _run_one(self) -> bool:
+        """Process the next record and what it brings about; tell whether there was one."""
+        queue = self._next_queue()
+        if queue is None:
+            return False
+        record = queue.pop()
+        assert record is not None
+        self._process(queue, record)
+        return True
+
+    def settle(self) -> None:
+        """Finish what async nodes have taken in."""
+        if self._run_async is not None and self._graph.stages:
+            self._run_async(self._settle())
+
+    async def _settle(self) -> None:
+        # From the top: what one stage gives may be what a later one takes.
+        while any([await stage.settle() for stage in self._graph.stages]):
+            pass
+
+    def advance_wall_clock(self, now: int) -> None:
+        """Move the clock, and fire what is due by it."""
+        self.context.wall_clock_time = now
+        if now >= self._punctuations.next_wall_clock_time:
+            self.context.topic = None
+            self._punctuations.fire("wall_clock_time", now)
+            self.settle()
+            self.commit()
+
+    def commit(self) -> None:
+        """Send on what caches hold back."""
+        self.context.commit_requested = False
+        for flush in self.context.flushes:
+            flush()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Give what the task knows besides its stores, as plain data to be kept with them."""
+        return {
+            "stream_time": self.context.stream_time,
+            "clocks": {
+                name: (clock.time, clock.emitted) for name, clock in self.context.clocks.items()
+            },
+            "partition_times": {
+                f"{topic}/{partition}": queue.partition_time
+                for (topic, partition), queue in self._queues.items()
+            },
+            "punctuations": self._punctuations.due(),
+        }
+
+    def _resume(self, snapshot: Mapping[str, Any]) -> None:
+        self.context.stream_time = snapshot["stream_time"]
+        for name, (time, emitted) in snapshot["clocks"].items():
+            clock = self.context.clock(name)
+            clock.time, clock.emitted = time, emitted
+        for (topic, partition), queue in self._queues.items():
+            queue.partition_time = snapshot["partition_times"].get(
+                f"{topic}/{partition}", queue.partition_time
+            )
+        self._punctuations.resume(snapshot["punctuations"])
+
+    def close(self) -> None:
+        """Close the processors, and the resources of async nodes."""
+        if self._run_async is not None:
+            for stage in self._graph.stages:
+                self._run_async(stage.close())
+        self._graph.close()
+
+    def store(self, name: str) -> Any:
+        """Give one of the task's stores."""
+        return self.context.store(name)
+
+    def _queue(self, topic: str, partition: int, source: Source) -> RecordQueue:
+        return RecordQueue(
+            topic,
+            partition,
+            source,
+            self._graph.entry(source),
+            self.context,
+            self._options,
+            self._deserialization_failed,
+        )
+
+    def _next_queue(self) -> RecordQueue | None:
+        best: tuple[int, str, int] | None = None
+        chosen = None
+        for queue in self._queues.values():
+            time = queue.head_time()
+            if time is not None:
+                place = (time, queue.topic, queue.partition)
+                if best is None or place < best:
+                    best, chosen = place, queue
+        return chosen
+
+    def _run_alone(self, queue: RecordQueue) -> None:
+        """Process the records of the only partition that has any: no choice, less work."""
+        context, punctuations = self.context, self._punctuations
+        forward, pop = queue.forward, queue.pop
+        context.topic, context.partition = queue.topic, queue.partition
+        self._taken_from = queue
+        while (record := pop()) is not None:
+            context.offset, timestamp, key, value, headers = record
+            if timestamp > context.stream_time:
+                context.stream_time = timestamp
+            forward(key, value, timestamp, headers)
+            if context.stream_time >= punctuations.next_stream_time:
+                self._punctuate()
+                context.topic = queue.topic
+
+    def _process(self, queue: RecordQueue, record: RawRecord) -> None:
+        context = self.context
+        self._taken_from = queue
+        context.topic, context.partition = queue.topic, queue.partition
+        context.offset, timestamp, key, value, headers = record
+        if timestamp > context.stream_time:
+            context.stream_time = timestamp
+        queue.forward(key, value, timestamp, headers)
+        if context.stream_time >= self._punctuations.next_stream_time:
+            self._punctuate()
+
+    def _punctuate(self) -> None:
+        self.context.topic = None
+        self._punctuations.fire("stream_time", self.context.stream_time)
+
+    # --- errors
+
+    def _deserialization_failed(self, error: StreamError, record: ErrorRecord) -> None:
+        self._answer(self._options.handlers.deserialization, error, record)
+
+    def _processing_failed(
+        self, error: StreamError, node: Node, key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> None:
+        context = self.context
+        if context.topic is not None and self._taken_from and self._taken_from.raw:
+            _, timestamp, key, value, headers = self._taken_from.raw
+        record = ErrorRecord(
+            node.name,
+            context.topic,
+            context.partition,
+            context.offset,
+            key,
+            value,
+            timestamp,
+            headers,
+        )
+        self._answer(self._options.handlers.processing, error, record)
+
+    def _answer(self, handler: Handler, error: StreamError, record: ErrorRecord) -> None:
+        answer = handler(error, record)
+        letters = answer.dead_letters if isinstance(answer, Fail | Resume) else ()
+        for letter in letters:
+            self.context.collector.send(
+                None, letter.topic, letter.key, letter.value, letter.timestamp, letter.headers
+            )
+        if not isinstance(answer, Resume):
+            raise error
+        self.context.drop()

@@ -1,0 +1,164 @@
+"""What a table holds at this moment, whether or not it has a store of its own.
+
+A table without a store is computed from the tables it was made of.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from thulawa.runtime.context import TaskContext
+from thulawa.state.versioned import VersionedStore
+from thulawa.topology.nodes import (
+    Aggregate,
+    GlobalTable,
+    Node,
+    Suppress,
+    Table,
+    TableAggregate,
+    TableJoin,
+)
+from thulawa.topology.windows import SessionWindows
+
+__all__ = ["View", "Views", "row_function"]
+
+# key -> (value, timestamp), or None
+View: TypeAlias = Callable[[Any], tuple[Any, int] | None]
+
+
+class Views:
+    """Finds the view of a table node by name."""
+
+    def __init__(self, nodes: Mapping[str, Node], context: TaskContext) -> None:
+        self._nodes = nodes
+        self._context = context
+
+    def latest(self, name: str) -> View:
+        """Give the view of what a table holds now."""
+        node = self._nodes[name]
+        match node:
+            case GlobalTable(stores=(store,)) | TableAggregate(store=store):
+                return self._entries(store)
+            case Table(store=str(store)):
+                return self._entries(store)
+            case Aggregate():
+                return self._aggregate(node)
+            case Suppress():
+                return self._suppressed(node)
+            case Table():
+                return self._joined(node) if self._is_join(node) else self._derived(node)
+            case _:
+                raise AssertionError(f"{name} is no table")
+
+    def as_of(self, name: str) -> Callable[[Any, int], tuple[Any, int] | None] | None:
+        """Give the view of what a versioned table held at a time; None if it is not versioned."""
+        node = self._nodes[name]
+        if not isinstance(node, Table):
+            return None
+        if node.store is not None:
+            store = self._context.store(node.store)
+            return store.as_of if isinstance(store, VersionedStore) else None
+        if node.operation == "source" or len(node.parents) != 1:
+            return None
+        parent = self.as_of(node.parents[0])
+        if parent is None:
+            return None
+        row = _row(node)
+        return lambda key, timestamp: row(key, parent(key, timestamp))
+
+    def is_versioned(self, name: str) -> bool:
+        """Tell whether a table's updates may be out of order and say so."""
+        node = self._nodes[name]
+        if not isinstance(node, Table):
+            return False
+        if node.store is not None or node.operation in ("source", "pass"):
+            return node.versioned
+        return self.is_versioned(node.parents[0])
+
+    def sends_old_values(self, name: str) -> bool:
+        """Tell whether a table's updates carry the value before; only unkept sources do not."""
+        node = self._nodes[name]
+        if isinstance(node, Table) and node.store is None and node.operation != "pass":
+            return node.operation != "source" and self.sends_old_values(node.parents[0])
+        return True
+
+    def _entries(self, store: str) -> View:
+        view: View = self._context.store(store).entry
+        return view
+
+    def _aggregate(self, node: Aggregate) -> View:
+        store = self._context.store(node.store)
+        if node.window is None:
+            view: View = store.entry
+            return view
+        if isinstance(node.window, SessionWindows):
+
+            def session(windowed: Any) -> tuple[Any, int] | None:
+                value = store.fetch(windowed.key, windowed.window)
+                return None if value is None else (value, windowed.window.end)
+
+            return session
+        return lambda windowed: store.fetch(windowed.key, windowed.window.start)
+
+    def _suppressed(self, node: Suppress) -> View:
+        buffer = self._context.store(node.store)
+        parent = self.latest(node.table)
+
+        def view(key: Any) -> tuple[Any, int] | None:
+            held = buffer.get(key)
+            if held is None:
+                return parent(key)
+            prior = held[1]
+            return None if prior is None else (prior, -1)
+
+        return view
+
+    def _is_join(self, node: Table) -> bool:
+        return isinstance(self._nodes[node.parents[0]], TableJoin)
+
+    def _joined(self, node: Table) -> View:
+        side = self._nodes[node.parents[0]]
+        assert isinstance(side, TableJoin)
+        left, right = self.latest(side.table), self.latest(side.other)
+        joiner, kind = side.joiner, side.kind
+
+        def view(key: Any) -> tuple[Any, int] | None:
+            a, b = left(key), right(key)
+            if (a is None and kind != "outer") or (b is None and kind == "inner"):
+                return None
+            if a is None and b is None:
+                return None
+            value = joiner(a and a[0], b and b[0])
+            return None if value is None else (value, max(a[1] if a else -1, b[1] if b else -1))
+
+        return view
+
+    def _derived(self, node: Table) -> View:
+        parent = self.latest(node.parents[0])
+        row = _row(node)
+        return lambda key: row(key, parent(key))
+
+
+def row_function(node: Table) -> Callable[[Any, Any], Any]:
+    """Give what a table node makes of one row; None: there is no such row."""
+    function = node.function
+    if function is None:
+        return lambda _, value: value
+    if node.operation == "filter":
+        return lambda key, value: value if value is not None and function(key, value) else None
+    if node.operation == "filter_not":
+        return lambda key, value: None if value is None or function(key, value) else value
+    if node.with_key:
+        return lambda key, value: None if value is None else function(key, value)
+    return lambda _, value: None if value is None else function(value)
+
+
+def _row(node: Table) -> Callable[[Any, tuple[Any, int] | None], tuple[Any, int] | None]:
+    function = row_function(node)
+
+    def row(key: Any, entry: tuple[Any, int] | None) -> tuple[Any, int] | None:
+        if entry is None:
+            return None
+        value = function(key, entry[0])
+        return None if value is None else (value, entry[1])
+
+    return row

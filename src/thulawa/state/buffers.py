@@ -1,0 +1,73 @@
+"""The time-ordered buffer: at most one entry per key, oldest first.
+
+Suppression and unmatched join records wait here. An entry keeps the place in time at which
+its key was first put until it is taken out; a later put changes what waits, not when.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from thulawa.state.backing import Backing, sort_key
+
+__all__ = ["TimeOrderedBuffer"]
+
+
+class TimeOrderedBuffer:
+    """Hold entries by time, then key.
+
+    >>> buffer = TimeOrderedBuffer("late", {})
+    >>> buffer.put(5, "b", "x")
+    >>> buffer.put(3, "a", "y")
+    >>> buffer.put(9, "b", "z")
+    >>> [buffer.pop_first(), buffer.pop_first(), buffer.earliest()]
+    [('a', 'y'), ('b', 'z'), None]
+    """
+
+    __slots__ = ("_backing", "_order", "name")
+
+    def __init__(self, name: str, backing: Backing) -> None:
+        self.name = name
+        self._backing = backing
+        places = ((time, sort_key(key), key) for key, (time, _) in backing.items())
+        self._order: list[tuple[int, Any, Any]] = sorted(places, key=_place)
+
+    def put(self, time: int, key: Hashable, value: Any) -> None:
+        """Hold a value; a key that is held already keeps its place."""
+        held = self._backing.get(key)
+        if held is None:
+            self._backing[key] = (time, value)
+            insort(self._order, (time, sort_key(key), key), key=_place)
+        else:
+            self._backing[key] = (held[0], value)
+
+    def get(self, key: Hashable) -> Any:
+        """Give what is held for a key, or None."""
+        held = self._backing.get(key)
+        return None if held is None else held[1]
+
+    def earliest(self) -> int | None:
+        """Give the time of the first entry."""
+        return self._order[0][0] if self._order else None
+
+    def pop_first(self) -> tuple[Any, Any]:
+        """Take out the first entry: key and value."""
+        _, _, key = self._order.pop(0)
+        return key, self._backing.pop(key, None)[1]
+
+    def remove(self, key: Hashable) -> None:
+        """Take out the entry of a key, if there is one."""
+        held = self._backing.pop(key, None)
+        if held is not None:
+            del self._order[bisect_left(self._order, (held[0], sort_key(key)), key=_place)]
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Go through times and keys, first to last."""
+        return iter([(time, key) for time, _, key in self._order])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+
+def _place(entry: tuple[int, Any, Any]) -> tuple[int, Any]:
+    return entry[0], entry[1]

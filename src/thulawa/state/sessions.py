@@ -1,0 +1,94 @@
+"""The session store: values by key and stretch of activity, for as long as retained.
+
+Sessions of one key never overlap, so the end of a session names it. Expiry is by that end,
+against the latest end that was put here.
+"""
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from thulawa.core.records import Window, Windowed
+from thulawa.state.backing import Backing
+from thulawa.state.timeline import Timeline
+
+__all__ = ["SessionStore"]
+
+_NEVER = -(2**63)
+_FOREVER = 2**63
+
+
+class SessionStore:
+    """Keep one value per key and session [start, end].
+
+    >>> store = SessionStore("visits", {}, retention=100)
+    >>> store.put("a", Window(5, 9), 2)
+    >>> store.overlapping("a", 8, 20), store.fetch("a", Window(5, 9))
+    ([(Window(start=5, end=9), 2)], 2)
+    """
+
+    __slots__ = ("_backing", "_line", "_newest", "name", "retention")
+
+    def __init__(self, name: str, backing: Backing, *, retention: int) -> None:
+        self.name = name
+        self.retention = retention
+        self._backing = backing
+        self._line = Timeline()
+        self._newest = _NEVER
+        for key, end in list(backing.keys()):
+            self._line.add(key, end)
+            self._newest = max(self._newest, end)
+
+    def put(self, key: Hashable, session: Window, value: Any) -> None:
+        """Set the value of a session; None removes it, and an expired session is not kept."""
+        start, end = session
+        if end > self._newest:
+            self._newest = end
+            self.expire(end - self.retention)
+        if value is None:
+            self.remove(key, session)
+        elif end > self._newest - self.retention:
+            self._backing[key, end] = (start, value)
+            self._line.add(key, end)
+
+    def remove(self, key: Hashable, session: Window) -> None:
+        """Forget a session, if it is there."""
+        self._backing.pop((key, session.end), None)
+        self._line.remove(key, session.end)
+
+    def fetch(self, key: Hashable, session: Window) -> Any:
+        """Give the value of exactly this session, or None."""
+        entry = self._backing.get((key, session.end))
+        return entry[1] if entry is not None and entry[0] == session.start else None
+
+    def overlapping(
+        self, key: Hashable, earliest_end: int, latest_start: int
+    ) -> list[tuple[Window, Any]]:
+        """Give the sessions of a key that end and start within these bounds, by end."""
+        found = []
+        for end in self._line.times(key, earliest_end, _FOREVER):
+            start, value = self._backing.get((key, end))
+            if start <= latest_start:
+                found.append((Window(start, end), value))
+        return found
+
+    def ending(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], Any]]:
+        """Go through all sessions that end from ``first`` to ``last``, by end, then key."""
+        for end, key in list(self._line.between(first, last)):
+            start, value = self._backing.get((key, end))
+            yield Windowed(key, Window(start, end)), value
+
+    def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
+        """Go through all sessions and their values."""
+        return self.ending(_NEVER, _FOREVER)
+
+    def expire(self, horizon: int) -> None:
+        """Remove the sessions that ended at or before a time."""
+        earliest = self._line.earliest()
+        if earliest is None or earliest > horizon:
+            return
+        for end, key in list(self._line.between(_NEVER, horizon)):
+            self._backing.pop((key, end), None)
+            self._line.remove(key, end)
+
+    def __len__(self) -> int:
+        return len(self._backing)

@@ -1,0 +1,50 @@
+"""What a store is to be: its name and kind, decided when the topology is built."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from thulawa.core.serdes import Serde
+from thulawa.state.backing import Backing
+from thulawa.state.buffers import TimeOrderedBuffer
+from thulawa.state.keyvalue import KeyValueStore
+from thulawa.state.sessions import SessionStore
+from thulawa.state.versioned import VersionedStore
+from thulawa.state.windows import JoinStore, WindowStore
+
+__all__ = ["Store", "StoreKind", "StoreSpec"]
+
+StoreKind: TypeAlias = Literal["key-value", "window", "session", "versioned", "join", "buffer"]
+Store: TypeAlias = (
+    KeyValueStore | WindowStore | SessionStore | VersionedStore | JoinStore | TimeOrderedBuffer
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec:
+    """A store that tasks open, one instance each.
+
+    ``retention`` bounds window, session and join stores, and is the history of versioned ones.
+    """
+
+    name: str
+    kind: StoreKind = "key-value"
+    size: int = 0
+    retention: int = 0
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+
+    def open(self, backing: Backing) -> Store:
+        """Open the store over its backing."""
+        match self.kind:
+            case "key-value":
+                return KeyValueStore(self.name, backing)
+            case "window":
+                return WindowStore(self.name, backing, size=self.size, retention=self.retention)
+            case "session":
+                return SessionStore(self.name, backing, retention=self.retention)
+            case "versioned":
+                return VersionedStore(self.name, backing, history=self.retention)
+            case "join":
+                return JoinStore(self.name, backing, retention=self.retention)
+            case "buffer":
+                return TimeOrderedBuffer(self.name, backing)

@@ -1,0 +1,95 @@
+"""The versioned store: what the value of a key was, as of a time.
+
+Versions older than the newest time put here minus ``history`` are kept only as far as they
+are needed to answer for times within the history.
+"""
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator
+from operator import itemgetter
+from typing import Any
+
+from thulawa.state.backing import Backing, sort_key
+
+__all__ = ["VersionedStore"]
+
+_TIME = itemgetter(0)
+
+
+class VersionedStore:
+    """Keep the versions of each key by timestamp; None is a version too: there was no value.
+
+    >>> store = VersionedStore("prices", {}, history=100)
+    >>> store.put("a", "cheap", 10), store.put("a", "dear", 20), store.put("a", "fair", 15)
+    (True, True, False)
+    >>> store.entry("a"), store.as_of("a", 17), store.as_of("a", 5)
+    (('dear', 20), ('fair', 15), None)
+    """
+
+    __slots__ = ("_backing", "_newest", "history", "name")
+
+    def __init__(self, name: str, backing: Backing, *, history: int) -> None:
+        self.name = name
+        self.history = history
+        self._backing = backing
+        times = (versions[-1][0] for _, versions in backing.items())
+        self._newest = max(times, default=-(2**63))
+
+    def entry(self, key: Hashable) -> tuple[Any, int] | None:
+        """Give the latest (value, timestamp), or None."""
+        versions = self._backing.get(key)
+        return None if versions is None else _found(versions[-1])
+
+    def get(self, key: Hashable) -> Any:
+        """Give the latest value, or None."""
+        entry = self.entry(key)
+        return None if entry is None else entry[0]
+
+    def as_of(self, key: Hashable, timestamp: int) -> tuple[Any, int] | None:
+        """Give the (value, timestamp) that held at a time, or None.
+
+        Before the history only a version that is still the latest is known.
+        """
+        versions = self._backing.get(key)
+        if versions is None:
+            return None
+        if timestamp < self._newest - self.history:
+            return _found(versions[-1]) if versions[-1][0] <= timestamp else None
+        place = bisect_right(versions, timestamp, key=_TIME)
+        return _found(versions[place - 1]) if place else None
+
+    def put(self, key: Hashable, value: Any, timestamp: int) -> bool | None:
+        """Add a version; tell whether it is the latest, or None when it came too late."""
+        if timestamp < self._newest - self.history:
+            return None
+        self._newest = max(self._newest, timestamp)
+        versions = self._backing.get(key) or ()
+        place = bisect_right(versions, timestamp, key=_TIME)
+        same = place > 0 and versions[place - 1][0] == timestamp
+        before = versions[: place - same]
+        self._backing[key] = self._pruned((*before, (timestamp, value), *versions[place:]))
+        return place == len(versions)
+
+    def delete(self, key: Hashable, timestamp: int) -> bool | None:
+        """Add the version 'no value'."""
+        return self.put(key, None, timestamp)
+
+    def all(self) -> Iterator[tuple[Any, Any]]:
+        """Go through all keys that have a value now, in key order."""
+        for key in sorted(self._backing.keys(), key=sort_key):
+            value = self.get(key)
+            if value is not None:
+                yield key, value
+
+    def _pruned(self, versions: tuple[tuple[int, Any], ...]) -> tuple[tuple[int, Any], ...]:
+        """Drop what held only before the history."""
+        first = bisect_right(versions, self._newest - self.history, key=_TIME) - 1
+        return versions[max(first, 0) :]
+
+    def __len__(self) -> int:
+        return len(self._backing)
+
+
+def _found(version: tuple[int, Any]) -> tuple[Any, int] | None:
+    timestamp, value = version
+    return None if value is None else (value, timestamp)

@@ -1,0 +1,136 @@
+"""Window stores: values by key and start of window, for as long as they are retained.
+
+What is older than the newest start minus the retention is expired: it is not found, cannot
+be put, and is removed. The newest start moves with what is put here, not with the task's
+stream time.
+"""
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from thulawa.core.records import Window, Windowed
+from thulawa.state.backing import Backing
+from thulawa.state.timeline import Timeline
+
+__all__ = ["JoinStore", "WindowStore"]
+
+_NEVER = -(2**63)
+
+
+class _Retained:
+    """The part that window stores have in common: entries by (key, time), and expiry."""
+
+    __slots__ = ("_backing", "_line", "_newest", "name", "retention")
+
+    def __init__(self, name: str, backing: Backing, *, retention: int) -> None:
+        self.name = name
+        self.retention = retention
+        self._backing = backing
+        self._line = Timeline()
+        self._newest = _NEVER
+        for key, time in list(backing.keys()):
+            self._line.add(key, time)
+            self._newest = max(self._newest, time)
+
+    def _admit(self, time: int) -> bool:
+        """Move the newest time, remove what this expires, and tell whether ``time`` is alive."""
+        if time > self._newest:
+            self._newest = time
+            earliest = self._line.earliest()
+            if earliest is not None and earliest <= time - self.retention:
+                self.expire(time - self.retention)
+        return time > self._newest - self.retention
+
+    def expire(self, horizon: int) -> None:
+        """Remove what is at or before a time."""
+        for time, key in list(self._line.between(_NEVER, horizon)):
+            self._backing.pop((key, time), None)
+            self._line.remove(key, time)
+
+    def __len__(self) -> int:
+        return len(self._backing)
+
+
+class WindowStore(_Retained):
+    """Keep one value and its timestamp per key and window start.
+
+    >>> store = WindowStore("per-minute", {}, size=60, retention=120)
+    >>> store.put("a", 1, start=0, timestamp=7)
+    >>> store.put("a", 2, start=60, timestamp=61)
+    >>> store.fetch("a", 0), [window.start for window, _ in store.range("a", 0, 100)]
+    ((1, 7), [0, 60])
+    >>> store.put("a", 3, start=120, timestamp=120)
+    >>> print(store.fetch("a", 0))
+    None
+    """
+
+    __slots__ = ("_size",)
+
+    def __init__(self, name: str, backing: Backing, *, size: int, retention: int) -> None:
+        super().__init__(name, backing, retention=retention)
+        self._size = size
+
+    def fetch(self, key: Hashable, start: int) -> Any:
+        """Give (value, timestamp) of a window, or None."""
+        return self._backing.get((key, start))
+
+    def put(self, key: Hashable, value: Any, start: int, timestamp: int = 0) -> None:
+        """Set the value of a window; None removes it, and an expired window is not kept."""
+        if not self._admit(start):
+            return
+        if value is None:
+            self._backing.pop((key, start), None)
+            self._line.remove(key, start)
+        else:
+            place = (key, start)
+            if self._backing.get(place) is None:
+                self._line.add(key, start)
+            self._backing[place] = (value, timestamp)
+
+    def range(self, key: Hashable, first: int, last: int) -> list[tuple[Window, tuple[Any, int]]]:
+        """Give the windows of a key that start from ``first`` to ``last``, with their entries."""
+        get = self._backing.get
+        size = self._size
+        return [
+            (Window(start, start + size), get((key, start)))
+            for start in self._line.times(key, first, last)
+        ]
+
+    def starting(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], tuple[Any, int]]]:
+        """Go through all windows that start from ``first`` to ``last``, by start, then key."""
+        for start, key in list(self._line.between(first, last)):
+            entry = self._backing.get((key, start))
+            yield Windowed(key, Window(start, start + self._size)), entry
+
+    def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
+        """Go through all windows and their values."""
+        for windowed, entry in self.starting(_NEVER, 2**63):
+            yield windowed, entry[0]
+
+
+class JoinStore(_Retained):
+    """Keep every record of one side of a stream-stream join, several per key and time.
+
+    >>> store = JoinStore("left", {}, retention=10)
+    >>> store.put("a", "x", 5)
+    >>> store.put("a", "y", 5)
+    >>> list(store.fetch("a", 0, 9))
+    [(5, 'x'), (5, 'y')]
+    """
+
+    __slots__ = ()
+
+    def put(self, key: Hashable, value: Any, timestamp: int) -> None:
+        """Add a record, unless it is expired already."""
+        if self._admit(timestamp):
+            entry = (key, timestamp)
+            held = self._backing.get(entry)
+            if held is None:
+                self._line.add(key, timestamp)
+            self._backing[entry] = (value,) if held is None else (*held, value)
+
+    def fetch(self, key: Hashable, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        """Go through the records of a key by time, then arrival."""
+        for time in self._line.times(key, first, last):
+            for value in self._backing.get((key, time)):
+                yield time, value

@@ -1,0 +1,23 @@
+"""The pytest plugin: a fixture that makes test drivers and closes them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from thulawa.testing.driver import TopologyTestDriver
+from thulawa.topology.topology import Topology
+
+__all__ = ["topology_test_driver"]
+
+
+@pytest.fixture
+def topology_test_driver() -> Iterator[Callable[..., TopologyTestDriver]]:
+    """Make a `TopologyTestDriver`; it is closed at the end of the test."""
+    with ExitStack() as drivers:
+
+        def make(topology: Topology, **options: Any) -> TopologyTestDriver:
+            return drivers.enter_context(TopologyTestDriver(topology, **options))
+
+        yield make

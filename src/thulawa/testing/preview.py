@@ -1,0 +1,60 @@
+"""Try a few operators on a few records, in one line."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.dsl.builder import StreamsBuilder
+from thulawa.dsl.kstream import KStream
+from thulawa.dsl.ktable import KTable
+from thulawa.testing.driver import TopologyTestDriver
+
+__all__ = ["preview"]
+
+
+def preview(
+    program: Callable[..., Any],
+    *records: tuple[Any, ...],
+    wall_clock: int = 0,
+    timestamps: bool = False,
+) -> list[tuple[Any, ...]]:
+    """Run a function of streams over records; give keys and values that come out.
+
+    Each parameter of the function is a topic: a stream of that name, or, if its name ends in
+    ``table``, a table (``global_table``: a global one). A record is (key, value), or (key, value,
+    timestamp); with several topics its topic's name comes first. ``wall_clock`` moves the clock
+    that far at the end.
+
+    >>> preview(lambda words: words.map_values(str.upper), ("a", "x"), ("b", "y"))
+    [('a', 'X'), ('b', 'Y')]
+    >>> preview(
+    ...     lambda sales, price_table: sales.join(price_table, lambda n, price: n * price),
+    ...     ("price_table", "tea", 3),
+    ...     ("sales", "tea", 2),
+    ... )
+    [('tea', 6)]
+    """
+    builder = StreamsBuilder()
+    topics = list(inspect.signature(program).parameters)
+    result = program(*[_read(builder, topic) for topic in topics])
+    if isinstance(result, KTable):
+        result = result.to_stream()
+    if not isinstance(result, KStream):
+        raise ConfigurationError("the function must give a stream or a table")
+    result.to("preview-output")
+    with TopologyTestDriver(builder.build()) as driver:
+        for record in records:
+            topic, rest = (topics[0], record) if len(topics) == 1 else (record[0], record[1:])
+            driver.create_input_topic(topic).pipe_input(*rest)
+        driver.advance_wall_clock_time(wall_clock)
+        found = driver.create_output_topic("preview-output").read_records_to_list()
+    if timestamps:
+        return [(record.key, record.value, record.timestamp) for record in found]
+    return [(record.key, record.value) for record in found]
+
+
+def _read(builder: StreamsBuilder, topic: str) -> Any:
+    if topic.endswith("global_table"):
+        return builder.global_table(topic)
+    return builder.table(topic) if topic.endswith("table") else builder.stream(topic)

@@ -1,0 +1,149 @@
+"""The ends of a `TopologyTestDriver`: topics to write to and to read from."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.records import Headers, Record
+from thulawa.core.serdes import Serde
+
+__all__ = ["TestInputTopic", "TestOutputTopic"]
+
+
+class _Log(Protocol):
+    def write(self, topic: str, records: list[tuple[int, Any, Any, Headers]]) -> None:
+        """Take encoded records."""
+
+
+class TestInputTopic:
+    """Writes to a topic; each record is processed to the end before the call returns.
+
+    A record without a timestamp gets the topic's own time, which ``auto_advance`` moves on.
+    """
+
+    __test__ = False  # not a test, whatever its name
+
+    def __init__(
+        self,
+        log: _Log,
+        topic: str,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        start: int,
+        auto_advance: int,
+    ) -> None:
+        self._log = log
+        self._topic = topic
+        self._key_serde = key_serde
+        self._value_serde = value_serde
+        self._time = start
+        self._step = auto_advance
+
+    def pipe_input(
+        self,
+        key: Any,
+        value: Any,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        """Write one record."""
+        self._log.write(self._topic, [self._encoded(key, value, timestamp, headers)])
+
+    def pipe_record(self, record: Record[Any, Any]) -> None:
+        """Write one record with its own timestamp and headers."""
+        self.pipe_input(record.key, record.value, record.timestamp, record.headers)
+
+    def pipe_record_list(self, records: Iterable[Record[Any, Any]]) -> None:
+        """Write records with their own timestamps and headers."""
+        if self._key_serde is None and self._value_serde is None:
+            encoded = [(r.timestamp, r.key, r.value, r.headers) for r in records]
+        else:
+            encoded = [self._encoded(r.key, r.value, r.timestamp, r.headers) for r in records]
+        self._log.write(self._topic, encoded)
+
+    def pipe_key_value_list(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Write keys and values at the topic's own time."""
+        self._log.write(self._topic, [self._encoded(key, value, None, ()) for key, value in pairs])
+
+    def pipe_value_list(self, values: Iterable[Any]) -> None:
+        """Write values without keys at the topic's own time."""
+        self.pipe_key_value_list((None, value) for value in values)
+
+    def advance_time(self, duration: Duration) -> None:
+        """Move the topic's own time."""
+        self._time += milliseconds(duration)
+
+    def _encoded(
+        self, key: Any, value: Any, timestamp: int | None, headers: Headers
+    ) -> tuple[int, Any, Any, Headers]:
+        if timestamp is None:
+            timestamp = self._time
+            self._time += self._step
+        # Bytes are taken as they are, so that a test can write what no serde would.
+        if self._key_serde is not None and not isinstance(key, bytes):
+            key = self._key_serde.dumps(key)
+        if self._value_serde is not None and not isinstance(value, bytes):
+            value = self._value_serde.dumps(value)
+        return timestamp, key, value, headers
+
+
+class TestOutputTopic:
+    """Reads what was written to a topic and has not been read yet."""
+
+    __test__ = False  # not a test, whatever its name
+
+    def __init__(
+        self,
+        written: "deque[tuple[Any, Any, int, Headers, int]]",
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+    ) -> None:
+        self._written = written
+        self._key_serde = key_serde
+        self._value_serde = value_serde
+
+    def read_record(self) -> Record[Any, Any]:
+        """Take the next record; raise `LookupError` if there is none."""
+        if not self._written:
+            raise LookupError("nothing was written to this topic that has not been read")
+        key, value, timestamp, headers, _ = self._written.popleft()
+        if self._key_serde is not None:
+            key = self._key_serde.loads(key)
+        if self._value_serde is not None:
+            value = self._value_serde.loads(value)
+        return Record(key, value, timestamp, headers)
+
+    def read_key_value(self) -> tuple[Any, Any]:
+        """Take the next record's key and value."""
+        record = self.read_record()
+        return record.key, record.value
+
+    def read_value(self) -> Any:
+        """Take the next record's value."""
+        return self.read_record().value
+
+    def read_records_to_list(self) -> list[Record[Any, Any]]:
+        """Take all records."""
+        return [self.read_record() for _ in range(len(self._written))]
+
+    def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
+        """Take all keys and values."""
+        return [(record.key, record.value) for record in self.read_records_to_list()]
+
+    def read_key_values_to_map(self) -> dict[Any, Any]:
+        """Take all records; give the last value of each key."""
+        return dict(self.read_key_values_to_list())
+
+    def read_values_to_list(self) -> list[Any]:
+        """Take all values."""
+        return [record.value for record in self.read_records_to_list()]
+
+    def is_empty(self) -> bool:
+        """Tell whether all has been read."""
+        return not self._written
+
+    @property
+    def queue_size(self) -> int:
+        """How many records have not been read."""
+        return len(self._written)

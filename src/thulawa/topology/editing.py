@@ -1,0 +1,116 @@
+"""Change a topology between runs, and tell which state survives.
+
+A change gives another topology; the one there was stays as it is, so that the two can be
+compared. State is found by the names of stores: it survives where a store of the same name and
+kind is still there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from thulawa.core.errors import TopologyError
+from thulawa.state.specs import StoreSpec
+from thulawa.topology.nodes import AsyncCall, Node, Process, Sink, Stateless
+
+__all__ = ["StateChange", "compare_stores", "inserted_after", "removed", "replaced"]
+
+_REMOVABLE = (Stateless, Process, AsyncCall, Sink)
+Nodes = dict[str, Node]
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """What a change of topology does to stores, by name."""
+
+    kept: tuple[str, ...]
+    lost: tuple[str, ...]
+    added: tuple[str, ...]
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether all state survives."""
+        return not self.lost
+
+
+def compare_stores(old: Mapping[str, StoreSpec], new: Mapping[str, StoreSpec]) -> StateChange:
+    """Tell what happens to the stores of ``old`` when ``new`` runs in its place."""
+    kept = tuple(name for name, spec in old.items() if name in new and _fits(spec, new[name]))
+    return StateChange(
+        kept=kept,
+        lost=tuple(name for name in old if name not in kept),
+        added=tuple(name for name in new if name not in kept),
+    )
+
+
+def _fits(old: StoreSpec, new: StoreSpec) -> bool:
+    return (old.kind, old.size) == (new.kind, new.size)
+
+
+def replaced(nodes: Mapping[str, Node], name: str, changes: Mapping[str, Any]) -> Nodes:
+    """Give the nodes with some fields of one changed; names and edges stay."""
+    node = _found(nodes, name)
+    for fixed in ("name", "parents", "stores"):
+        if fixed in changes:
+            raise TopologyError(
+                f"{fixed} of {name!r} cannot be replaced: remove it and insert another node"
+            )
+    known = node.__dataclass_fields__
+    if unknown := sorted(set(changes) - set(known)):
+        raise TopologyError(f"{name!r} is a {type(node).__name__}, which has no {unknown[0]!r}")
+    return {**nodes, name: replace(node, **changes)}
+
+
+def removed(nodes: Mapping[str, Node], name: str) -> Nodes:
+    """Give the nodes without one; what followed it now follows what came before it."""
+    node = _found(nodes, name)
+    if not isinstance(node, _REMOVABLE) or _is_referred_to(nodes, name):
+        raise TopologyError(
+            f"{name!r} is part of a {type(node).__name__}, which is more than one node; "
+            "build the program without it"
+        )
+    return {
+        other.name: _reparented(other, name, node.parents)
+        for other in nodes.values()
+        if other.name != name
+    }
+
+
+def inserted_after(nodes: Mapping[str, Node], parent: str, node: Node) -> Nodes:
+    """Give the nodes with one more; what followed ``parent`` now follows it."""
+    _found(nodes, parent)
+    if node.name in nodes:
+        raise TopologyError(f"there is a node {node.name!r} already")
+    if not isinstance(node, Stateless | Process | AsyncCall):
+        raise TopologyError(f"a {type(node).__name__} cannot be inserted; build the program anew")
+    result: Nodes = {}
+    for other in nodes.values():
+        result[other.name] = _reparented(other, parent, (node.name,))
+        if other.name == parent:
+            result[node.name] = replace(node, parents=(parent,))
+    return result
+
+
+def _found(nodes: Mapping[str, Node], name: str) -> Node:
+    node = nodes.get(name)
+    if node is None:
+        raise TopologyError(f"there is no node {name!r}; there are {list(nodes)}")
+    return node
+
+
+def _reparented(node: Node, old: str, new: tuple[str, ...]) -> Node:
+    if old not in node.parents:
+        return node
+    parents = [parent for name in node.parents for parent in (new if name == old else (name,))]
+    return replace(node, parents=tuple(dict.fromkeys(parents)))
+
+
+def _is_referred_to(nodes: Mapping[str, Node], name: str) -> bool:
+    """Tell whether another node knows this one by name, other than as a parent."""
+    for node in nodes.values():
+        for field in ("table", "other", "pair", "default"):
+            if getattr(node, field, None) == name:
+                return True
+        if name in getattr(node, "children", ()):
+            return True
+    return False

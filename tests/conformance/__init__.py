@@ -1,0 +1,1 @@
+"""Conformance with Kafka Streams: recorded inputs and outputs, run on our own runtime."""

@@ -1,0 +1,36 @@
+"""Run conformance cases: ``python -m tests.conformance FILE...``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.conformance.runner import Verdict, load, run
+
+
+def main(arguments: list[str]) -> int:
+    """Run all cases of the files; give the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--on", choices=["driver"], default="driver")
+    parser.add_argument("--only", default="", help="run the cases whose id contains this")
+    parser.add_argument("--restart", action="store_true", help="new tasks after every input")
+    options = parser.parse_args(arguments)
+    cases = [case for file in options.files for case in load(file) if options.only in case["id"]]
+    verdicts = [run(case, restart=options.restart) for case in cases]
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    for verdict in failed:
+        _show(verdict)
+    sys.stdout.write(f"{len(verdicts) - len(failed)} passed, {len(failed)} failed\n")
+    return 1 if failed else 0
+
+
+def _show(verdict: Verdict) -> None:
+    sys.stdout.write(f"--- {verdict.case}\n")
+    if verdict.error:
+        sys.stdout.write(f"{verdict.error}\n")
+    for mark, expected, actual in verdict.rows:
+        sys.stdout.write(f"{mark} {expected:<70} {actual}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""Async nodes: through the engine, in virtual time, each key in order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from thulawa.core.errors import ConfigurationError, ProcessingError, Terminal
+from thulawa.dsl import Record, StoreSpec, StreamsBuilder
+from thulawa.engine import Batch, Retry
+from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+from thulawa.runtime.options import TaskOptions
+from thulawa.testing import TopologyTestDriver, seeds
+from thulawa.topology.processor import AsyncProcessor
+
+PAIRS = [(f"k{i % 7}", i) for i in range(70)]
+
+
+def run(builder: StreamsBuilder, pairs: list[tuple[Any, Any]], **options: Any) -> list[Any]:
+    with TopologyTestDriver(builder.build(), **options) as driver:
+        driver.create_input_topic("in").pipe_key_value_list(pairs)
+        return driver.create_output_topic("out").read_key_values_to_list()
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_every_key_keeps_its_order_while_many_are_under_way(seed: int) -> None:
+    under_way = peak = 0
+
+    async def slow(value: int) -> int:
+        nonlocal under_way, peak
+        under_way += 1
+        peak = max(peak, under_way)
+        await asyncio.sleep((value * 7919 % 13) / 10)
+        under_way -= 1
+        return value
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(slow, in_flight=5).to("out")
+    out = run(builder, PAIRS, seed=seed)
+    assert sorted(out, key=lambda pair: pair[1]) == PAIRS
+    for key in {key for key, _ in PAIRS}:
+        assert [v for k, v in out if k == key] == [v for k, v in PAIRS if k == key]
+    assert peak == 5
+
+
+def test_results_go_on_through_state_and_further_async_nodes() -> None:
+    async def add_one(value: int) -> int:
+        await asyncio.sleep(1)
+        return value + 1
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in").map_values_async(add_one).map_values_async(add_one)
+    stream.group_by_key().reduce(max).to_stream().to("out")
+    assert run(builder, [("a", 1), ("a", 5), ("a", 3)]) == [("a", 3), ("a", 7), ("a", 7)]
+
+
+def test_a_failing_record_is_retried_and_nothing_is_lost() -> None:
+    attempts: dict[int, int] = {}
+
+    async def flaky(value: int) -> int:
+        attempts[value] = attempts.get(value, 0) + 1
+        if value % 3 == 0 and attempts[value] < 3:
+            raise ConnectionError("try again")
+        return value
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(flaky, retry=Retry(attempts=5, first=20)).to("out")
+    out = run(builder, PAIRS)
+    assert sorted(value for _, value in out) == list(range(70))
+    assert attempts[3] == 3
+
+
+def test_what_fails_for_good_goes_to_the_processing_handler() -> None:
+    async def never(value: int) -> int:
+        raise Terminal("no such thing")
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(never, named="look-up").to("out")
+    topology = builder.build()
+    with TopologyTestDriver(topology) as driver:
+        topic = driver.create_input_topic("in")
+        with pytest.raises(ProcessingError, match="look-up: Terminal"):
+            topic.pipe_input("k", 1)
+    options = TaskOptions(handlers=Handlers(processing=DeadLetterQueue("dead")))
+    with TopologyTestDriver(topology, options=options) as driver:
+        driver.create_input_topic("in").pipe_input("k", 1)
+        letter = driver.create_output_topic("dead").read_record()
+        assert (letter.key, letter.value) == ("k", 1)
+        assert dict(letter.headers)["__streams.errors.exception"] == b"Terminal"
+
+
+def test_a_call_that_never_returns_times_out() -> None:
+    async def hangs(value: int) -> int:
+        await asyncio.Event().wait()
+        return value
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(hangs, timeout=30, named="hang").to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in")
+        with pytest.raises(ProcessingError, match="hang: AttemptTimedOut"):
+            topic.pipe_input("k", 1)
+
+
+def test_batches_are_handed_over_as_lists() -> None:
+    sizes: list[int] = []
+
+    async def double(records: list[Record[str, int]]) -> list[int]:
+        sizes.append(len(records))
+        return [record.value * 2 for record in records]
+
+    builder = StreamsBuilder()
+    batch = Batch(size=10, across_keys=True)
+    builder.stream("in").batch_async(double, batch=batch, order="none").to("out")
+    out = run(builder, PAIRS)
+    assert sorted(value for _, value in out) == [2 * i for i in range(70)]
+    assert max(sizes) == 10
+
+
+def test_an_async_processor_uses_state_and_forwards_once_even_when_retried() -> None:
+    class Total(AsyncProcessor[str, int, str, int]):
+        failures = 0
+
+        async def process(self, record: Record[str, int]) -> None:
+            store = self.context.state_store("totals")
+            total = (store.get(record.key) or 0) + record.value
+            await asyncio.sleep(1 / (1 + record.value))
+            self.context.forward(Record(record.key, total, record.timestamp))
+            if record.value == 3 and Total.failures == 0:
+                Total.failures += 1
+                raise ConnectionError("after forwarding")
+            store.put(record.key, total)
+            assert self.context.record_metadata is not None
+            assert self.context.record_metadata.topic == "in"
+
+    builder = StreamsBuilder().add_state_store(StoreSpec(name="totals"))
+    builder.stream("in").process_async(Total, "totals", retry=Retry(attempts=3)).to("out")
+    out = run(builder, [("a", 1), ("b", 10), ("a", 2), ("a", 3)])
+    assert [value for key, value in out if key == "a"] == [1, 3, 6]
+    assert [value for key, value in out if key == "b"] == [10]
+
+
+def test_a_resource_is_opened_once_and_closed_at_the_end() -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def pool() -> AsyncIterator[str]:
+        events.append("opened")
+        yield "pool"
+        events.append("closed")
+
+    async def ask(value: int, resource: str) -> str:
+        return f"{resource} {value}"
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(ask, resource=pool).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in")
+        topic.pipe_input("k", 1)
+        topic.pipe_input("k", 2)
+        assert driver.create_output_topic("out").read_values_to_list() == ["pool 1", "pool 2"]
+        assert events == ["opened"]
+    assert events == ["opened", "closed"]
+
+
+def test_a_plain_function_runs_on_threads() -> None:
+    def swap(key: Any, value: Any) -> Any:
+        return value, key
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_async(swap).to("out")
+    assert run(builder, [("a", 1)]) == [(1, "a")]
+
+
+def test_options_that_cannot_work_are_refused_when_built() -> None:
+    async def same(value: int) -> int:
+        return value
+
+    stream = StreamsBuilder().stream("in")
+    with pytest.raises(ConfigurationError, match="in_flight"):
+        stream.map_values_async(same, in_flight=0)
+    with pytest.raises(ConfigurationError, match="batch_async"):
+        stream.map_values_async(same, batch=Batch())
