@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench-engine format lock clean
+.PHONY: help setup demo test check bench-engine bench-log bench-streams format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -23,7 +23,13 @@ check: setup ## Lint, formatting, types and import layers
 	$(BIN)/lint-imports
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)
-	@$(BIN)/python -m benchmarks.engine $(if $(JSON),--json) $(ARGS)
+	@$(BIN)/python -m benchmarks.engine --memory $(if $(JSON),--json) $(ARGS)
+
+bench-log: setup ## Measure the embedded log (JSON=1: one object per row)
+	@$(BIN)/python -m benchmarks.log $(if $(JSON),--json) $(ARGS)
+
+bench-streams: setup ## Measure stream programs in the test driver (JSON=1: one object per row)
+	@$(BIN)/python -m benchmarks.streams $(if $(JSON),--json) $(ARGS)
 
 format: setup ## Format the code and apply the safe fixes
 	$(BIN)/ruff format

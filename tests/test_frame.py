@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "thulawa"
 
 # What Spark's Python workers may load besides the standard library.
-WORKER_LIBRARIES = {"msgspec", "pyarrow"}
+WORKER_LIBRARIES = {"cachetools", "msgspec", "pyarrow"}
 # Folders that only ever run on the driver or in users' tests.
 DRIVER_LAYERS = {"app", "cli", "dashboard", "spark", "testing"}
 DRIVER_LIBRARIES = {

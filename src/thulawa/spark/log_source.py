@@ -1,0 +1,208 @@
+"""The embedded log as a Spark source: rows as Kafka's connector gives them, no broker.
+
+One Spark partition per topic partition, rows in offset order. A trigger reads up to
+``maxOffsetsPerTrigger`` records, shared evenly over the partitions; what one does not use goes
+to the others.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.log import Columns, Log
+
+__all__ = ["SCHEMA", "LogBatchReader", "LogReader", "LogStreamReader"]
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
+)
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+Offsets: TypeAlias = dict[str, dict[str, int]]
+
+
+class Range(InputPartition):
+    """The records of one partition in [start, end)."""
+
+    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+
+@dataclass(frozen=True, slots=True)
+class LogReader:
+    """What batch and streaming readers have in common."""
+
+    address: str
+    topics: tuple[str, ...]
+    starting: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "LogReader":
+        """Read the options of the source."""
+        address, subscribed = options.get("path"), options.get("subscribe")
+        if not address or not subscribed:
+            raise ConfigurationError(
+                "the source needs a path and topics: "
+                '.option("subscribe", "visits").load("file:./topics")'
+            )
+        topics = tuple(name.strip() for name in subscribed.split(","))
+        return cls(address, topics, options.get("startingOffsets", "earliest"))
+
+    def starts(self) -> Offsets:
+        """Give the offsets to begin at."""
+        with Log(self.address) as log:
+            if self.starting == "earliest":
+                return {topic: _named(log.start_offsets(topic)) for topic in self.topics}
+            if self.starting == "latest":
+                return {topic: _named(log.end_offsets(topic)) for topic in self.topics}
+            chosen: Offsets = json.loads(self.starting)
+            return {
+                topic: _named(log.start_offsets(topic)) | chosen.get(topic, {})
+                for topic in self.topics
+            }
+
+    def ends(self) -> Offsets:
+        """Give the offsets of the next records to be written."""
+        with Log(self.address) as log:
+            return {topic: _named(log.end_offsets(topic)) for topic in self.topics}
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """Give one partition to read for each topic partition that has something new."""
+        return [
+            Range(topic, int(partition), start.get(topic, {}).get(partition, 0), upto)
+            for topic, partitions in end.items()
+            for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
+            if upto > start.get(topic, {}).get(partition, 0)
+        ]
+
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """Read a range, in offset order."""
+        with Log(self.address) as log:
+            for columns in log.read_columns(
+                wanted.topic, wanted.partition, wanted.start, wanted.end
+            ):
+                yield _arrow(columns, wanted)
+
+
+class LogBatchReader(DataSourceReader):
+    """Reads what is there."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    def partitions(self) -> list[Range]:
+        """Give the ranges that exist now."""
+        return self._reader.ranges(self._reader.starts(), self._reader.ends())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of them."""
+        assert isinstance(partition, Range)
+        return self._reader.read(partition)
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what comes, so much at a time."""
+
+    def __init__(self, reader: LogReader, most: int | None) -> None:
+        self._reader = reader
+        self._most = most
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> Offsets:
+        """Give the offsets to begin at."""
+        return self._reader.starts()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Give the limit of a trigger."""
+        return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember where to stop."""
+        self._target = self._reader.ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Offsets:
+        """Give the offsets up to which the next batch reads."""
+        ends = self._reader.ends() if self._target is None else self._target
+        if isinstance(limit, ReadMaxRows):
+            return share(start, ends, limit.max_rows)
+        return ends
+
+    def reportLatestOffset(self) -> Offsets:
+        """Give the end of the log, for the query's progress."""
+        return self._reader.ends()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+        """Give the ranges of a batch."""
+        return self._reader.ranges(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of them."""
+        assert isinstance(partition, Range)
+        return self._reader.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Keep what was read: retention is the topic's affair."""
+
+    def stop(self) -> None:
+        """Hold nothing that needs closing."""
+
+
+def share(start: Offsets, ends: Offsets, most: int) -> Offsets:
+    """Move on by at most ``most`` records, the same number in each partition where it has them."""
+    waiting = {
+        (topic, partition): end - start.get(topic, {}).get(partition, 0)
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
+    }
+    taken = dict.fromkeys(waiting, 0)
+    left = most
+    for place, name in enumerate(sorted(waiting, key=waiting.__getitem__)):
+        taken[name] = min(waiting[name], left // (len(waiting) - place))
+        left -= taken[name]
+    return {
+        topic: {
+            partition: start.get(topic, {}).get(partition, 0) + taken[topic, partition]
+            for partition in partitions
+        }
+        for topic, partitions in ends.items()
+    }
+
+
+def _named(offsets: Mapping[int, int]) -> dict[str, int]:
+    """Write partitions as JSON does."""
+    return {str(partition): offset for partition, offset in offsets.items()}
+
+
+def _arrow(columns: Columns, of: Range) -> pa.RecordBatch:
+    count = len(columns)
+    headers = [
+        [{"key": name, "value": value} for name, value in one] if one else None
+        for one in columns.headers
+    ]
+    times = pa.array(columns.timestamps, pa.int64()).cast(pa.timestamp("ms"))
+    return pa.record_batch(
+        {
+            "key": pa.array(columns.keys, pa.binary()),
+            "value": pa.array(columns.values, pa.binary()),
+            "topic": pa.array([of.topic] * count, pa.string()),
+            "partition": pa.array([of.partition] * count, pa.int32()),
+            "offset": pa.array(columns.offsets, pa.int64()),
+            "timestamp": times.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")),
+            "headers": pa.array(headers, _HEADERS),
+        }
+    )

@@ -1,0 +1,192 @@
+"""``map_by_key`` and ``flat_map_by_key``: the engine over any DataFrame."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Unpack
+
+from pyspark import cloudpickle
+from pyspark.errors import ParseException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.engine import Options, Sharing
+from thulawa.spark.choices import Choices
+from thulawa.spark.guard import refuse_broken_order
+from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
+from thulawa.spark.worker import process
+
+__all__ = ["flat_map_by_key", "map_by_key", "split_errors"]
+
+_NOT_THE_ENGINE_S = frozenset(
+    {"name", "resource", "cache", "timestamp", "lane", "repartition", "order_by"}
+)
+
+
+def map_by_key(
+    function: Callable[..., Any],
+    *,
+    key: str | Sequence[str] | None,
+    returns: str | StructType,
+    keep: Sequence[str] = (),
+    **choices: Unpack[Choices],
+) -> Callable[[DataFrame], DataFrame]:
+    """Call a function for every row, many keys of a partition at once, each key in order.
+
+    Use it with ``DataFrame.transform``, batch or streaming. ``function`` takes one row (columns
+    are attributes) and returns a row, a dict, a tuple, the bare value where one column is
+    declared, or None for nulls. A coroutine function runs on the worker's event loop, a plain
+    one on threads. ``returns`` declares the columns it adds, as DDL or as a schema; ``keep``
+    names the columns of the input that go along. What else can be chosen is in `Choices`.
+
+    .. versionadded:: 0.1.0
+    """
+    return _Mapping(function, key, returns, keep, choices, flat=False)
+
+
+def flat_map_by_key(
+    function: Callable[..., Any],
+    *,
+    key: str | Sequence[str] | None,
+    returns: str | StructType,
+    keep: Sequence[str] = (),
+    **choices: Unpack[Choices],
+) -> Callable[[DataFrame], DataFrame]:
+    """Do as `map_by_key`, but the function returns a list of rows: none, one or many.
+
+    .. versionadded:: 0.1.0
+    """
+    return _Mapping(function, key, returns, keep, choices, flat=True)
+
+
+def split_errors(df: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Split what ``on_error="column"`` gave into the good rows and the dead ones.
+
+    .. versionadded:: 0.1.0
+    """
+    if ERROR_COLUMN not in df.columns:
+        raise ConfigurationError(
+            f"there is no column {ERROR_COLUMN}: use map_by_key(..., on_error='column') before"
+        )
+    dead = f.col(ERROR_COLUMN).isNotNull()
+    return df.where(~dead).drop(ERROR_COLUMN), df.where(dead)
+
+
+class _Mapping:
+    """What `DataFrame.transform` is given."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        key: str | Sequence[str] | None,
+        returns: str | StructType,
+        keep: Sequence[str],
+        choices: Choices,
+        *,
+        flat: bool,
+    ) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"{function!r} is not a function")
+        self._function = function
+        self._name: str = choices.get("name", getattr(function, "__qualname__", "map_by_key"))
+        self._keys = (key,) if isinstance(key, str) else tuple(key or ())
+        self._returns = returns
+        self._keep = tuple(keep)
+        self._choices = choices
+        self._flat = flat
+        self._options = self._engine_options()
+        order_by = choices.get("order_by", ())
+        self._order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        self._check()
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        operator = self._operator(df)
+        self._try_pickling(operator)
+        if self._choices.get("repartition"):
+            df = df.repartition(*self._keys).sortWithinPartitions(*self._order_by)
+        else:
+            refuse_broken_order(df, operator)
+        return df.mapInArrow(partial(process, operator), self._schema(df, operator))
+
+    def _engine_options(self) -> Options:
+        chosen: dict[str, Any] = {
+            name: value for name, value in self._choices.items() if name not in _NOT_THE_ENGINE_S
+        }
+        cache = self._choices.get("cache")
+        if cache is not None:
+            chosen["sharing"] = Sharing(by=cache.question)
+        return Options(name=self._name, **chosen)
+
+    def _check(self) -> None:
+        if self._options.on_error == "dead_letter":
+            raise self._refusal(
+                "on_error='dead_letter' has no place to send rows to here; use on_error='column' "
+                "and split_errors(), and write the dead rows where you want them"
+            )
+        if self._choices.get("repartition") and not (self._keys and self._order_by):
+            raise self._refusal(
+                "repartition=True needs a key and order_by: a shuffle loses the order"
+            )
+        if self._order_by and not self._choices.get("repartition"):
+            raise self._refusal("order_by goes with repartition=True")
+        if self._options.order == "key" and not self._keys and self._options.unkeyed == "ordered":
+            raise self._refusal(
+                "key=None means one call at a time; choose order='none' or unkeyed='parallel'"
+            )
+
+    def _operator(self, df: DataFrame) -> Operator:
+        named = [*self._keys, *self._keep, *self._order_by]
+        named += [self._choices["timestamp"]] if "timestamp" in self._choices else []
+        missing = [name for name in named if name not in df.columns]
+        if missing:
+            raise self._refusal(f"no column {missing} in the input, which has {df.columns}")
+        return Operator(
+            name=self._name,
+            function=self._function,
+            flat=self._flat,
+            keys=self._keys,
+            returns=to_arrow_schema(self._declared()),
+            keep=self._keep,
+            options=self._options,
+            timestamp=self._choices.get("timestamp"),
+            lane=self._choices.get("lane"),
+            resource=self._choices.get("resource"),
+            cache=self._choices.get("cache"),
+        )
+
+    def _try_pickling(self, operator: Operator) -> None:
+        """Fail here, at the user's line, rather than when the query starts."""
+        try:
+            cloudpickle.dumps(operator)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise self._refusal(
+                f"the function or what it refers to cannot be pickled ({error}); open what "
+                "cannot travel on the worker instead, with resource="
+            ) from error
+
+    def _declared(self) -> StructType:
+        returns = self._returns
+        if isinstance(returns, str):
+            try:
+                parsed = StructType.fromDDL(returns)
+            except ParseException as error:
+                raise self._refusal(f"returns={returns!r} is not a schema: {error}") from error
+            if not isinstance(parsed, StructType):
+                raise self._refusal(f"returns={returns!r} names no columns: 'country string' does")
+            returns = parsed
+        if twice := set(returns.names) & set(self._keep):
+            raise self._refusal(f"columns {sorted(twice)} are both kept and returned; rename one")
+        return returns
+
+    def _schema(self, df: DataFrame, operator: Operator) -> StructType:
+        fields = [df.schema[name] for name in operator.keep]
+        # a row that failed has no results, so declared columns may be null whatever was said
+        fields += [StructField(one.name, one.dataType) for one in self._declared()]
+        if operator.on_error == "column":
+            fields.append(StructField(ERROR_COLUMN, from_arrow_type(ERROR_TYPE)))
+        return StructType(fields)
+
+    def _refusal(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._name}: {reason}")

@@ -1,0 +1,116 @@
+"""From outcomes to Arrow batches: results, kept columns, errors."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from thulawa.core.errors import RecordError, WrongResult
+from thulawa.engine import Outcome
+from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
+from thulawa.spark.rows import Batch, Results
+
+__all__ = ["Output"]
+
+_ROWS = 10_000
+_MISFITS = (pa.ArrowException, WrongResult, TypeError, ValueError, OverflowError)
+
+
+class Output:
+    """Builds what an operator gives to Spark."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._results = Results(operator.returns)
+        self._with_errors = operator.on_error == "column"
+
+    def batches(self, passed: Iterable[list[Outcome]]) -> Iterator[pa.RecordBatch]:
+        """Collect outcomes into batches that are worth sending."""
+        waiting: list[Outcome] = []
+        for outcomes in passed:
+            waiting += outcomes
+            if len(waiting) >= _ROWS:
+                yield self._batch(waiting)
+                waiting = []
+        if waiting:
+            yield self._batch(waiting)
+
+    def _batch(self, outcomes: list[Outcome]) -> pa.RecordBatch:
+        if self._operator.flat:
+            outcomes = [one for outcome in outcomes for one in _spread(outcome)]
+        try:
+            columns = self._results.columns([outcome.result for outcome in outcomes])
+        except _MISFITS:
+            outcomes = self._without_misfits(outcomes)
+            columns = self._results.columns([outcome.result for outcome in outcomes])
+        names = [*self._operator.keep, *self._operator.returns.names]
+        columns = [*self._kept(outcomes), *columns]
+        if self._with_errors:
+            names.append(ERROR_COLUMN)
+            columns.append(pa.array([_described(one) for one in outcomes], type=ERROR_TYPE))
+        return pa.RecordBatch.from_arrays(columns, names)
+
+    def _kept(self, outcomes: list[Outcome]) -> list[pa.Array]:
+        """Take the kept columns by position; they were never anything but Arrow."""
+        keep = list(self._operator.keep)
+        if not keep:
+            return []
+        starts: dict[Batch, int] = {}
+        rows = 0
+        places = []
+        for outcome in outcomes:
+            row = outcome.record.value
+            batch = row._batch  # noqa: SLF001 a row's own layer
+            start = starts.get(batch)
+            if start is None:
+                starts[batch] = start = rows
+                rows += batch.arrow.num_rows
+            places.append(start + row._index)  # noqa: SLF001
+        table = pa.Table.from_batches([batch.arrow.select(keep) for batch in starts])
+        taken = table.take(pa.array(places, type=pa.int64()))
+        return [column.combine_chunks() for column in taken.columns]
+
+    def _without_misfits(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Find the results that are not of the declared types; they get the policy's answer."""
+        kept = []
+        for outcome in outcomes:
+            try:
+                self._results.columns([outcome.result])
+                kept.append(outcome)
+            except _MISFITS as error:
+                wrong = self._wrong(outcome, error)
+                if self._operator.on_error == "fail":
+                    raise wrong from error
+                if self._operator.on_error == "column":
+                    kept.append(Outcome(outcome.record, None, wrong, outcome.attempts))
+        return kept
+
+    def _wrong(self, outcome: Outcome, error: Exception) -> RecordError:
+        returns = ", ".join(f"{field.name} {field.type}" for field in self._operator.returns)
+        why = error.args[0] if error.args else error
+        return WrongResult(
+            f"the result does not fit the declared columns ({returns}): {why}",
+            node=self._operator.name,
+            offset=outcome.record.offset,
+            key=outcome.record.key,
+        )
+
+
+def _spread(outcome: Outcome) -> list[Outcome]:
+    """Give one outcome for each row that a flat function returned."""
+    if outcome.error is not None:
+        return [outcome]
+    results: list[Any] = outcome.result
+    return [Outcome(outcome.record, result, None, outcome.attempts) for result in results]
+
+
+def _described(outcome: Outcome) -> dict[str, Any] | None:
+    error = outcome.error
+    if error is None:
+        return None
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "offset": outcome.record.offset,
+        "attempts": outcome.attempts,
+    }

@@ -1,0 +1,125 @@
+"""Rows between Arrow and Python, in both directions, as late as can be.
+
+An input batch stays Arrow. A row is a small object that knows its batch and its place in it;
+the first time any row of a batch is asked for a column, that column is turned into Python
+values, once for the whole batch. Kept columns never leave Arrow: they are taken by position.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from thulawa.core.errors import WrongResult
+
+__all__ = ["Batch", "Results", "Row", "row_type"]
+
+
+class Batch:
+    """An Arrow batch whose columns are turned into Python values when asked for."""
+
+    __slots__ = ("_values", "arrow")
+
+    def __init__(self, arrow: pa.RecordBatch) -> None:
+        self.arrow = arrow
+        self._values: list[list[Any] | None] = [None] * arrow.num_columns
+
+    def column(self, index: int) -> list[Any]:
+        """Give the values of a column."""
+        values = self._values[index]
+        if values is None:
+            values = self._values[index] = self.arrow.column(index).to_pylist()
+        return values
+
+
+class Row:
+    """One row of a batch; columns are attributes."""
+
+    __slots__ = ("_batch", "_index")
+    _names: tuple[str, ...] = ()
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def __getitem__(self, column: str | int) -> Any:
+        place = self._names.index(column) if isinstance(column, str) else column
+        return self._batch.column(place)[self._index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self._names)))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getattr__(self, name: str) -> Any:
+        known = ", ".join(self._names)
+        raise AttributeError(f"the row has no column {name!r}; its columns are {known}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the row as a dictionary."""
+        return dict(zip(self._names, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self._names, tuple(self))
+
+
+def row_type(names: Sequence[str]) -> type[Row]:
+    """Make the class of rows with these columns; columns that are no identifiers need ``[]``."""
+    body: dict[str, Any] = {"__slots__": (), "_names": tuple(names)}
+    for place, name in enumerate(names):
+        if name.isidentifier() and not hasattr(Row, name):
+            body[name] = property(_getter(place))
+    return type("Row", (Row,), body)
+
+
+def _getter(place: int) -> Callable[[Row], Any]:
+    def get(row: Row) -> Any:
+        return row._batch.column(place)[row._index]  # noqa: SLF001 its own class's accessor
+
+    return get
+
+
+def _rebuilt(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+    arrow = pa.RecordBatch.from_pylist([dict(zip(names, values, strict=True))])
+    return row_type(names)(Batch(arrow), 0)
+
+
+class Results:
+    """Turns what the function returned into Arrow columns of the declared schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._names = schema.names
+        self._width = len(schema)
+
+    def columns(self, results: list[Any]) -> list[pa.Array]:
+        """Give the Arrow columns of these results; raises where one does not fit."""
+        rows = [self._tuple(result) for result in results]
+        return [
+            pa.array(list(map(itemgetter(place), rows)), type=field.type)
+            for place, field in enumerate(self._schema)
+        ]
+
+    def _tuple(self, result: Any) -> tuple[Any, ...]:
+        if type(result) is tuple and len(result) == self._width:
+            return result
+        if result is None:
+            return (None,) * self._width
+        if isinstance(result, dict):
+            if unknown := result.keys() - set(self._names):
+                raise WrongResult(f"unknown columns {sorted(unknown)}; declared: {self._names}")
+            return tuple(map(result.get, self._names))
+        if isinstance(result, Row):
+            return self._tuple(result.as_dict())
+        if hasattr(result, "asDict"):
+            return self._tuple(result.asDict())
+        if self._width != 1 or isinstance(result, tuple):
+            raise WrongResult(
+                f"{result!r:.60} where a row, a dict or a tuple of {self._names} was expected"
+            )
+        return (result,)

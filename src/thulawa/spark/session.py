@@ -1,0 +1,60 @@
+"""A Spark session that is fit for Thulawa: set what is needed, leave alone what was chosen."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from thulawa.spark.log_format import register
+
+__all__ = ["configure", "session"]
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def configure(builder: Any) -> Any:
+    """Set on a session builder what Thulawa needs and the user has not set.
+
+    Python workers run this interpreter; rows travel as Arrow; state lives in RocksDB; no task
+    runs twice at a time.
+
+    .. versionadded:: 0.1.0
+    """
+    defaults = {
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.speculation": "false",
+    }
+    # a context made in this process looks here for the workers' interpreter, and nowhere else
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = builder._options  # noqa: SLF001 the only way to see what was set
+    for name, value in defaults.items():
+        if name not in chosen:
+            builder = builder.config(name, value)
+    return builder
+
+
+def session(
+    name: str = "thulawa",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Give a Spark session, made with `configure` if there is none yet.
+
+    It knows the embedded log as the format ``thulawa``.
+
+    ``settings`` are Spark's own: ``session(settings={"spark.ui.enabled": "false"})``.
+
+    .. versionadded:: 0.1.0
+    """
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for setting, value in (settings or {}).items():
+        builder = builder.config(setting, value)
+    spark: SparkSession = configure(builder).getOrCreate()
+    register(spark)
+    return spark

@@ -1,0 +1,225 @@
+"""Inside a Spark Python worker: Arrow batches in, the engine, Arrow batches out.
+
+Three threads with one concern each. The *reader* takes batches from Spark and runs ahead of
+the engine by a bounded number of them. The *loop* thread, one per worker process and kept from
+task to task, runs the engine. The thread Spark calls us on turns outcomes into Arrow and hands
+them to Spark. A batch is Arrow until the engine asks for its rows.
+"""
+
+import asyncio
+import gc
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+
+from thulawa.core.errors import WrongResult
+from thulawa.engine import Engine, Outcome, Record, new_event_loop
+from thulawa.spark.operator import Operator
+from thulawa.spark.output import Output
+from thulawa.spark.rows import Batch, Row, row_type
+
+__all__ = ["process"]
+
+_BATCHES_AHEAD = 4
+_CHUNK = 1_000
+_IN_PASSING = 10_000
+
+
+@cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Give the event loop of this worker process; it runs on a thread of its own."""
+    # calls in flight are what the collector looks for every 700 objects, and never finds dead:
+    # at 10,000 in flight that is half of all time (benchmarks.engine, arm rare_gc)
+    gc.set_threshold(50_000, 20, 20)
+    loop = new_event_loop()
+    threading.Thread(target=loop.run_forever, name="thulawa-loop", daemon=True).start()
+    return loop
+
+
+_engines: dict[str, Engine] = {}
+
+
+def engine_of(operator: Operator) -> Engine:
+    """Give the operator's engine in this worker, with its resource open."""
+    engine = _engines.get(operator.identity)
+    if engine is None:
+        engine = _new_engine(operator)
+        asyncio.run_coroutine_threadsafe(engine.__aenter__(), event_loop()).result()
+        _engines[operator.identity] = engine
+    return engine
+
+
+def _new_engine(operator: Operator) -> Engine:
+    return Engine(
+        operator.function,
+        operator.options,
+        argument=attrgetter("value"),
+        resource=operator.resource,
+        cache=None if operator.cache is None else operator.cache(),
+        check=_check_list if operator.flat else None,
+    )
+
+
+def _check_list(results: Any) -> None:
+    if not isinstance(results, list | tuple):
+        raise WrongResult(f"{type(results).__name__} where a list of rows was expected")
+
+
+def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the operator over one partition."""
+    loop = event_loop()
+    engine = engine_of(operator)
+    intake = Intake(operator, batches, loop)
+    outlet = Outlet(loop)
+    run: Future[None] = asyncio.run_coroutine_threadsafe(engine.run(intake, outlet), loop)
+    run.add_done_callback(outlet.close)
+    try:
+        yield from Output(operator).batches(outlet)
+        run.result()
+    finally:
+        run.cancel()
+        intake.close()
+
+
+class Intake:
+    """The source of the engine: rows of the batches that the reader has taken from Spark."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        batches: Iterator[pa.RecordBatch],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._operator = operator
+        self._batches = batches
+        self._loop = loop
+        self._slots = threading.Semaphore(_BATCHES_AHEAD)
+        self._arrived: deque[Batch | BaseException | None] = deque()
+        self._more = asyncio.Event()
+        self._row_type: type[Row] | None = None
+        self._offset = 0
+        self._batch: Batch | None = None
+        self._left = 0
+        self._size = 0
+        self._keys: Sequence[Any] = ()
+        self._times: Sequence[float] = ()
+        self._closed = False
+        threading.Thread(target=self._read, name="thulawa-reader", daemon=True).start()
+
+    async def take(self, records: int, size: int) -> list[Record]:
+        """Give rows as records; wait for the reader when it has none."""
+        while self._left == 0:
+            while not self._arrived:
+                self._more.clear()
+                await self._more.wait()
+            batch = self._arrived.popleft()
+            if batch is None:
+                return []
+            if isinstance(batch, BaseException):
+                raise batch
+            self._open(batch)
+            self._slots.release()
+        count = min(records, _CHUNK, self._left, max(1, size // max(1, self._size)))
+        return self._next_rows(count)
+
+    def _open(self, batch: Batch) -> None:
+        """Begin with a batch: only its keys and timestamps become Python values."""
+        arrow = batch.arrow
+        if self._row_type is None:
+            self._row_type = row_type(arrow.schema.names)
+        self._batch = batch
+        self._left = arrow.num_rows
+        self._size = arrow.nbytes // arrow.num_rows
+        self._keys = self._keys_of(batch)
+        self._times = self._times_of(batch)
+
+    def _next_rows(self, count: int) -> list[Record]:
+        batch, make, size = self._batch, self._row_type, self._size
+        assert batch is not None
+        assert make is not None
+        start = batch.arrow.num_rows - self._left
+        end = start + count
+        rows = zip(range(start, end), self._keys[start:end], self._times[start:end], strict=True)
+        first = self._offset - start
+        self._offset += count
+        self._left -= count
+        return [
+            Record(first + index, key, make(batch, index), time, size) for index, key, time in rows
+        ]
+
+    def close(self) -> None:
+        """Let the reader end."""
+        self._closed = True
+        self._slots.release()
+
+    def _read(self) -> None:
+        """Run ahead of the engine, on the reader's thread."""
+        end: BaseException | None = None
+        try:
+            for batch in self._batches:
+                self._slots.acquire()
+                if self._closed:
+                    return
+                if batch.num_rows:
+                    self._loop.call_soon_threadsafe(self._arrive, Batch(batch))
+                else:
+                    self._slots.release()
+        except BaseException as error:  # noqa: BLE001 the engine raises it where it is seen
+            end = error
+        self._loop.call_soon_threadsafe(self._arrive, end)
+
+    def _arrive(self, batch: Batch | BaseException | None) -> None:
+        self._arrived.append(batch)
+        self._more.set()
+
+    def _keys_of(self, batch: Batch) -> Sequence[Any]:
+        schema = batch.arrow.schema
+        columns = [batch.column(schema.get_field_index(name)) for name in self._operator.keys]
+        if len(columns) == 1:
+            return columns[0]
+        return list(zip(*columns, strict=True)) or [None] * batch.arrow.num_rows
+
+    def _times_of(self, batch: Batch) -> Sequence[float]:
+        if self._operator.timestamp is None:
+            return range(self._offset, self._offset + batch.arrow.num_rows)
+        column = batch.arrow.column(batch.arrow.schema.get_field_index(self._operator.timestamp))
+        times: list[float] = column.cast(pa.int64()).fill_null(0).to_pylist()
+        return times
+
+
+class Outlet:
+    """The sink of the engine: hands outcomes to the thread that Spark called us on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: queue.SimpleQueue[list[Outcome] | None] = queue.SimpleQueue()
+        self._pending = 0
+        self._room = asyncio.Event()
+
+    async def put(self, outcomes: list[Outcome]) -> None:
+        """Pass outcomes on; wait while too many are on their way."""
+        while self._pending >= _IN_PASSING:
+            self._room.clear()
+            await self._room.wait()
+        self._pending += len(outcomes)
+        self._queue.put(outcomes)
+
+    def close(self, _: object = None) -> None:
+        """Let the reader of the outcomes come to an end."""
+        self._queue.put(None)
+
+    def __iter__(self) -> Iterator[list[Outcome]]:
+        while (outcomes := self._queue.get()) is not None:
+            yield outcomes
+            self._loop.call_soon_threadsafe(self._passed, len(outcomes))
+
+    def _passed(self, count: int) -> None:
+        self._pending -= count
+        self._room.set()

@@ -1,0 +1,78 @@
+"""The `thulawa` command as a user types it."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+import thulawa
+from thulawa.cli.chart import Bar, bar_chart
+
+
+def thulawa_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("thulawa")
+    return subprocess.run(
+        [str(command), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={"PATH": "/usr/bin:/bin", "COLUMNS": "120", **environment},
+    )
+
+
+def test_help_lists_the_commands() -> None:
+    shown = thulawa_command("--help")
+    assert shown.returncode == 0
+    assert "demo" in shown.stdout
+    assert "doctor" in shown.stdout
+
+
+def test_version_is_the_package_s() -> None:
+    assert thulawa_command("--version").stdout.strip() == thulawa.__version__
+
+
+def test_an_unknown_command_is_refused_with_exit_code_2() -> None:
+    assert thulawa_command("dance").returncode == 2
+
+
+def test_the_doctor_names_a_missing_java_and_what_to_install(tmp_path: Path) -> None:
+    shown = thulawa_command("doctor", "--json", JAVA_HOME=str(tmp_path))
+    assert shown.returncode == 1
+    findings = {row["what"]: row for row in map(json.loads, shown.stdout.splitlines())}
+    assert findings["Java"]["state"] == "missing"
+    assert "openjdk" in findings["Java"]["advice"]
+    assert findings["Python"]["state"] == "ok"
+
+
+def test_the_doctor_says_that_a_broker_does_not_answer() -> None:
+    shown = thulawa_command("doctor", "--json", THULAWA_KAFKA="127.0.0.1:1")
+    findings = {row["what"]: row for row in map(json.loads, shown.stdout.splitlines())}
+    assert findings["Kafka broker"]["state"] == "missing"
+    assert shown.returncode == 1
+
+
+def test_the_demo_keeps_up_where_one_at_a_time_does_not(tmp_path: Path) -> None:
+    picture = tmp_path / "demo.svg"
+    shown = thulawa_command(
+        "demo", "--json", "--latency", "50", "--seconds", "2", "--picture", str(picture)
+    )
+    assert shown.returncode == 0, shown.stderr
+    rows = {row["system"]: row for row in map(json.loads, shown.stdout.splitlines())}
+    assert set(rows) == {"one_at_a_time", "thulawa"}
+    assert set(rows["thulawa"]) == {
+        "system", "latency_ms", "events_per_second", "p50_ms", "p99_ms", "order_violations",
+    }  # fmt: skip
+    assert rows["one_at_a_time"]["events_per_second"] <= 20
+    assert rows["thulawa"]["events_per_second"] > 3 * rows["one_at_a_time"]["events_per_second"]
+    assert rows["thulawa"]["order_violations"] == 0
+    assert ET.parse(picture).getroot().tag.endswith("svg")  # noqa: S314 we wrote it
+
+
+@pytest.mark.parametrize("groups", [{}, {"a": []}, {"a": [Bar("<&>", 0, "red")]}])
+def test_any_chart_is_well_formed(groups: dict[str, list[Bar]]) -> None:
+    drawn = bar_chart('"quoted" & <odd>', "axis", groups)
+    assert ET.fromstring(drawn).tag.endswith("svg")  # noqa: S314 we wrote it

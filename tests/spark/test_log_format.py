@@ -1,0 +1,145 @@
+"""The embedded log as a source and a sink of Spark: admission, exactly once, restarts."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.log import Log, ProducerRecord
+from thulawa.spark.log_sink import LogWriter
+from thulawa.spark.log_source import share
+from thulawa.spark.mapping import map_by_key
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(f"file:{tmp_path / 'topics'}") as made:
+        made.create_topic("visits", partitions=2)
+        made.create_topic("out", partitions=2)
+        yield made
+
+
+def fill(log: Log, first: int, count: int) -> None:
+    with log.producer() as producer:
+        for number in range(first, first + count):
+            key = b"%d" % (number % 7)
+            producer.send("visits", key=key, value=b"%d" % number, timestamp=number,
+                          headers={"n": b"x"} if number % 5 == 0 else {})  # fmt: skip
+
+
+def stream(spark: SparkSession, log: Log, **options: Any) -> DataFrame:
+    reader = spark.readStream.format("thulawa").option("subscribe", "visits").options(**options)
+    return reader.load(log.address)
+
+
+def copy_all(df: DataFrame, log: Log, checkpoint: Path) -> StreamingQuery:
+    columns = df.select("key", "value", "timestamp", "headers")
+    query = (
+        columns.writeStream.format("thulawa")
+        .option("topic", "out")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(log.address)
+    )
+    query.awaitTermination()
+    return query
+
+
+def contents(log: Log, topic: str) -> list[tuple[Any, ...]]:
+    return sorted(
+        (record.key, record.value, record.timestamp, record.headers)
+        for partition in log.end_offsets(topic)
+        for record in log.read(topic, partition, 0)
+    )
+
+
+def test_a_copy_keeps_keys_values_timestamps_and_headers(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    fill(log, 0, 300)
+    query = copy_all(stream(spark, log, maxOffsetsPerTrigger=120), log, tmp_path / "cp")
+    assert contents(log, "out") == contents(log, "visits")
+    assert [progress["numInputRows"] for progress in query.recentProgress] == [120, 120, 60]
+
+
+def test_a_query_goes_on_after_a_restart_and_repeats_no_batch(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    fill(log, 0, 100)
+    copy_all(stream(spark, log), log, tmp_path / "cp")
+    commits = tmp_path / "cp" / "commits"
+    for file in (commits / "0", commits / ".0.crc"):
+        file.unlink()  # as if the driver had died between the sink's commit and Spark's
+    fill(log, 100, 50)
+    copy_all(stream(spark, log), log, tmp_path / "cp")
+    assert contents(log, "out") == contents(log, "visits")
+
+
+def test_a_stream_through_map_by_key_keeps_the_order_of_each_key(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    async def jitter(row: Any) -> bytes:
+        import asyncio  # noqa: PLC0415 travels with the function
+
+        await asyncio.sleep((int(row.value) * 7919 % 13) / 1000)
+        return bytes(row.value)
+
+    fill(log, 0, 200)
+    mapped = stream(spark, log, maxOffsetsPerTrigger=80).transform(
+        map_by_key(jitter, key="key", returns="value binary", keep=["key", "timestamp", "headers"])
+    )
+    copy_all(mapped, log, tmp_path / "cp")
+    assert contents(log, "out") == contents(log, "visits")
+    for partition in log.end_offsets("out"):
+        seen: dict[bytes | None, int] = {}
+        for record in log.read("out", partition, 0):
+            number = int(record.value or b"-1")
+            assert seen.get(record.key, -1) < number
+            seen[record.key] = number
+
+
+def test_a_batch_read_gives_what_is_there_from_the_chosen_offsets(
+    spark: SparkSession, log: Log
+) -> None:
+    log.append({"visits": [ProducerRecord(None, b"%d" % n, (), n, 0) for n in range(10)]})
+    reader = spark.read.format("thulawa").option("subscribe", "visits")
+    assert reader.load(log.address).count() == 10
+    later = reader.option("startingOffsets", json.dumps({"visits": {"0": 7}})).load(log.address)
+    assert [row.offset for row in later.collect()] == [7, 8, 9]
+
+
+def test_a_batch_write_goes_to_the_topic_of_each_row(spark: SparkSession, log: Log) -> None:
+    rows = spark.createDataFrame([("visits", "a", "1"), ("out", "b", "2")], "topic string, key string, value string")  # fmt: skip  # noqa: E501
+    rows.write.format("thulawa").mode("append").save(log.address)
+    assert [value for _, value, *_ in contents(log, "visits")] == [b"1"]
+    assert [value for _, value, *_ in contents(log, "out")] == [b"2"]
+
+
+def test_a_trigger_s_records_are_shared_and_what_one_leaves_others_take() -> None:
+    ends = {"a": {"0": 100, "1": 3}, "b": {"0": 100}}
+    nothing: dict[str, dict[str, int]] = {}
+    assert share(nothing, ends, 21) == {"a": {"0": 9, "1": 3}, "b": {"0": 9}}
+    assert share(nothing, ends, 1_000) == ends
+    assert share(ends, ends, 10) == ends
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "reason"),
+    [
+        ({}, "value string", "needs a path"),
+        ({"path": "file:x"}, "value string", "topic"),
+        ({"path": "file:x", "topic": "t"}, "key string", "column value"),
+        ({"path": "file:x", "topic": "t"}, "value string, extra int", "extra"),
+    ],
+)
+def test_a_sink_that_cannot_work_is_refused(
+    spark: SparkSession, options: dict[str, str], columns: str, reason: str
+) -> None:
+    schema = spark.createDataFrame([], columns).schema
+    with pytest.raises(ConfigurationError, match=reason):
+        LogWriter.of(options, schema)
