@@ -249,7 +249,8 @@ class Run:
         try:
             instructions = self._scheduler.handle(event, self._loop.time())
         except Exception as error:  # noqa: BLE001 go() raises it; a worker must not swallow it
-            self._rescue(event)
+            if isinstance(event, Arrived):  # refused, it may be in no other place
+                self.given_back.extend(event.records)
             self._end(error)
             return
         try:
@@ -257,12 +258,6 @@ class Run:
                 self._carry_out[type(instruction)](instruction)
         except Exception as error:  # noqa: BLE001 as above
             self._end(error)
-
-    def _rescue(self, event: Event) -> None:
-        """Give back what an event that was handled by half has left in no other place."""
-        if isinstance(event, Arrived):
-            self.given_back.extend(event.records)
-        self.given_back.extend(outcome.record for outcome in self._scheduler.outcomes)
 
     def _give_back_rest(self) -> None:
         """Give back what is not finished; the workers have been told to stop already."""

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict
 
-from thulawa.engine import Adaptive, Batch, Bounds, Lanes, Quarantine, Rate, Retry
+from thulawa.engine import Adaptive, Batch, Bounds, Quarantine, Rate, Retry
 from thulawa.engine.options import Emit, OnError, Order, Unkeyed
 from thulawa.runtime.caches import Cache
-from thulawa.spark.rows import Row
 
 __all__ = ["Choices"]
 
@@ -18,8 +17,8 @@ class Choices(TypedDict, total=False):
     The first group is the engine's (see `thulawa.engine.Options`). ``resource`` opens
     something once per worker, handed to the function as its second argument; ``cache`` lets
     equal questions share an answer; ``timestamp`` names the column that decides which key goes
-    first; ``lane`` gives a row's priority. ``repartition`` brings all rows of a key into one
-    partition first, in the order of the columns in ``order_by``.
+    first. ``repartition`` brings all rows of a key into one partition first, in the order of the
+    columns in ``order_by``.
     """
 
     order: Order
@@ -28,7 +27,6 @@ class Choices(TypedDict, total=False):
     in_flight: int
     adaptive: Adaptive
     bounds: Bounds
-    lanes: Lanes
     retry: Retry
     timeout: float
     deadline: float
@@ -41,6 +39,5 @@ class Choices(TypedDict, total=False):
     resource: Callable[[], AbstractAsyncContextManager[Any]]
     cache: Cache
     timestamp: str
-    lane: Callable[[Row], int]
     repartition: bool
     order_by: str | list[str]

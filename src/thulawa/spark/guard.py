@@ -15,6 +15,7 @@ from thulawa.spark.operator import Operator
 __all__ = ["refuse_broken_order"]
 
 _SPLITTING_OPTIONS = ("minpartitions", "maxrecordsperpartition")
+_SOURCES = {"StreamingRelationV2", "DataSourceV2Relation", "LogicalRelation"}
 _SHUFFLING_NODES = {
     "Repartition": "a repartition",
     "RepartitionByExpression": "a repartition",
@@ -39,9 +40,8 @@ def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
                 f"{shuffles} before it changes the order of rows; use repartition=True with "
                 "order_by, or order='none' if order does not matter",
             )
-        for option in _SPLITTING_OPTIONS:
-            if option in _options(node):
-                _refuse(operator, f"the source option {option} splits a partition; leave it out")
+        for option in _splitting_options(node):
+            _refuse(operator, f"the source option {option} splits a partition; leave it out")
 
 
 def _refuse(operator: Operator, reason: str) -> None:
@@ -60,9 +60,9 @@ def _nodes(plan: Any) -> Iterator[Any]:
         yield from _nodes(children.apply(index))
 
 
-def _options(node: Any) -> dict[str, str]:
-    """Give the options of a source node, with lower-case names; none where it is no source."""
-    if node.nodeName() not in {"StreamingRelationV2", "DataSourceV2Relation", "LogicalRelation"}:
-        return {}
+def _splitting_options(node: Any) -> list[str]:
+    """Name the options of a source node that split its partitions; none where it is no source."""
+    if node.nodeName() not in _SOURCES:
+        return []
     text = node.toString().lower()
-    return {option: "" for option in _SPLITTING_OPTIONS if option in text}
+    return [option for option in _SPLITTING_OPTIONS if option in text]

@@ -20,9 +20,7 @@ from thulawa.spark.worker import process
 
 __all__ = ["flat_map_by_key", "map_by_key", "split_errors"]
 
-_NOT_THE_ENGINE_S = frozenset(
-    {"name", "resource", "cache", "timestamp", "lane", "repartition", "order_by"}
-)
+_NOT_THE_ENGINE_S = frozenset({"name", "resource", "cache", "timestamp", "repartition", "order_by"})
 
 
 def map_by_key(
@@ -151,7 +149,6 @@ class _Mapping:
             keep=self._keep,
             options=self._options,
             timestamp=self._choices.get("timestamp"),
-            lane=self._choices.get("lane"),
             resource=self._choices.get("resource"),
             cache=self._choices.get("cache"),
         )

@@ -40,7 +40,6 @@ class Operator:
     keep: tuple[str, ...]
     options: Options
     timestamp: str | None = None
-    lane: Callable[[Any], int] | None = None
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     cache: Callable[[], MutableMapping[Hashable, Any]] | None = None
     identity: str = field(default_factory=lambda: uuid4().hex)
