@@ -42,6 +42,8 @@ if ! done_before locked; then
   rm -rf .venv
   "$base" -m venv .venv
   install --require-hashes --requirement requirements.lock
+  # Spark starts many Python processes; without this each may compile what it imports anew
+  env -u PYTHONDONTWRITEBYTECODE "$python" -m compileall -q -j 0 .venv/lib >/dev/null || true
   mark_done locked
 fi
 install --no-deps --no-build-isolation --editable .

@@ -11,12 +11,20 @@ def main(arguments: list[str]) -> int:
     """Run all cases of the files; give the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--on", choices=["driver"], default="driver")
+    parser.add_argument("--on", choices=["driver", "spark"], default="driver")
     parser.add_argument("--only", default="", help="run the cases whose id contains this")
     parser.add_argument("--restart", action="store_true", help="new tasks after every input")
+    parser.add_argument(
+        "--shuffle-batches", type=int, default=0, metavar="SEED", help="how Spark's batches are cut"
+    )
     options = parser.parse_args(arguments)
     cases = [case for file in options.files for case in load(file) if options.only in case["id"]]
-    verdicts = [run(case, restart=options.restart) for case in cases]
+    if options.on == "spark":
+        from tests.conformance.spark import run_on_spark  # noqa: PLC0415 needs Java
+
+        verdicts = run_on_spark(cases, seed=options.shuffle_batches)
+    else:
+        verdicts = [run(case, restart=options.restart) for case in cases]
     failed = [verdict for verdict in verdicts if not verdict.passed]
     for verdict in failed:
         _show(verdict)

@@ -21,19 +21,28 @@ Node = dict[str, Any]
 
 def build(case: dict[str, Any]) -> Topology:
     """Build a case's program; each observed node writes to the topic ``out-<id>``."""
-    program = _Program()
+    builder = StreamsBuilder()
+    add_to(builder, case)
+    return builder.build()
+
+
+def add_to(
+    builder: StreamsBuilder, case: dict[str, Any], prefix: str = "", produced: Any = None
+) -> None:
+    """Add a case to a program; ``prefix`` keeps the topics and stores of several cases apart."""
+    program = _Program(builder, prefix)
     for node in case["topology"]:
         program.add(node)
     for output in case["outputs"]:
         made = program.made[output]
         stream = made.to_stream() if isinstance(made, KTable) else made
-        stream.to(f"out-{output}")
-    return program.builder.build()
+        stream.to(f"{prefix}out-{output}", produced)
 
 
 class _Program:
-    def __init__(self) -> None:
-        self.builder = StreamsBuilder()
+    def __init__(self, builder: StreamsBuilder, prefix: str) -> None:
+        self.builder = builder
+        self.prefix = prefix
         self.made: dict[str, Any] = {}
 
     def add(self, node: Node) -> None:
@@ -46,17 +55,19 @@ class _Program:
         return self.made[inputs] if isinstance(inputs, str) else [self.made[i] for i in inputs]
 
     def _stream(self, node: Node) -> Any:
-        return self.builder.stream(node["topic"])
+        return self.builder.stream(self.prefix + node["topic"])
 
     def _table(self, node: Node) -> Any:
         if not node.get("versioned"):
-            return self.builder.table(node["topic"])
+            return self.builder.table(self.prefix + node["topic"])
         history = node["history_retention_ms"]
-        materialized: Any = Materialized.versioned(f"{node['id']}-versioned", history=history)
-        return self.builder.table(node["topic"], materialized=materialized)
+        materialized: Any = Materialized.versioned(
+            f"{self.prefix}{node['id']}-versioned", history=history
+        )
+        return self.builder.table(self.prefix + node["topic"], materialized=materialized)
 
     def _global_table(self, node: Node) -> Any:
-        return self.builder.global_table(node["topic"])
+        return self.builder.global_table(self.prefix + node["topic"])
 
     def _filter(self, node: Node) -> Any:
         return self._in(node).filter(f.PREDICATES[node["fn"]])
@@ -96,20 +107,21 @@ class _Program:
         return self._in(node).to_stream(mapper)
 
     def _split(self, node: Node) -> None:
-        parts = self._in(node).split(named=f"{node['id']}-")
+        parts = self._in(node).split(named=f"{self.prefix}{node['id']}-")
         for branch in node["branches"]:
             parts = parts.branch(f.PREDICATES[branch["fn"]], Branched.as_(branch["as"]))
         default = node.get("default")
         streams = parts.default_branch(Branched.as_(default)) if default else {}
         streams = streams or parts.no_default_branch()
         for name, stream in streams.items():
-            self.made[name.removeprefix(f"{node['id']}-")] = stream
+            self.made[name.removeprefix(f"{self.prefix}{node['id']}-")] = stream
 
     def _process(self, node: Node) -> Any:
         clock = {"wall": "wall_clock_time", "stream": "stream_time"}[node["clock"]]
-        self.builder.add_state_store(StoreSpec(name="total"))
+        store = f"{self.prefix}total"
+        self.builder.add_state_store(StoreSpec(name=store))
         return self._in(node).process(
-            lambda: _Total(node["fn"], clock, node["interval_ms"]), "total"
+            lambda: _Total(node["fn"], clock, node["interval_ms"], store), store
         )
 
     def _stream_stream_join(self, node: Node) -> Any:
@@ -131,7 +143,7 @@ class _Program:
         left, right = self._in(node)
         materialized: Any = None
         if node.get("materialized", True):
-            materialized = Materialized.as_(f"{node['id']}-joined")
+            materialized = Materialized.as_(f"{self.prefix}{node['id']}-joined")
         return _by_type(left, node)(right, f.JOINERS[node["joiner"]], materialized)
 
     def _fk_join(self, node: Node) -> Any:
@@ -229,10 +241,11 @@ def _windows(window: Node) -> Any:
 class _Total(Processor[Any, Any, Any, Any]):
     """Keeps a running total, and forwards the time at each punctuation."""
 
-    def __init__(self, function: str | None, clock: Any, interval: int) -> None:
+    def __init__(self, function: str | None, clock: Any, interval: int, store: str) -> None:
         self._function = function
         self._clock = clock
         self._interval = interval
+        self._store = store
 
     def init(self, context: Any) -> None:
         super().init(context)
@@ -242,7 +255,7 @@ class _Total(Processor[Any, Any, Any, Any]):
 
     def process(self, record: Record[Any, Any]) -> None:
         if self._function == "running_total":
-            store = self.context.state_store("total")
+            store = self.context.state_store(self._store)
             total = (store.get("total") or 0) + record.value
             store.put("total", total)
             self.context.forward(Record(record.key * 2, total, record.timestamp))

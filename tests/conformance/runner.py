@@ -70,7 +70,10 @@ def _parts(key: Any) -> tuple[Any, Any]:
 
 def judge(case: dict[str, Any], actual: list[Row]) -> Verdict:
     """Compare per node: in order, or as multisets per step; redundant rows may be absent."""
-    wanted = [(_row(entry), bool(entry.get("redundant"))) for entry in case["expected"]]
+    return _verdict(case, expected_rows(case), actual)
+
+
+def _verdict(case: dict[str, Any], wanted: list[tuple[Row, bool]], actual: list[Row]) -> Verdict:
     ordered = case["order"] == "total"
     for node in case["outputs"]:
         expected = [(row, optional) for row, optional in wanted if row[1] == node]
@@ -79,6 +82,29 @@ def judge(case: dict[str, Any], actual: list[Row]) -> Verdict:
         if not same:
             return Verdict(case["id"], passed=False, rows=_side_by_side(expected, found))
     return Verdict(case["id"], passed=True)
+
+
+def expected_rows(case: dict[str, Any]) -> list[tuple[Row, bool]]:
+    """Give the recorded rows, each with whether it may be absent."""
+    return [(_row(entry), bool(entry.get("redundant"))) for entry in case["expected"]]
+
+
+def judge_batches(
+    case: dict[str, Any],
+    expected: list[tuple[Row, bool]],
+    last_steps: list[int],
+    batches: list[list[Row]],
+) -> Verdict:
+    """Compare batch by batch: the rows of several steps, known by the last step of each."""
+
+    def batch_of(step: int) -> int:
+        return next(last for last in last_steps if step <= last)
+
+    wanted = [((batch_of(row[0]), *row[1:]), optional) for row, optional in expected]
+    rows: list[Row] = [
+        (last, *row[1:]) for last, batch in zip(last_steps, batches, strict=True) for row in batch
+    ]
+    return _verdict(case, wanted, rows)
 
 
 def _recorded(case: dict[str, Any]) -> int | None:

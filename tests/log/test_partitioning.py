@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.log.helpers import numbered
+from thulawa.core.partitioning import murmur2
 from thulawa.log import Log, ProducerRecord, partition_of
-from thulawa.log.partitioning import Partitioner, murmur2
+from thulawa.log.partitioning import Partitioner
 
 # From Kafka's own UtilsTest.testMurmur2, and others made with its Java client.
 JAVA = {

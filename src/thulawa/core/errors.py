@@ -8,6 +8,7 @@
     ├── Retriable                         raised by user functions: try this record again
     ├── Terminal                          raised by user functions: trying again is of no use
     ├── Overload                          raised by user functions: the other side is full
+    ├── StateError                        kept state that is damaged, foreign or of another program
     └── RecordError                       one record could not be processed; says which and why
         ├── BadKey (TypeError)            its key cannot be hashed or does not equal itself
         ├── AttemptTimedOut (TimeoutError)
@@ -40,6 +41,7 @@ __all__ = [
     "Retriable",
     "SelfCancelled",
     "SerializationError",
+    "StateError",
     "StreamError",
     "Terminal",
     "ThulawaError",
@@ -86,6 +88,10 @@ class Overload(ThulawaError):
     def __init__(self, message: str = "overloaded", *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = None if retry_after is None else float(retry_after)
+
+
+class StateError(ThulawaError):
+    """State that cannot be used: damaged, of another version, or of another program."""
 
 
 class RecordError(ThulawaError):

@@ -32,6 +32,7 @@ From top to bottom: `log` is the face; `producer` and `consumer` are what it han
 whose tables are in `schema`; `batches` is how records are packed.
 """
 
+from thulawa.core.partitioning import partition_of
 from thulawa.log.batches import Columns
 from thulawa.log.consumer import Consumer
 from thulawa.log.errors import (
@@ -54,7 +55,6 @@ from thulawa.log.options import (
     Retention,
     TopicDescription,
 )
-from thulawa.log.partitioning import partition_of
 from thulawa.log.producer import Producer
 from thulawa.log.records import ConsumerRecord, ProducerRecord
 

@@ -12,6 +12,7 @@ from thulawa.core.records import Change, Headers
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.views import Views
 from thulawa.state.backing import sort_key
+from thulawa.state.codec import register
 from thulawa.topology.nodes import ForeignKeyStep
 
 __all__ = ["Answer", "Subscription", "foreign_key_step"]
@@ -37,6 +38,10 @@ class Answer(NamedTuple):
     fingerprint: str | None
     row: Any
     partition: int
+
+
+register(Subscription, 4)
+register(Answer, 5)
 
 
 def foreign_key_step(

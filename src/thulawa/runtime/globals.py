@@ -1,12 +1,13 @@
 """Global tables: stores that every task shares, filled from whole topics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from thulawa.core.errors import SerializationError
 from thulawa.core.records import Headers
 from thulawa.runtime.handlers import ErrorRecord, Resume
 from thulawa.runtime.options import TaskOptions
+from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
 from thulawa.topology.nodes import GlobalTable, Sink
 from thulawa.topology.topology import Topology
@@ -15,23 +16,29 @@ __all__ = ["GlobalTables"]
 
 
 class GlobalTables:
-    """The global tables of a topology, in memory. ``send`` takes dead letters."""
+    """The global tables of a topology, in memory unless ``backing`` says otherwise.
+
+    ``send`` takes dead letters; ``tables`` are all there are unless told otherwise.
+    """
 
     def __init__(
         self,
         topology: Topology,
         options: TaskOptions,
         send: Callable[[Sink | None, str, Any, Any, int, Headers], None],
+        backing: Callable[[str], Backing] | None = None,
+        tables: Iterable[GlobalTable] | None = None,
     ) -> None:
         self.topics: dict[str, GlobalTable] = {}
         self.stores: dict[str, Store] = {}
         self._handler = options.handlers.deserialization
         self._send = send
-        for node in topology.nodes.values():
-            if isinstance(node, GlobalTable):
-                self.topics[node.topic] = node
-                store = node.stores[0]
-                self.stores[store] = topology.stores[store].open({})
+        if tables is None:
+            tables = [node for node in topology.nodes.values() if isinstance(node, GlobalTable)]
+        for node in tables:
+            self.topics[node.topic] = node
+            store = node.stores[0]
+            self.stores[store] = topology.stores[store].open(backing(store) if backing else {})
 
     def update(self, topic: str, offset: int, key: Any, value: Any, timestamp: int) -> None:
         """Take a record of a global topic; one without a key is left out."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from thulawa.core.errors import ConfigurationError, StreamError
-from thulawa.core.records import Headers
+from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.runtime.asyncs import RunAsync
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
@@ -69,10 +69,10 @@ class Task:
         self._run_async = run_async
         if self._graph.stages and run_async is None:
             raise ConfigurationError("a task with async nodes needs run_async")
+        self._sources = {topic: source for source in group.sources for topic in source.topics}
         self._queues = {
             (topic, partition): self._queue(topic, partition, source)
-            for source in group.sources
-            for topic in source.topics
+            for topic, source in self._sources.items()
             for partition in (partitions or {}).get(topic, () if partitions else (number,))
         }
         self._taken_from: RecordQueue | None = None
@@ -80,8 +80,18 @@ class Task:
             self._resume(snapshot)
 
     def add(self, topic: str, partition: int, records: Iterable[RawRecord]) -> None:
-        """Take in records of one partition, in offset order."""
-        self._queues[topic, partition].extend(records)
+        """Take in records of one partition, in offset order; a new one joins the group."""
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._queue(topic, partition, self._sources[topic])
+            self._queues[topic, partition] = queue
+        queue.extend(records)
+
+    @property
+    def next_wall_clock_time(self) -> int | None:
+        """When the clock brings the next punctuation; None when there is none."""
+        due = self._punctuations.next_wall_clock_time
+        return None if due > LAST_TIMESTAMP else due
 
     def run(self) -> None:
         """Process all records there are."""

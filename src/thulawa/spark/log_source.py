@@ -1,14 +1,15 @@
 """The embedded log as a Spark source: rows as Kafka's connector gives them, no broker.
 
-One Spark partition per topic partition, rows in offset order. A trigger reads up to
-``maxOffsetsPerTrigger`` records, shared evenly over the partitions; what one does not use goes
-to the others.
+One Spark partition per topic partition, rows in offset order; with ``maxPartitions`` several
+topic partitions, one after the other, to a Spark partition, where there are more. A trigger
+reads up to ``maxOffsetsPerTrigger`` records, shared evenly over the partitions; what one does
+not use goes to the others.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -33,14 +34,20 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Offsets: TypeAlias = dict[str, dict[str, int]]
 
 
-class Range(InputPartition):
-    """The records of one partition in [start, end)."""
+class Range(NamedTuple):
+    """The records of one topic partition in [start, end)."""
 
-    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.start = start
-        self.end = end
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Ranges(InputPartition):
+    """What one partition of Spark reads."""
+
+    def __init__(self, ranges: list[Range]) -> None:
+        self.ranges = ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class LogReader:
     address: str
     topics: tuple[str, ...]
     starting: str
+    most_partitions: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "LogReader":
@@ -61,7 +69,9 @@ class LogReader:
                 '.option("subscribe", "visits").load("file:./topics")'
             )
         topics = tuple(name.strip() for name in subscribed.split(","))
-        return cls(address, topics, options.get("startingOffsets", "earliest"))
+        most = options.get("maxPartitions")
+        starting = options.get("startingOffsets", "earliest")
+        return cls(address, topics, starting, None if most is None else int(most))
 
     def starts(self) -> Offsets:
         """Give the offsets to begin at."""
@@ -81,8 +91,13 @@ class LogReader:
         with Log(self.address) as log:
             return {topic: _named(log.end_offsets(topic)) for topic in self.topics}
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """Give one partition to read for each topic partition that has something new."""
+    def partitions(self, start: Offsets, end: Offsets) -> list[Ranges]:
+        """Deal out what is new to the partitions of Spark, one to each topic partition or more."""
+        ranges = self._ranges(start, end)
+        count = min(self.most_partitions or len(ranges), len(ranges))
+        return [Ranges(ranges[place::count]) for place in range(count)]
+
+    def _ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         return [
             Range(topic, int(partition), start.get(topic, {}).get(partition, 0), upto)
             for topic, partitions in end.items()
@@ -90,13 +105,13 @@ class LogReader:
             if upto > start.get(topic, {}).get(partition, 0)
         ]
 
-    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        """Read a range, in offset order."""
+    def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the ranges of a partition, each in offset order."""
+        assert isinstance(wanted, Ranges)
         with Log(self.address) as log:
-            for columns in log.read_columns(
-                wanted.topic, wanted.partition, wanted.start, wanted.end
-            ):
-                yield _arrow(columns, wanted)
+            for one in wanted.ranges:
+                for columns in log.read_columns(one.topic, one.partition, one.start, one.end):
+                    yield _arrow(columns, one)
 
 
 class LogBatchReader(DataSourceReader):
@@ -105,13 +120,12 @@ class LogBatchReader(DataSourceReader):
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
 
-    def partitions(self) -> list[Range]:
+    def partitions(self) -> list[Ranges]:
         """Give the ranges that exist now."""
-        return self._reader.ranges(self._reader.starts(), self._reader.ends())
+        return self._reader.partitions(self._reader.starts(), self._reader.ends())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of them."""
-        assert isinstance(partition, Range)
         return self._reader.read(partition)
 
 
@@ -146,13 +160,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the end of the log, for the query's progress."""
         return self._reader.ends()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Ranges]:
         """Give the ranges of a batch."""
-        return self._reader.ranges(start, end)
+        return self._reader.partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of them."""
-        assert isinstance(partition, Range)
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:

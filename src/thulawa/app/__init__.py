@@ -1,0 +1,6 @@
+"""Applications: configuration → session → query; start, stop, state."""
+
+from thulawa.app.states import State
+from thulawa.app.streams import Restart, Streams
+
+__all__ = ["Restart", "State", "Streams"]

@@ -1,0 +1,314 @@
+"""Streams: a topology as a running application on Spark."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+from uuid import uuid4
+
+from thulawa.app.states import State, StateMachine
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.core.names import check_name
+from thulawa.core.serdes import Serde
+from thulawa.runtime.groups import PartitionGrouper, by_number
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.planning import Plan, plan
+from thulawa.spark.log_format import register
+from thulawa.spark.session import session
+from thulawa.spark.streams.hosting import Program
+from thulawa.spark.streams.logs import topics_at
+from thulawa.spark.streams.records import Checkpoint
+from thulawa.spark.streams.running import StreamsQuery
+from thulawa.spark.streams.stores import ReadOnlyStore, read_store
+from thulawa.topology.topology import Topology
+
+__all__ = ["Restart", "Streams"]
+
+_log = logging.getLogger("thulawa.streams")
+Answer = Literal["stop", "restart"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Start again after an error, each time twice as late, at most ``attempts`` times in a row.
+
+    A run that lasts longer than ``longest`` counts as a success: the next error starts over.
+    """
+
+    first: Duration = "1 s"
+    longest: Duration = "1 minute"
+    attempts: int = 10
+
+
+class Streams:
+    """Run a topology as one streaming query.
+
+    ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``); ``checkpoint`` is
+    the folder that makes it exactly once over restarts, and belongs to this application alone.
+    Topics without serdes use ``key_serde`` (text) and ``value_serde`` (JSON). A batch takes up
+    to ``max_records`` records, as soon as the one before is done, or every ``trigger``.
+
+    ``on_error`` says what an error that no handler took does: ``"stop"``, a `Restart`, or a
+    function of the error that answers ``"stop"`` or ``"restart"``.
+
+    .. versionadded:: 0.1.0
+    """
+
+    def __init__(  # noqa: PLR0913 options by name
+        self,
+        topology: Topology,
+        *,
+        application_id: str,
+        log: str,
+        checkpoint: str | None = None,
+        spark: Any = None,
+        options: TaskOptions | None = None,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        grouper: PartitionGrouper = by_number,
+        max_records: int | None = 100_000,
+        trigger: Duration | None = None,
+        on_error: Literal["stop"] | Restart | Callable[[Exception], Answer] = "stop",
+        allow_state_loss: bool = False,
+        clock: Callable[[int], int] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        check_name(application_id, "application")
+        if max_records is not None and max_records < 1:
+            raise ConfigurationError("max_records must be at least 1, or None for all there are")
+        self.application_id = application_id
+        self._topology = topology
+        self._topics = topics_at(log)
+        self._checkpoint = Checkpoint(checkpoint or f"checkpoints/{application_id}")
+        self._spark = spark
+        # Spark commits batches, so what caches hold back leaves with the batch
+        self._options = options or TaskOptions(commit="batch")
+        self._serdes = key_serde, value_serde
+        self._grouper = grouper
+        self._max_records = max_records
+        self._trigger = None if trigger is None else milliseconds(trigger, name="trigger")
+        self._on_error = on_error
+        self._allow_state_loss = allow_state_loss
+        self._clock = clock
+        self._settings = dict(settings or {})
+        self._machine = StateMachine()
+        self._query: StreamsQuery | None = None
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+        self._program: Program | None = None
+
+    # --- life
+
+    @property
+    def state(self) -> State:
+        """Where the application is."""
+        return self._machine.state
+
+    def add_state_listener(self, listener: Callable[[State, State], None]) -> None:
+        """Have ``listener(new, old)`` called at every change of state."""
+        self._machine.listeners.append(listener)
+
+    def start(self) -> Self:
+        """Check everything, then start the query; errors of the program are raised here."""
+        if self.state is not State.CREATED:
+            raise ConfigurationError(f"{self.application_id!r} has been started already")
+        self._machine.go(State.REBALANCING)
+        try:
+            self._program = self._made()
+            self._query = self._started()
+        except Exception:
+            self._machine.go(State.PENDING_ERROR)
+            self._machine.go(State.ERROR)
+            raise
+        self._machine.go(State.RUNNING)
+        threading.Thread(
+            target=self._watch, name=f"streams-{self.application_id}", daemon=True
+        ).start()
+        return self
+
+    def stop(self, timeout: Duration | None = None) -> bool:
+        """End the query after its batch, or when ``timeout`` is over; tell whether it has ended."""
+        self._machine.go(State.PENDING_SHUTDOWN)
+        self._stopping.set()
+        if self._query is not None:
+            self._query.stop()
+        elif self.state is State.PENDING_SHUTDOWN:
+            self._ended.set()
+            self._machine.go(State.NOT_RUNNING)
+        return self._ended.wait(_seconds(timeout))
+
+    def await_termination(self, timeout: Duration | None = None) -> bool:
+        """Wait for the end; raise the error that ended it. Tell whether it has ended."""
+        ended = self._ended.wait(_seconds(timeout))
+        if ended and self._error is not None:
+            raise self._error
+        return ended
+
+    def process_all_available(self, timeout: Duration = "10 minutes") -> None:
+        """Wait until everything that was in the topics when this was called is processed."""
+        deadline = time.monotonic() + milliseconds(timeout) / 1000
+        wanted = self._topics.end_offsets(self._query.topics) if self._query else {}
+        while not self._reached(wanted):
+            self._check_alive(deadline)
+            time.sleep(0.02)
+
+    def process_batches(self, count: int, timeout: Duration = "10 minutes") -> None:
+        """Wait for so many batches more; with timers they come without records too."""
+        deadline = time.monotonic() + milliseconds(timeout) / 1000
+        last = self._checkpoint.last_batch() + count
+        while self._checkpoint.last_batch() < last:
+            self._check_alive(deadline)
+            time.sleep(0.02)
+
+    def _check_alive(self, deadline: float) -> None:
+        if self._ended.is_set():
+            raise self._error or ThulawaError(f"{self.application_id!r} has been stopped")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{self.application_id!r} has not come so far in the time given")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- looking in
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Give Spark's reports of the last batches."""
+        return [] if self._query is None else self._query.progress()
+
+    def store(self, name: str) -> ReadOnlyStore:
+        """Look into a store as the last committed batch left it."""
+        return read_store(self._session(), self._checkpoint, self._plan, name)
+
+    # --- inside
+
+    @property
+    def _plan(self) -> Plan:
+        if self._program is None:
+            raise ConfigurationError(f"{self.application_id!r} has not been started")
+        return self._program.plan
+
+    def _session(self) -> Any:
+        if self._spark is None:
+            self._spark = session(self.application_id)
+        register(self._spark)
+        return self._spark
+
+    def _made(self) -> Program:
+        names = tuple(topic for topic in _outer_topics(self._topology))
+        counts = self._topics.partitions(names)
+        if missing := sorted(set(names) - set(counts)):
+            raise ConfigurationError(
+                f"the topic {missing[0]!r} does not exist; create it before the application starts"
+            )
+        key_serde, value_serde = self._serdes
+        made = plan(
+            self._topology,
+            counts,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            grouper=self._grouper,
+        )
+        prefixes = self._checkpoint.admit(
+            self.application_id, made, allow_state_loss=self._allow_state_loss
+        )
+        self._create_topics(made)
+        run = f"{self.application_id}/{uuid4().hex}"
+        return Program(self.application_id, run, made, self._options, self._clock, prefixes)
+
+    def _create_topics(self, made: Plan) -> None:
+        for repartition in made.repartitions.values():
+            if repartition.is_topic:
+                name = f"{self.application_id}-{repartition.topic}"
+                self._topics.create(name, repartition.partitions)
+        for part in made.parts.values():
+            for sink in part.group.sinks:
+                if isinstance(sink.topic, str) and not sink.internal:
+                    self._topics.create(sink.topic, len(part.tasks))
+
+    def _started(self) -> StreamsQuery:
+        assert self._program is not None
+        return StreamsQuery(
+            self._session(),
+            self._program,
+            self._topics,
+            self._checkpoint,
+            max_records=self._max_records,
+            trigger=self._trigger,
+            settings=self._settings,
+        )
+
+    def _reached(self, wanted: Mapping[str, Mapping[int, int]]) -> bool:
+        assert self._query is not None
+        done = self._query.committed_offsets()
+        return all(
+            done.get(topic, {}).get(partition, 0) >= end
+            for topic, ends in wanted.items()
+            for partition, end in ends.items()
+            if end > 0
+        )
+
+    def _watch(self) -> None:
+        """Wait for the query's end, and start it again if that is what is asked for."""
+        failures = 0
+        while True:
+            assert self._query is not None
+            began = time.monotonic()
+            error = self._query.wait()
+            if self._stopping.is_set() or error is None:
+                self._machine.go(State.PENDING_SHUTDOWN)
+                self._machine.go(State.NOT_RUNNING)
+                break
+            failures = 1 if self._lasted(began) else failures + 1
+            if not self._again(error, failures):
+                self._error = error
+                self._machine.go(State.PENDING_ERROR)
+                self._machine.go(State.ERROR)
+                break
+        self._ended.set()
+
+    def _lasted(self, began: float) -> bool:
+        longest = self._on_error.longest if isinstance(self._on_error, Restart) else "1 minute"
+        return time.monotonic() - began > milliseconds(longest) / 1000
+
+    def _again(self, error: Exception, failures: int) -> bool:
+        """Start the query again after an error; tell whether it runs."""
+        policy = self._on_error
+        if callable(policy) and policy(error) == "restart":
+            policy = Restart()
+        if not isinstance(policy, Restart) or failures > policy.attempts:
+            return False
+        wait = min(milliseconds(policy.first) * 2 ** (failures - 1), milliseconds(policy.longest))
+        _log.warning(
+            "%s failed and starts again in %.1f s: %s", self.application_id, wait / 1000, error
+        )
+        self._machine.go(State.REBALANCING)
+        if self._stopping.wait(wait / 1000):
+            return True  # the query's end is found again, and is then the end
+        self._query = self._started()
+        self._machine.go(State.RUNNING)
+        return True
+
+
+def _outer_topics(topology: Topology) -> list[str]:
+    groups = topology.subtopologies()
+    inner = {str(sink.topic) for group in groups for sink in group.sinks if sink.internal}
+    read = [t for group in groups for source in group.sources for t in source.topics]
+    tables = [node.topic for group in groups if group.is_global for node in group.nodes]  # type: ignore[attr-defined]
+    return [topic for topic in (*read, *tables) if topic not in inner]
+
+
+def _seconds(duration: Duration | None) -> float | None:
+    return None if duration is None else milliseconds(duration) / 1000

@@ -1,0 +1,306 @@
+"""From a topology to stages: which sub-topology runs where, after which, in how many tasks.
+
+A host that runs whole batches, as Spark does, runs a program as a line of stages. Sub-topologies
+that only look at one record at a time run where their topic is read, in the *front*. The
+others stand in the stage after those that feed them, several side by side where they do not.
+A repartition that leads on is a shuffle between two stages; one that leads back, as the answers
+of a foreign-key join do, is a topic, read with the next batch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from thulawa.core.errors import ConfigurationError, SerializationError, TopologyError
+from thulawa.core.partitioning import partition_of
+from thulawa.core.records import Windowed
+from thulawa.core.serdes import Serde, Serdes
+from thulawa.runtime.groups import PartitionGrouper, by_number, partition_groups
+from thulawa.topology.nodes import (
+    Aggregate,
+    AsyncCall,
+    Branch,
+    GlobalTable,
+    LookupJoin,
+    Node,
+    Process,
+    Sink,
+    Source,
+    Stateless,
+)
+from thulawa.topology.subtopologies import SubTopology
+from thulawa.topology.topology import Topology
+from thulawa.topology.windows import SessionWindows
+
+__all__ = ["FRONT", "Part", "Plan", "Repartition", "plan"]
+
+FRONT = 0
+_ONE_BY_ONE = (Source, Sink, Stateless, Branch, AsyncCall)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A sub-topology in its place: the stage, and the partitions of each of its tasks."""
+
+    group: SubTopology
+    stage: int
+    tasks: tuple[Mapping[str, tuple[int, ...]], ...]
+
+    def task_of(self, topic: str, partition: int) -> int:
+        """Give the task that reads a partition; a new partition joins the task of its number."""
+        for number, partitions in enumerate(self.tasks):
+            if partition in partitions.get(topic, ()):
+                return number
+        return partition % len(self.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """A topic between two sub-topologies, and how its records find their partition."""
+
+    topic: str
+    partitions: int
+    key_serde: Serde[Any]
+    partitioner: Callable[..., int] | None
+    is_topic: bool
+
+    def partition_of(self, key: Any, value: Any) -> int:
+        """Give the partition of a record: where a topic with this key's bytes has it."""
+        if self.partitions == 1:
+            return 0
+        if self.partitioner is not None:
+            return self.partitioner(key, value, self.partitions)
+        try:
+            return partition_of(self.key_serde.dumps(key), self.partitions)
+        except SerializationError:
+            return partition_of(key, self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where everything runs. ``topology`` has its serdes filled in."""
+
+    topology: Topology
+    parts: Mapping[int, Part]
+    readers: Mapping[str, int]  # topic -> id of the sub-topology that reads it
+    repartitions: Mapping[str, Repartition]
+    global_topics: frozenset[str] = field(default_factory=frozenset)
+
+    def global_tables(self, group: SubTopology) -> list[GlobalTable]:
+        """Give the global tables that a sub-topology looks into; its tasks have them whole."""
+        looked_into = {node.table for node in group.nodes if isinstance(node, LookupJoin)}
+        stores = {store for node in group.nodes for store in node.stores}
+        return [
+            node
+            for node in self.topology.nodes.values()
+            if isinstance(node, GlobalTable)
+            and (node.name in looked_into or stores & {*node.stores})
+        ]
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether a processor of the user's own may ask to be called by the clock."""
+        return any(
+            isinstance(node, Process)
+            or (isinstance(node, AsyncCall) and node.operation == "process")
+            for node in self.topology.nodes.values()
+        )
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are after the front."""
+        return max((part.stage for part in self.parts.values()), default=0)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the widest stage has."""
+        return max((len(part.tasks) for part in self.parts.values() if part.stage), default=1)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are read."""
+        shuffles = {name for name, one in self.repartitions.items() if not one.is_topic}
+        return (*(name for name in self.readers if name not in shuffles), *self.global_topics)
+
+
+def plan(
+    topology: Topology,
+    partitions: Mapping[str, int],
+    *,
+    key_serde: Serde[Any] | None = None,
+    value_serde: Serde[Any] | None = None,
+    grouper: PartitionGrouper = by_number,
+    in_order: bool = True,
+) -> Plan:
+    """Put every sub-topology in its place. ``partitions`` are those of the topics outside.
+
+    The serdes stand in where the program names none. With ``in_order`` the records of several
+    topics meet in the order of their timestamps even where nothing is remembered.
+    """
+    key_serde = key_serde or Serdes.string()
+    value_serde = value_serde or Serdes.json()
+    filled = _with_serdes(topology, key_serde, value_serde)
+    groups = [group for group in filled.subtopologies() if not group.is_global]
+    readers = {
+        topic: group.id for group in groups for node in group.sources for topic in node.topics
+    }
+    stages = _stages(groups, readers, in_order=in_order)
+    counts = _counts(groups, readers, partitions)
+    repartitions: dict[str, Repartition] = {}
+    parts: dict[int, Part] = {}
+    for group in groups:
+        topics = {topic: counts[topic] for node in group.sources for topic in node.topics}
+        _check_copartitioned(group, topics, grouper)
+        parts[group.id] = Part(group, stages[group.id], tuple(partition_groups(topics, grouper)))
+        for sink in group.sinks:
+            if sink.internal:
+                assert isinstance(sink.topic, str)
+                told = topology.nodes[sink.name]
+                assert isinstance(told, Sink)
+                leads_on = stages[readers[sink.topic]] > stages[group.id]
+                repartitions[sink.topic] = Repartition(
+                    sink.topic,
+                    counts[sink.topic],
+                    told.key_serde or key_serde,
+                    sink.partitioner,
+                    is_topic=not leads_on,
+                )
+    return Plan(
+        filled,
+        parts,
+        readers,
+        repartitions,
+        frozenset(node.topic for node in topology.nodes.values() if isinstance(node, GlobalTable)),
+    )
+
+
+def _stages(
+    groups: list[SubTopology], readers: Mapping[str, int], *, in_order: bool
+) -> dict[int, int]:
+    """Give each sub-topology its stage, after those that feed it as far as that can be."""
+    feeds: dict[int, set[int]] = {group.id: set() for group in groups}
+    for group in groups:
+        for sink in group.sinks:
+            if sink.internal:
+                feeds[readers[str(sink.topic)]].add(group.id)
+    stages: dict[int, int] = {}
+    visiting: set[int] = set()
+
+    def stage_of(group: SubTopology) -> int:
+        if group.id not in stages:
+            visiting.add(group.id)
+            before = [
+                stage_of(other)
+                for other in groups
+                if other.id in feeds[group.id] and other.id not in visiting
+            ]
+            visiting.discard(group.id)
+            alone = not feeds[group.id] and _is_stateless(group, in_order=in_order)
+            stages[group.id] = FRONT if alone else 1 + max(before, default=FRONT)
+        return stages[group.id]
+
+    for group in groups:
+        stage_of(group)
+    return stages
+
+
+def _is_stateless(group: SubTopology, *, in_order: bool) -> bool:
+    topics = [topic for source in group.sources for topic in source.topics]
+    return (
+        not group.stores
+        and (len(topics) == 1 or not in_order)
+        and all(isinstance(node, _ONE_BY_ONE) for node in group.nodes)
+        and not any(isinstance(n, AsyncCall) and n.operation == "process" for n in group.nodes)
+        and all(source.timestamp_extractor is None for source in group.sources)
+    )
+
+
+def _counts(
+    groups: list[SubTopology], readers: Mapping[str, int], partitions: Mapping[str, int]
+) -> dict[str, int]:
+    """Give the number of partitions of every topic; inner ones follow what they meet or come of."""
+    inner = {
+        str(sink.topic): (sink, group) for group in groups for sink in group.sinks if sink.internal
+    }
+    counts = {topic: partitions[topic] for topic in readers if topic not in inner}
+    counts |= {topic: sink.partitions for topic, (sink, _) in inner.items() if sink.partitions}
+    by_id = {group.id: group for group in groups}
+
+    def widest(group: SubTopology) -> int:
+        known = [counts[t] for source in group.sources for t in source.topics if t in counts]
+        return max(known, default=0)
+
+    waiting = [topic for topic in inner if topic not in counts]
+    while waiting:
+        left = []
+        for topic in waiting:
+            count = widest(by_id[readers[topic]]) or widest(inner[topic][1])
+            if count:
+                counts[topic] = count
+            else:
+                left.append(topic)
+        if len(left) == len(waiting):
+            raise TopologyError(f"nothing says how many partitions {left[0]!r} has")
+        waiting = left
+    return counts
+
+
+def _check_copartitioned(
+    group: SubTopology, topics: Mapping[str, int], grouper: PartitionGrouper
+) -> None:
+    if grouper is by_number and group.stores and len(set(topics.values())) > 1:
+        listed = ", ".join(f"{topic} has {count}" for topic, count in sorted(topics.items()))
+        raise ConfigurationError(
+            f"topics that are joined must have the same number of partitions: {listed}; "
+            "create them alike, repartition one of them, or give a grouper of your own"
+        )
+
+
+# --- serdes
+
+
+def _with_serdes(topology: Topology, key: Serde[Any], value: Serde[Any]) -> Topology:
+    """Fill in the serdes of topics outside; inner topics carry values as they are."""
+    filled = Topology()
+    for store in topology.stores.values():
+        filled.add_store(store)
+    for node in topology.nodes.values():
+        filled.add(_filled(topology, node, key, value))
+    return filled
+
+
+def _filled(topology: Topology, node: Node, key: Serde[Any], value: Serde[Any]) -> Node:
+    if not isinstance(node, Source | Sink | GlobalTable):
+        return node
+    if isinstance(node, Source | Sink) and node.internal:
+        return replace(node, key_serde=None, value_serde=None)
+    if isinstance(node, Sink) and node.key_serde is None:
+        key = _windowed(topology, node, key)
+    return replace(node, key_serde=node.key_serde or key, value_serde=node.value_serde or value)
+
+
+def _windowed(topology: Topology, sink: Sink, inner: Serde[Any]) -> Serde[Any]:
+    """Write windowed keys as Kafka does; which kind of window they have, their table tells."""
+    window = _window_above(topology, sink)
+    if window is None:
+        return inner
+    if isinstance(window, SessionWindows):
+        windowed = Serdes.session_windowed(inner)
+    else:
+        windowed = Serdes.time_windowed(inner, getattr(window, "size", 1))
+
+    def serialize(key: Any) -> bytes:
+        return (windowed if isinstance(key, Windowed) else inner).serialize(key)
+
+    return Serde(f"{inner.name}, windowed or not", serialize, windowed.deserialize)
+
+
+def _window_above(topology: Topology, node: Node) -> Any:
+    for parent in node.parents:
+        above = topology.node(parent)
+        if isinstance(above, Aggregate) and above.window is not None:
+            return above.window
+        found = _window_above(topology, above)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,1 @@
+"""Streams on Spark: a topology as one streaming query."""

@@ -1,0 +1,99 @@
+"""Where the outputs of a task go: to the sink, to tasks of a later stage, or to a loop's topic."""
+
+from collections import defaultdict
+from typing import Any
+
+from thulawa.core.errors import ProductionError
+from thulawa.core.records import Headers
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.output import Encoder
+from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.queues import RawRecord
+from thulawa.spark.streams.wire import SINK, Outgoing, Packed, pack_outgoing, pack_records
+from thulawa.state.codec import Codec
+from thulawa.topology.nodes import Sink
+
+__all__ = ["TaskOutput"]
+
+
+class TaskOutput:
+    """The collector of one task."""
+
+    def __init__(self, plan: Plan, part: Part, number: int, options: TaskOptions, app: str) -> None:
+        self._plan = plan
+        self._place = f"{part.group.id:04}/{number:06}"
+        self._number = number
+        self._app = app
+        self._encoder = Encoder(options, self.send)
+        self._codecs: dict[str, Codec] = {}
+        self._outgoing = Outgoing()
+        self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
+        self._sent = 0
+
+    def send(
+        self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> None:
+        """Take one output."""
+        if sink is not None and sink.internal:
+            self._send_inside(topic, key, value, timestamp, headers)
+            return
+        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
+        if encoded is None:
+            return
+        partition = None
+        if sink is not None and sink.partitioner is not None:
+            partition = sink.partitioner(key, value, None)
+        out = self._outgoing
+        out.keys.append(_bytes(encoded[0], topic))
+        out.values.append(_bytes(encoded[1], topic))
+        out.topics.append(topic)
+        out.partitions.append(partition)
+        out.timestamps.append(timestamp)
+        out.headers.append(headers)
+
+    def _send_inside(
+        self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> None:
+        repartition = self._plan.repartitions[topic]
+        partition = repartition.partition_of(key, value)
+        if not repartition.is_topic:
+            # its place in the order of this task's outputs is all the offset it needs
+            record = (self._sent, timestamp, key, value, headers)
+            self._shuffled[topic, partition].append(record)
+            self._sent += 1
+            return
+        out = self._outgoing
+        out.keys.append(Codec().encode([key]))
+        out.values.append(Codec().encode([value]))
+        out.topics.append(f"{self._app}-{topic}")
+        out.partitions.append(partition)
+        out.timestamps.append(timestamp)
+        out.headers.append(headers)
+
+    def take(self, slots: list[int]) -> list[Packed]:
+        """Give what was sent since the last time, packed."""
+        rows = []
+        for (topic, partition), records in self._shuffled.items():
+            part = self._plan.parts[self._plan.readers[topic]]
+            task = part.task_of(topic, partition)
+            slot = slots[task % len(slots)]
+            data = pack_records(records)
+            rows.append(Packed(slot, part.stage, task, topic, partition, self._place, data))
+        if self._outgoing.keys:
+            slot = slots[self._number % len(slots)]
+            data = pack_outgoing(self._outgoing)
+            rows.append(Packed(slot, SINK, self._number, "", 0, self._place, data))
+        self._outgoing = Outgoing()
+        self._shuffled.clear()
+        return rows
+
+
+def _bytes(data: Any, topic: str) -> bytes | None:
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    raise ProductionError(
+        f"a {type(data).__name__} cannot be written to a topic; give the output a serde",
+        topic=topic,
+    )

@@ -1,0 +1,110 @@
+"""The first stage: runs what looks at one record at a time, packs the rest for its tasks.
+
+It stands where the topics are read, one Spark partition to a topic partition, and shuffles
+nothing.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from thulawa.runtime.planning import FRONT, Part
+from thulawa.runtime.task import Task
+from thulawa.spark.streams.collecting import TaskOutput
+from thulawa.spark.streams.hosting import Program, run_async
+from thulawa.spark.streams.wire import Packed, Topic, pack_rows, packed_batch, raw_records
+
+__all__ = ["front"]
+
+
+def front(program: Program, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take rows of the source; give packed rows."""
+    stage = _Front(program)
+    for batch in batches:
+        for topic, rows in _by_partition(batch):
+            packed = list(stage.packed(topic, rows))
+            if packed:
+                yield packed_batch(packed)
+    stage.close()
+
+
+class _Front:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._plan = program.plan
+        self._names = {
+            f"{program.application_id}-{name}": name
+            for name, one in program.plan.repartitions.items()
+            if one.is_topic
+        }
+        self._tasks: dict[Topic, tuple[Task, TaskOutput]] = {}
+
+    def packed(self, topic: Topic, rows: pa.RecordBatch) -> Iterator[Packed]:
+        plan, slots = self._plan, self._program.slots
+        name = self._names.get(topic.name, topic.name)
+        first = rows.column("offset")[0].as_py()
+        place = f"{name}/{topic.partition:06}/{first:020}"
+        if name in plan.global_topics:
+            data = pack_rows(rows)
+            for part in plan.parts.values():
+                if name in {table.topic for table in plan.global_tables(part.group)}:
+                    for task in range(len(part.tasks)):
+                        slot = slots[task % len(slots)]
+                        # "!": what tables hold comes before what looks into them
+                        yield Packed(slot, part.stage, task, name, part.group.id, f"!{place}", data)
+            return
+        part = plan.parts[plan.readers[name]]
+        if part.stage == FRONT:
+            yield from self._run(part, Topic(name, topic.partition), rows)
+            return
+        task = part.task_of(name, topic.partition)
+        slot = slots[task % len(slots)]
+        yield Packed(slot, part.stage, task, name, topic.partition, place, pack_rows(rows))
+
+    def _run(self, part: Part, topic: Topic, rows: pa.RecordBatch) -> list[Packed]:
+        if topic not in self._tasks:
+            self._tasks[topic] = self._made(part, topic)
+        task, output = self._tasks[topic]
+        task.add(*topic, raw_records(rows))
+        task.run()
+        return output.take(self._program.slots)
+
+    def _made(self, part: Part, topic: Topic) -> tuple[Task, TaskOutput]:
+        program = self._program
+        number = part.task_of(*topic)
+        output = TaskOutput(program.plan, part, number, program.options, program.application_id)
+        task = Task(
+            part.group,
+            program.plan.topology,
+            output,
+            number=number,
+            partitions={topic.name: (topic.partition,)},
+            options=program.options,
+            run_async=run_async,
+        )
+        return task, output
+
+    def close(self) -> None:
+        for task, _ in self._tasks.values():
+            task.close()
+
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Topic, pa.RecordBatch]]:
+    """Cut a batch where the partition changes; as a rule it holds but one."""
+    if batch.num_rows == 0:
+        return
+    topics, partitions = batch.column("topic"), batch.column("partition")
+    pairs = {
+        Topic(pair["topic"], pair["partition"])
+        for pair in pa.table({"topic": topics, "partition": partitions})
+        .group_by(["topic", "partition"])
+        .aggregate([])
+        .to_pylist()
+    }
+    if len(pairs) == 1:
+        yield pairs.pop(), batch
+        return
+    for topic in sorted(pairs):
+        mine = pc.and_(pc.equal(topics, topic.name), pc.equal(partitions, topic.partition))
+        yield topic, batch.filter(mine)

@@ -1,0 +1,153 @@
+"""Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from thulawa.runtime.globals import GlobalTables
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.task import Task
+from thulawa.spark.streams.collecting import TaskOutput
+from thulawa.spark.streams.wire import Packed, slots, unpack_records, unpack_rows
+from thulawa.state.codec import Codec
+from thulawa.state.paged import Kept, PagedStores
+
+__all__ = ["Hosted", "Program", "hosted"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What workers need to know of an application. ``run`` is fresh for every start."""
+
+    application_id: str
+    run: str
+    plan: Plan
+    options: TaskOptions = field(default_factory=TaskOptions)
+    clock: Callable[[int], int] | None = None
+    prefixes: Mapping[int, str] = field(default_factory=dict)  # of state, by sub-topology
+
+    @cached_property
+    def slots(self) -> list[int]:
+        """The numbers that spread the tasks over Spark's partitions."""
+        return slots(self.plan.tasks)
+
+    def now(self, batch_time: int) -> int:
+        """Give the wall-clock time of a batch: the same when it is run again."""
+        return batch_time if self.clock is None else self.clock(batch_time)
+
+
+class Hosted:
+    """One task of a stage with its stores."""
+
+    def __init__(self, program: Program, part: Part, number: int) -> None:
+        self._program = program
+        self._part = part
+        self._number = number
+        topology = program.plan.topology
+        tables = program.plan.global_tables(part.group)
+        names = dict.fromkeys((*part.group.stores, *(table.stores[0] for table in tables)))
+        self._stores = PagedStores({name: topology.stores[name] for name in names})
+        self._output = TaskOutput(
+            program.plan, part, number, program.options, program.application_id
+        )
+        self._task: Task | None = None
+        self._globals: GlobalTables | None = None
+
+    def run(self, rows: Iterable[Packed], now: int, kept: Kept) -> list[Packed]:
+        """Process the rows of a batch; give what leaves. Nothing stays of a batch that fails."""
+        try:
+            return self._run(rows, now, kept)
+        except BaseException:
+            self._task = None
+            raise
+
+    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> list[Packed]:
+        same = self._stores.open(kept)
+        if self._task is None or not same:
+            self._task = self._made(now)
+        task = self._task
+        task.context.wall_clock_time = now
+        for row in sorted(rows, key=lambda row: row.place):
+            self._add(task, row)
+        task.run()
+        task.advance_wall_clock(now)
+        self._stores.flush(kept, task.snapshot())
+        return self._output.take(self._program.slots)
+
+    def next_wall_clock_time(self) -> int | None:
+        """Tell when the task wants to be called even without records."""
+        return None if self._task is None else self._task.next_wall_clock_time
+
+    def _add(self, task: Task, row: Packed) -> None:
+        if row.topic in self._program.plan.global_topics:
+            assert self._globals is not None
+            for offset, time, key, value, _ in unpack_rows(row.data):
+                self._globals.update(row.topic, offset, key, value, time)
+            return
+        repartition = self._program.plan.repartitions.get(row.topic)
+        if repartition is not None and not repartition.is_topic:
+            task.add(row.topic, row.part, unpack_records(row.data))
+        elif repartition is not None:
+            decode = Codec().decode
+            task.add(
+                row.topic,
+                row.part,
+                [
+                    (offset, time, decode(key)[0], decode(value)[0], headers)
+                    for offset, time, key, value, headers in unpack_rows(row.data)
+                ],
+            )
+        else:
+            task.add(row.topic, row.part, unpack_rows(row.data))
+
+    def _made(self, now: int) -> Task:
+        self._output.take(self._program.slots)  # what a failed attempt left
+        topology, options = self._program.plan.topology, self._program.options
+        tables = self._program.plan.global_tables(self._part.group)
+        self._globals = GlobalTables(
+            topology, options, self._output.send, self._stores.backing, tables
+        )
+        return Task(
+            self._part.group,
+            topology,
+            self._output,
+            number=self._number,
+            partitions=self._part.tasks[self._number],
+            options=options,
+            backing=self._stores.backing,
+            global_stores=self._globals.stores,
+            wall_clock_time=now,
+            run_async=run_async,
+            snapshot=self._stores.snapshot,
+        )
+
+
+_tasks: dict[tuple[str, int, int], Hosted] = {}
+
+
+def hosted(program: Program, part: Part, number: int) -> Hosted:
+    """Give the task of this number, as this worker has it."""
+    place = (program.run, part.group.id, number)
+    for old in [name for name in _tasks if name[0] != program.run and _same(name, program)]:
+        del _tasks[old]
+    if place not in _tasks:
+        _tasks[place] = Hosted(program, part, number)
+    return _tasks[place]
+
+
+def _same(place: tuple[str, int, int], program: Program) -> bool:
+    """Tell that a task belongs to an earlier run of the same application."""
+    return place[0].rpartition("/")[0] == program.run.rpartition("/")[0]
+
+
+def run_async(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end on the worker's loop."""
+    import asyncio  # noqa: PLC0415
+
+    from thulawa.spark.worker import event_loop  # noqa: PLC0415
+
+    future: Future[Any] = asyncio.run_coroutine_threadsafe(work, event_loop())
+    return future.result()

@@ -1,0 +1,34 @@
+"""From a program to a DataFrame: source → front → stages → rows for a sink."""
+
+from functools import partial
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
+
+from thulawa.spark.streams.front import front
+from thulawa.spark.streams.hosting import Program
+from thulawa.spark.streams.stateful import StageProcessor
+from thulawa.spark.streams.wire import PACKED, unpack_outgoing
+
+__all__ = ["OUTGOING", "compile_program"]
+
+OUTGOING = (
+    "key binary, value binary, topic string, partition int, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
+)
+
+
+def compile_program(program: Program, source: DataFrame) -> DataFrame:
+    """Give the rows that the program sends to topics."""
+    packed = source.mapInArrow(partial(front, program), PACKED)
+    for stage in range(1, program.plan.stages + 1):
+        # the time of the batch is in the offset log: a batch that runs again has the same
+        timed = packed.withColumn("time", expr("unix_millis(current_timestamp())"))
+        packed = timed.groupBy("slot").transformWithStateInPandas(
+            StageProcessor(program, stage),
+            outputStructType=PACKED,
+            outputMode="append",
+            # with timers Spark runs batches all the time, whether or not there are records
+            timeMode="ProcessingTime" if program.plan.has_timers else "None",
+        )
+    return packed.mapInArrow(unpack_outgoing, OUTGOING)

@@ -1,0 +1,164 @@
+"""What an application leaves in its checkpoint beside Spark's own files, and reads from it.
+
+The names of stores, and the stage and tasks they belong to, guard state against a program that
+would not find it again. State is found by the *prefix* of its sub-topology, which is remembered
+with the stores: numbers of sub-topologies change when a program is edited, names do not.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from thulawa.core.errors import StateError
+from thulawa.runtime.planning import Part, Plan
+
+__all__ = ["Checkpoint"]
+
+_FORMAT = 1
+_ASK = "to run it all the same and lose that state, give allow_state_loss=True"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the state of a store is, and of what kind it is."""
+
+    kind: str
+    size: int
+    stage: int
+    tasks: int
+    prefix: str
+
+
+class Checkpoint:
+    """The folder of one application."""
+
+    def __init__(self, path: str) -> None:
+        self._root = Path(path.removeprefix("file:"))
+        self._file = self._root / "application.json"
+
+    @property
+    def query_path(self) -> str:
+        """The folder of Spark's query."""
+        return str(self._root / f"query-{self._written().get('generation', 0)}")
+
+    def admit(self, application_id: str, made: Plan, *, allow_state_loss: bool) -> dict[int, str]:
+        """Refuse a program that would lose state; give the prefix of each sub-topology."""
+        written = self._written()
+        if written.get("application_id", application_id) != application_id:
+            raise StateError(
+                f"the checkpoint {self._root} belongs to the application "
+                f"{written['application_id']!r}; give {application_id!r} a folder of its own"
+            )
+        old = {name: _Place(**place) for name, place in written.get("stores", {}).items()}
+        prefixes = {part.group.id: _prefix(part, old) for part in made.parts.values()}
+        new = _places(made, prefixes)
+        generation = written.get("generation", 0)
+        problem = _problem(old, new, written.get("stages", made.stages), made.stages)
+        if problem is not None and not allow_state_loss:
+            raise StateError(f"{problem}; {_ASK}")
+        if problem is not None and written.get("stages") != made.stages:
+            generation += 1  # another line of stages cannot go on with Spark's own files
+        self._write(
+            {
+                "format": _FORMAT,
+                "application_id": application_id,
+                "generation": generation,
+                "stages": made.stages,
+                "stores": {name: asdict(place) for name, place in new.items()},
+            }
+        )
+        return prefixes
+
+    def prefix_of(self, store: str) -> str:
+        """Give the prefix under which the state of a store is kept."""
+        prefix: str = self._written()["stores"][store]["prefix"]
+        return prefix
+
+    def last_batch(self) -> int:
+        """Give the number of the last committed batch; -1: there is none."""
+        return max(_numbered(Path(self.query_path) / "commits"), default=-1)
+
+    def committed_offsets(self) -> dict[str, dict[int, int]]:
+        """Give how far the last committed batch has read."""
+        path = Path(self.query_path) / "offsets" / str(self.last_batch())
+        try:
+            line = path.read_text(encoding="utf-8").splitlines()[2]
+        except (OSError, IndexError):
+            return {}
+        offsets: dict[str, dict[str, int]] = json.loads(line)
+        return {
+            topic: {int(number): end for number, end in ends.items()}
+            for topic, ends in offsets.items()
+        }
+
+    def _written(self) -> dict[str, Any]:
+        try:
+            written: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise StateError(f"{self._file} is damaged: put it back from a backup") from error
+        if written.get("format") != _FORMAT:
+            raise StateError(f"{self._file} was written by another version of Thulawa")
+        return written
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        beside = self._file.with_suffix(".new")
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._file)
+
+
+def _prefix(part: Part, old: Mapping[str, _Place]) -> str:
+    for store in part.group.stores:
+        if store in old:
+            return old[store].prefix
+    names = sorted(part.group.stores) or sorted(
+        topic for source in part.group.sources for topic in source.topics
+    )
+    return names[0]
+
+
+def _places(made: Plan, prefixes: Mapping[int, str]) -> dict[str, _Place]:
+    places = {}
+    for part in made.parts.values():
+        for name in part.group.stores:
+            spec = made.topology.stores[name]
+            places[name] = _Place(
+                spec.kind, spec.size, part.stage, len(part.tasks), prefixes[part.group.id]
+            )
+    return places
+
+
+def _problem(
+    old: Mapping[str, _Place], new: Mapping[str, _Place], old_stages: int, stages: int
+) -> str | None:
+    """Say why state would be lost; None: it is not."""
+    for name, place in old.items():
+        if name not in new:
+            return (
+                f"the store {name!r} is in the checkpoint and not in the program: was it renamed? "
+                "give stores names of their own with Materialized.as_"
+            )
+        if (place.kind, place.size) != (new[name].kind, new[name].size):
+            return f"the store {name!r} was a {place.kind} store of size {place.size}"
+        if place.prefix != new[name].prefix or place.stage != new[name].stage:
+            return f"the store {name!r} stood elsewhere in the program, behind other repartitions"
+        if place.tasks != new[name].tasks:
+            return f"the store {name!r} was spread over {place.tasks} tasks, now {new[name].tasks}"
+    if old_stages != stages:
+        return f"the program had {old_stages} stages and now has {stages}"
+    return None
+
+
+def _numbered(folder: Path) -> list[int]:
+    try:
+        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    except OSError:
+        return []

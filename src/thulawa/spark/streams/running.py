@@ -1,0 +1,82 @@
+"""The query of an application: started from its checkpoint, watched, stopped."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from thulawa.spark.streams.hosting import Program
+from thulawa.spark.streams.logs import Topics
+from thulawa.spark.streams.query import compile_program
+from thulawa.spark.streams.records import Checkpoint
+
+__all__ = ["StreamsQuery"]
+
+_TIMER_TRIGGER = 100  # ms between batches that only look at the clock
+# What a batch costs when it has little to do is what these spare.
+_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",  # tasks keep their place after the last shuffle
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+
+
+class StreamsQuery:
+    """A running query. ``settings`` are Spark's own, for this application alone."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        topics: Topics,
+        checkpoint: Checkpoint,
+        *,
+        max_records: int | None,
+        trigger: int | None,
+        settings: Mapping[str, str],
+    ) -> None:
+        # a session of its own: settings are not the user's, formats and views are
+        own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
+        chosen = {"spark.sql.shuffle.partitions": str(program.plan.tasks), **_SETTINGS, **settings}
+        for name, value in chosen.items():
+            own.conf.set(name, value)
+        self.topics = names = tuple(
+            f"{program.application_id}-{name}" if name in program.plan.repartitions else name
+            for name in program.plan.topics
+        )
+        options = {"startingOffsets": "earliest"}
+        if max_records is not None:
+            options["maxOffsetsPerTrigger"] = str(max_records)
+        rows = compile_program(program, topics.read(own, names, options))
+        writer = topics.write(rows).queryName(program.application_id)
+        writer = writer.option("checkpointLocation", checkpoint.query_path)
+        if trigger is None and program.plan.has_timers:
+            trigger = _TIMER_TRIGGER
+        if trigger is not None:
+            writer = writer.trigger(processingTime=f"{trigger} milliseconds")
+        self._query = topics.start(writer)
+        self._checkpoint = checkpoint
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Give Spark's reports of the last batches."""
+        return [json.loads(one.json) for one in self._query.recentProgress]
+
+    def committed_offsets(self) -> dict[str, dict[int, int]]:
+        """Give how far the last committed batch has read."""
+        return self._checkpoint.committed_offsets()
+
+    def wait(self) -> Exception | None:
+        """Wait for the query's end; give the error that ended it."""
+        try:
+            self._query.awaitTermination()
+        except StreamingQueryException as error:
+            return error
+        return None
+
+    def stop(self) -> None:
+        """End the query."""
+        self._query.stop()

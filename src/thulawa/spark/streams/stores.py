@@ -1,0 +1,93 @@
+"""Interactive queries: the stores of an application as its last committed batch left them.
+
+Read by Spark's state reader on the driver; the running query is not disturbed.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.runtime.planning import Plan
+from thulawa.spark.streams.records import Checkpoint
+from thulawa.state.backing import sort_key
+from thulawa.state.paged import read_stores
+from thulawa.state.specs import Store
+
+__all__ = ["ReadOnlyStore", "read_store"]
+
+
+class ReadOnlyStore:
+    """One store over all tasks. ``tasks`` are its parts, as processors see them."""
+
+    def __init__(self, name: str, tasks: Mapping[int, Store]) -> None:
+        self.name = name
+        self.tasks = tasks
+
+    def get(self, key: Hashable) -> Any:
+        """Give the value of a key, or None."""
+        for store in self.tasks.values():
+            value = store.get(key)  # type: ignore[union-attr]
+            if value is not None:
+                return value
+        return None
+
+    def all(self) -> Iterator[tuple[Any, Any]]:
+        """Go through all keys and values in key order."""
+        found = [pair for store in self.tasks.values() for pair in store.all()]  # type: ignore[union-attr]
+        return iter(sorted(found, key=lambda pair: sort_key(pair[0])))
+
+    def range(self, first: Hashable | None, last: Hashable | None) -> Iterator[tuple[Any, Any]]:
+        """Go through the keys from ``first`` to ``last``, both included; None is no bound."""
+        low = None if first is None else sort_key(first)
+        high = None if last is None else sort_key(last)
+        return (
+            (key, value)
+            for key, value in self.all()
+            if (low is None or sort_key(key) >= low) and (high is None or sort_key(key) <= high)
+        )
+
+    def __len__(self) -> int:
+        return sum(len(store) for store in self.tasks.values())
+
+
+def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: str) -> ReadOnlyStore:
+    """Read a store from the state of the last committed batch."""
+    owners = [part for part in made.parts.values() if name in part.group.stores]
+    if not owners:
+        raise ConfigurationError(
+            f"there is no store {name!r}; there are {sorted(made.topology.stores)}"
+        )
+    (part,) = owners
+    prefix = checkpoint.prefix_of(name)
+    kept = _kept(spark, checkpoint, part.stage - 1)
+    specs = {store: made.topology.stores[store] for store in part.group.stores}
+    tasks = {}
+    for number in range(len(part.tasks)):
+        stores = read_stores(_Prefixed(kept, f"{prefix}/{number}/"), specs)
+        tasks[number] = specs[name].open(stores.backing(name))
+    return ReadOnlyStore(name, tasks)
+
+
+def _kept(spark: SparkSession, checkpoint: Checkpoint, operator: int) -> dict[str, bytes]:
+    reader = spark.read.format("statestore").option("operatorId", operator)
+    try:
+        rows = reader.option("stateVarName", "state").load(checkpoint.query_path)
+        found = rows.selectExpr("user_map_key.name", "user_map_value.data").collect()
+    except Exception as error:
+        raise StateError(
+            "the state cannot be read yet: no batch has been committed, or it is damaged"
+        ) from error
+    return {row[0]: bytes(row[1]) for row in found}
+
+
+class _Prefixed:
+    """The names of one task among those of all."""
+
+    def __init__(self, kept: Mapping[str, bytes], prefix: str) -> None:
+        self._kept = kept
+        self._prefix = prefix
+
+    def get(self, name: str) -> bytes | None:
+        return self._kept.get(self._prefix + name)

@@ -1,0 +1,204 @@
+"""Plain data as bytes, and back: what state and shuffled records are written with.
+
+Data only: nothing here can name code to be run. Tuples stay tuples and records of the library
+stay what they are, which MessagePack alone does not do. Values are written in columns: a
+column of numbers or text is one array, a column of pairs is two columns. So a million entries
+are a handful of calls into C, and only odd values are looked at one by one.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+from zlib import crc32
+
+import msgspec
+import zstandard
+
+from thulawa.core.errors import SerializationError, StateError
+from thulawa.core.records import Change, Window, Windowed
+from thulawa.core.serdes import Serde
+
+__all__ = ["Codec", "register"]
+
+_SCALARS = frozenset((type(None), bool, int, float, str, bytes))
+_ANY, _SCALAR, _TUPLE = 0, 1, 2
+
+# --- frames: magic and version, compression, length and checksum of the content
+_FRAME = struct.Struct("<3sBII")
+_MAGIC = b"TH1"
+_WORTH_COMPRESSING = 512
+_MOST = 2**31
+
+# --- types that MessagePack does not know, one at a time
+_BIG, _DICT, _SET, _FROZENSET, _DATETIME, _DATE, _DURATION, _DECIMAL, _UUID = range(1, 10)
+_TUPLES = 32  # from here on: tuples, then the named tuples that were registered
+_BY_SERDE = 127
+
+_makers: dict[int, Callable[[Iterable[Any]], Any]] = {0: tuple}
+_numbers: dict[type, int] = {tuple: 0}
+
+
+def register(kind: type, number: int) -> None:
+    """Let a named tuple of the library be written as what it is; its number is for ever."""
+    _numbers[kind] = number
+    _makers[number] = kind._make  # type: ignore[attr-defined]
+
+
+register(Window, 1)
+register(Windowed, 2)
+register(Change, 3)
+
+
+class Codec:
+    """Write and read lists of values. What is not plain data goes through ``serde``, if any.
+
+    >>> codec = Codec()
+    >>> codec.decode(codec.encode([("a", 1), ("b", None), {"c": [2, (3,)]}]))
+    [('a', 1), ('b', None), {'c': [2, (3,)]}]
+    """
+
+    def __init__(self, serde: Serde[Any] | None = None) -> None:
+        self._serde = serde
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ext_hook=self._odd)
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """Give the bytes of a list of values; refuse what is no plain data."""
+        try:
+            content = self._encoder.encode(self._column(values))
+        except OverflowError:  # a number of more than 64 bits
+            content = self._encoder.encode([_ANY, [self._packed(value) for value in values]])
+        return _framed(content)
+
+    def decode(self, data: bytes) -> list[Any]:
+        """Give the values back; raise `StateError` when these are not such bytes."""
+        content = _unframed(data)
+        try:
+            return self._values(self._decoder.decode(content))
+        except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
+            raise StateError("the bytes are not what was written here: they are damaged") from error
+
+    # --- columns
+
+    def _column(self, values: Sequence[Any]) -> list[Any]:
+        kinds = set(map(type, values))
+        if kinds <= _SCALARS:
+            return [_SCALAR, values]
+        if len(kinds) == 1:
+            (kind,) = kinds
+            number = _numbers.get(kind)
+            lengths = set(map(len, values)) if number is not None else ()
+            if number is not None and len(lengths) == 1 and lengths != {0}:
+                (length,) = lengths
+                columns = [
+                    self._column(list(map(itemgetter(place), values))) for place in range(length)
+                ]
+                return [_TUPLE + number, columns]
+        return [_ANY, [self._packed(value) for value in values]]
+
+    def _values(self, column: list[Any]) -> list[Any]:
+        tag, content = column
+        if tag in (_ANY, _SCALAR):
+            values: list[Any] = content
+            return values
+        columns = [self._values(part) for part in content]
+        rows = zip(*columns, strict=True)
+        make = _makers[tag - _TUPLE]
+        return list(rows) if make is tuple else list(map(make, rows))
+
+    # --- single values
+
+    def _packed(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is int:
+            small = -(2**63) <= value < 2**64
+            return value if small else msgspec.msgpack.Ext(_BIG, str(value).encode())
+        if kind in _SCALARS:
+            return value
+        if kind is list:
+            return [self._packed(item) for item in value]
+        if kind is dict:
+            return self._packed_dict(value)
+        if kind in _numbers:
+            return self._ext(_TUPLES + _numbers[kind], [self._packed(item) for item in value])
+        return self._packed_odd(kind, value)
+
+    def _packed_dict(self, value: dict[Any, Any]) -> Any:
+        if set(map(type, value)) <= {str}:
+            return {key: self._packed(item) for key, item in value.items()}
+        return self._ext(_DICT, [[self._packed(k), self._packed(v)] for k, v in value.items()])
+
+    def _packed_odd(self, kind: type, value: Any) -> Any:
+        if kind in (set, frozenset):
+            items = [self._packed(item) for item in sorted(value, key=repr)]
+            return self._ext(_SET if kind is set else _FROZENSET, items)
+        writer = _WRITERS.get(kind)
+        if writer is not None:
+            code, write = writer
+            return self._ext(code, write(value))
+        if self._serde is not None:
+            return msgspec.msgpack.Ext(_BY_SERDE, self._serde.dumps(value) or b"")
+        raise SerializationError(
+            f"a {kind.__qualname__} cannot be kept or shuffled as it is; give the operator a serde "
+            "for it (Materialized, Grouped, Repartitioned, Joined take serdes), or use plain data: "
+            "numbers, text, bytes, lists, tuples, dicts, sets, dates"
+        )
+
+    def _ext(self, code: int, content: Any) -> Any:
+        return msgspec.msgpack.Ext(code, self._encoder.encode(content))
+
+    def _odd(self, code: int, data: memoryview) -> Any:
+        if code == _BY_SERDE:
+            if self._serde is None:
+                raise StateError("a value was written by a serde that is not given any more")
+            return self._serde.loads(bytes(data))
+        if code == _BIG:
+            return int(bytes(data))
+        content = self._decoder.decode(data)
+        if code >= _TUPLES:
+            return _makers[code - _TUPLES](content)
+        return _READERS[code](content)
+
+
+_WRITERS: dict[type, tuple[int, Callable[[Any], Any]]] = {
+    datetime: (_DATETIME, datetime.isoformat),
+    date: (_DATE, date.isoformat),
+    timedelta: (_DURATION, lambda value: [value.days, value.seconds, value.microseconds]),
+    Decimal: (_DECIMAL, str),
+    UUID: (_UUID, str),
+}
+_READERS: dict[int, Callable[[Any], Any]] = {
+    _DICT: lambda pairs: {key: value for key, value in pairs},  # noqa: C416 of lists, not tuples
+    _SET: set,
+    _FROZENSET: frozenset,
+    _DATETIME: datetime.fromisoformat,
+    _DATE: date.fromisoformat,
+    _DURATION: lambda parts: timedelta(*parts),
+    _DECIMAL: Decimal,
+    _UUID: UUID,
+}
+
+
+def _framed(content: bytes) -> bytes:
+    compressed = len(content) >= _WORTH_COMPRESSING
+    body = zstandard.compress(content, 1) if compressed else content
+    return _FRAME.pack(_MAGIC, compressed, len(content), crc32(body)) + body
+
+
+def _unframed(data: bytes) -> bytes:
+    if len(data) < _FRAME.size or not data.startswith(_MAGIC[:2]):
+        raise StateError("these bytes were not written by Thulawa")
+    magic, compressed, length, checksum = _FRAME.unpack_from(data)
+    if magic != _MAGIC:
+        raise StateError("these bytes were written by another version of Thulawa")
+    body = memoryview(data)[_FRAME.size :]
+    if crc32(body) != checksum or length > _MOST:
+        raise StateError("the bytes are damaged: their checksum does not hold")
+    content = zstandard.decompress(body, max_output_size=length) if compressed else bytes(body)
+    if len(content) != length:
+        raise StateError("the bytes are damaged: their length does not hold")
+    return content

@@ -1,0 +1,205 @@
+"""Run cases through a real streaming query, many side by side, in random micro-batches.
+
+All cases are parts of one program, each with topics of its own. A batch takes a few inputs of
+every case, cut at random but so that a task meets them in the order they were recorded in: of
+several topics it takes the earliest record first. The query is stopped and started from its
+checkpoint at random points. Steps are known by batch only, so outputs are compared per batch.
+"""
+
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.programs import add_to
+from tests.conformance.runner import Row, Verdict, expected_rows, judge_batches
+from thulawa.app import Streams
+from thulawa.core.records import Windowed
+from thulawa.core.serdes import Serde, Serdes
+from thulawa.dsl.builder import StreamsBuilder
+from thulawa.dsl.options import Produced
+from thulawa.log import Log, ProducerRecord
+from thulawa.runtime.options import TaskOptions
+from thulawa.spark.session import session
+
+Case = dict[str, Any]
+_MOST = 6  # inputs of a case in one batch
+_TOGETHER = 40  # cases in one program
+
+
+def _write(key: Any) -> bytes:
+    window = tuple(key.window) if isinstance(key, Windowed) else None
+    plain = key.key if isinstance(key, Windowed) else key
+    return json.dumps([plain, window]).encode()
+
+
+TAGGED: Serde[Any] = Serde("key and window", _write, json.loads)
+
+
+def run_on_spark(cases: list[Case], *, seed: int = 0, spark: Any = None) -> list[Verdict]:
+    """Run cases; give a verdict for each."""
+    spark = spark or session("conformance", master="local[2]", settings=QUIET)
+    spark.sparkContext.setLogLevel("OFF")
+    by_clock = [case for case in cases if _has_clock(case)]
+    rest = [case for case in cases if not _has_clock(case)]
+    groups = [rest[at : at + _TOGETHER] for at in range(0, len(rest), _TOGETHER)]
+    verdicts: dict[str, Verdict] = {}
+    for group in (*groups, *([case] for case in by_clock)):
+        with tempfile.TemporaryDirectory() as folder:
+            run = _Run(spark, group, Path(folder), random.Random(seed))
+            verdicts |= {verdict.case: verdict for verdict in run.verdicts()}
+    return [verdicts[case["id"]] for case in cases]
+
+
+QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+def _has_clock(case: Case) -> bool:
+    return any("advance_wall_clock_ms" in entry for entry in case["inputs"])
+
+
+class _Run:
+    def __init__(self, spark: Any, cases: list[Case], folder: Path, draw: random.Random) -> None:
+        self._spark = spark
+        self._cases = {f"c{number}-": case for number, case in enumerate(cases)}
+        self._folder = folder
+        self._draw = draw
+        self._clock = folder / "clock"
+        self._clock.write_text("0", encoding="utf-8")
+        self._address = f"file:{folder / 'topics'}"
+        self._read: dict[tuple[str, int], int] = {}
+        self._topology = self._built()
+
+    def _built(self) -> Any:
+        builder = StreamsBuilder()
+        for prefix, case in self._cases.items():
+            add_to(builder, case, prefix, Produced(key_serde=TAGGED))
+        topology = builder.build()
+        with Log(self._address) as log:
+            for group in topology.subtopologies():
+                sources = [t for node in group.sources if not node.internal for t in node.topics]
+                tables = [getattr(node, "topic", "") for node in group.nodes if group.is_global]
+                for topic in (*sources, *tables):
+                    log.create_topic(topic, partitions=1)
+        return topology
+
+    def verdicts(self) -> Iterator[Verdict]:
+        batches = {prefix: list(self._batches(case)) for prefix, case in self._cases.items()}
+        found: dict[str, list[list[Row]]] = {prefix: [] for prefix in self._cases}
+        steps: dict[str, list[int]] = {prefix: [] for prefix in self._cases}
+        streams = self._start()
+        try:
+            for turn in range(max(map(len, batches.values()))):
+                for prefix, parts in batches.items():
+                    if turn < len(parts):
+                        self._feed(prefix, self._cases[prefix], parts[turn])
+                        steps[prefix].append(parts[turn][-1])
+                self._settle(streams)
+                for prefix, rows in self._outputs().items():
+                    found[prefix] += [rows] if turn < len(batches[prefix]) else []
+                if self._draw.random() < 0.25:
+                    streams.stop()
+                    streams = self._start()
+        finally:
+            streams.stop()
+        for prefix, case in self._cases.items():
+            yield judge_batches(case, expected_rows(case), steps[prefix], found[prefix])
+
+    def _start(self) -> Streams:
+        clock = str(self._clock)
+        return Streams(
+            self._topology,
+            application_id="conformance",
+            log=self._address,
+            checkpoint=str(self._folder / "checkpoint"),
+            spark=self._spark,
+            options=TaskOptions(commit="record"),
+            key_serde=Serdes.json(),
+            value_serde=Serdes.json(),
+            clock=lambda _: int(Path(clock).read_text(encoding="utf-8")),
+        ).start()
+
+    def _settle(self, streams: Streams) -> None:
+        """Wait until nothing is left, in topics between sub-topologies neither."""
+        before = None
+        while before != (before := self._ends()):
+            streams.process_all_available()
+        if any(map(_has_clock, self._cases.values())):
+            streams.process_batches(2)
+
+    def _ends(self) -> dict[str, Any]:
+        with Log(self._address) as log:
+            return {topic: dict(log.end_offsets(topic)) for topic in log.topics()}
+
+    def _feed(self, prefix: str, case: Case, part: list[int]) -> None:
+        with Log(self._address) as log:
+            for place in part:
+                entry = case["inputs"][place]
+                if "advance_wall_clock_ms" in entry:
+                    now = int(self._clock.read_text(encoding="utf-8"))
+                    moved = str(now + entry["advance_wall_clock_ms"])
+                    self._clock.write_text(moved, encoding="utf-8")
+                    continue
+                dumps = Serdes.json().dumps
+                record = ProducerRecord(
+                    dumps(entry["key"]), dumps(entry["value"]), timestamp=entry["ts"]
+                )
+                log.append({prefix + entry["topic"]: [record]})
+
+    def _outputs(self) -> dict[str, list[Row]]:
+        rows: dict[str, list[Row]] = {prefix: [] for prefix in self._cases}
+        with Log(self._address) as log:
+            for prefix, case in self._cases.items():
+                for node in case["outputs"]:
+                    topic = f"{prefix}out-{node}"
+                    for partition, end in log.end_offsets(topic).items():
+                        start = self._read.get((topic, partition), 0)
+                        self._read[topic, partition] = end
+                        for columns in log.read_columns(topic, partition, start, end):
+                            for key, value, time in zip(
+                                columns.keys, columns.values, columns.timestamps, strict=True
+                            ):
+                                plain, window = TAGGED.loads(key) or (None, None)
+                                window = None if window is None else tuple(window)
+                                loaded = Serdes.json().loads(value)
+                                rows[prefix].append((0, node, plain, window, loaded, time))
+        return rows
+
+    def _batches(self, case: Case) -> Iterator[list[int]]:
+        """Cut the inputs so that within a batch a task takes them in their order."""
+        one_by_one = _has_clock(case) or _meets_itself(case)
+        tables = {node["topic"] for node in case["topology"] if node["op"] == "global_table"}
+        part: list[int] = []
+        for place in range(len(case["inputs"])):
+            full = len(part) >= self._draw.randint(1, _MOST)
+            if part and (one_by_one or full or not _in_order(case, [*part, place], tables)):
+                yield part
+                part = []
+            part = [*part, place]
+        if part:
+            yield part
+
+
+def _meets_itself(case: Case) -> bool:
+    """Tell that records take several ways that meet again, where one may overtake another."""
+    joins = {"stream_stream_join", "stream_table_join", "table_table_join", "fk_join", "merge"}
+    ops = {node["op"] for node in case["topology"]}
+    keyed = {"repartition", "map", "flat_map", "select_key", "fk_join"}
+    return bool(ops & {*joins, "cogroup"}) and bool(ops & keyed)
+
+
+def _in_order(case: Case, places: list[int], tables: set[str]) -> bool:
+    """Tell that the task takes these inputs in their order."""
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    for place in places:
+        entry = case["inputs"][place]
+        waiting.setdefault(entry["topic"], []).append((entry["ts"], place))
+    order = []
+    for table in tables:
+        order += [place for _, place in waiting.pop(table, [])]
+    while any(waiting.values()):
+        _, topic = min((queue[0][0], topic) for topic, queue in waiting.items() if queue)
+        order.append(waiting[topic].pop(0)[1])
+    return order == places

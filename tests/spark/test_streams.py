@@ -1,0 +1,127 @@
+"""A topology runs on Spark as it does in the test driver, over restarts too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thulawa.app import State, Streams
+from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.dsl.builder import StreamsBuilder
+from thulawa.dsl.options import Materialized
+from thulawa.log import Log, ProducerRecord
+from thulawa.topology.topology import Topology
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def address(folder: Path) -> str:
+    return f"file:{folder / 'topics'}"
+
+
+def produce(folder: Path, topic: str, values: range, partitions: int = 1) -> None:
+    with Log(address(folder)) as log:
+        if topic not in log.topics():
+            log.create_topic(topic, partitions=partitions)
+        records = [
+            ProducerRecord(f"k{value % 7}".encode(), json.dumps(value).encode(), timestamp=value)
+            for value in values
+        ]
+        log.append({topic: records})
+
+
+def read(folder: Path, topic: str) -> list[tuple[str, Any]]:
+    rows = []
+    with Log(address(folder)) as log:
+        for partition, end in log.end_offsets(topic).items():
+            for columns in log.read_columns(topic, partition, 0, end):
+                for key, value in zip(columns.keys, columns.values, strict=True):
+                    assert key is not None
+                    assert value is not None
+                    rows.append((key.decode(), json.loads(value)))
+    return rows
+
+
+def streams(topology: Topology, folder: Path, spark: Any, **options: Any) -> Streams:
+    return Streams(
+        topology,
+        application_id="app",
+        log=address(folder),
+        checkpoint=str(folder / "checkpoint"),
+        spark=spark,
+        **options,
+    )
+
+
+def counting(store: str = "counts") -> Topology:
+    builder = StreamsBuilder()
+    counted = builder.stream("in").group_by(lambda key, value: str(value % 3))
+    counted.count(Materialized.as_(store)).to_stream().to("out")
+    return builder.build()
+
+
+def test_counts_go_on_after_a_restart_and_can_be_looked_into(folder: Path, spark: Any) -> None:
+    produce(folder, "in", range(300), partitions=2)
+    application = streams(counting(), folder, spark, max_records=200)
+    seen: list[State] = []
+    application.add_state_listener(lambda new, old: seen.append(new))
+    with application:
+        application.process_all_available()
+        assert {key: application.store("counts").get(key) for key in "012"} == dict.fromkeys(
+            "012", 100
+        )
+    produce(folder, "in", range(300, 600))
+    with streams(counting(), folder, spark) as again:
+        again.process_all_available()
+        assert list(again.store("counts").range("1", None)) == [("1", 200), ("2", 200)]
+    updates = read(folder, "out")
+    assert sorted(updates) == sorted((key, n) for key in "012" for n in range(1, 201))
+    for key in "012":
+        assert [n for name, n in updates if name == key] == list(range(1, 201))
+    assert seen == [
+        State.REBALANCING,
+        State.RUNNING,
+        State.PENDING_SHUTDOWN,
+        State.NOT_RUNNING,
+    ]
+
+
+def test_a_renamed_store_is_refused_unless_its_loss_is_asked_for(folder: Path, spark: Any) -> None:
+    produce(folder, "in", range(9))
+    with streams(counting("counts"), folder, spark) as application:
+        application.process_all_available()
+    with pytest.raises(StateError, match="'counts' is in the checkpoint"):
+        streams(counting("totals"), folder, spark).start()
+    produce(folder, "in", range(9, 12))
+    with streams(counting("totals"), folder, spark, allow_state_loss=True) as edited:
+        edited.process_all_available()
+    assert read(folder, "out")[-3:] == [("0", 1), ("1", 1), ("2", 1)]
+
+
+def test_a_missing_topic_and_uneven_partitions_are_refused(folder: Path, spark: Any) -> None:
+    with pytest.raises(ConfigurationError, match="'in' does not exist"):
+        streams(counting(), folder, spark).start()
+    produce(folder, "left", range(1), partitions=2)
+    produce(folder, "right", range(1), partitions=3)
+    builder = StreamsBuilder()
+    joined = builder.stream("left").join(builder.table("right"), lambda one, other: other)
+    joined.to("out")
+    with pytest.raises(ConfigurationError, match="left has 2, right has 3"):
+        streams(builder.build(), folder, spark).start()
+
+
+def test_an_error_of_the_program_ends_the_application_and_is_raised(
+    folder: Path, spark: Any
+) -> None:
+    produce(folder, "in", range(3))
+    builder = StreamsBuilder()
+    builder.stream("in").map_values(lambda value: 1 // (value - 2)).to("out")
+    application = streams(builder.build(), folder, spark).start()
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        application.await_termination()
+    assert application.state is State.ERROR
+    assert read(folder, "out") == []

@@ -1,0 +1,161 @@
+"""What is kept page by page is what was put, whatever fails and on whichever worker it runs."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from thulawa.core.errors import StateError
+from thulawa.core.records import Change, Window, Windowed
+from thulawa.state import paged
+from thulawa.state.codec import Codec
+from thulawa.state.paged import PagedStores
+from thulawa.state.specs import StoreSpec
+from thulawa.testing import seeds
+
+
+class Store(dict[str, bytes]):
+    """Bytes by name; a copy is a transaction."""
+
+    def put(self, name: str, data: bytes) -> None:
+        self[name] = data
+
+    def remove(self, name: str) -> None:
+        del self[name]
+
+
+SPECS = {name: StoreSpec(name=name) for name in ("counts", "names")}
+
+
+def entries(stores: PagedStores) -> dict[str, dict[Any, Any]]:
+    return {name: dict(stores.backing(name)) for name in SPECS}
+
+
+def change(stores: PagedStores, model: dict[str, dict[Any, Any]], draw: random.Random) -> None:
+    keys: list[Callable[[], Any]] = [
+        lambda: f"k{draw.randrange(100)}",
+        lambda: (draw.randrange(30), draw.randrange(5)),
+        lambda: draw.randrange(50),
+    ]
+    for _ in range(draw.randrange(40)):
+        name = draw.choice(list(SPECS))
+        key = draw.choice(keys)()
+        if draw.random() < 0.3:
+            stores.backing(name).pop(key, None)
+            model[name].pop(key, None)
+        else:
+            stores.backing(name)[key] = model[name][key] = (draw.random(), draw.randrange(9))
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_failures_repetitions_and_other_workers_leave_no_trace(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    monkeypatch.setattr(paged, "PAGE_ENTRIES", draw.choice([5, 20, 1000]))
+    monkeypatch.setattr(paged, "CHUNK_ENTRIES", draw.choice([7, 1000]))
+    monkeypatch.setattr(paged, "CATCH_UP", draw.choice([1, 3, 8]))
+    committed = Store()
+    model: dict[str, dict[Any, Any]] = {name: {} for name in SPECS}
+    workers = [PagedStores(SPECS) for _ in range(3)]
+    for batch in range(60):
+        while True:
+            place = draw.randrange(3)
+            stores = workers[place]
+            attempt = Store(committed)
+            stores.open(attempt)
+            assert entries(stores) == model
+            assert stores.snapshot == ({"batch": batch - 1} if batch else None)
+            wanted = {name: dict(part) for name, part in model.items()}
+            change(stores, wanted, draw)
+            if draw.random() < 0.15:
+                continue  # fails before the flush
+            stores.flush(attempt, {"batch": batch})
+            if draw.random() < 0.15:
+                continue  # fails after the flush, before the commit
+            committed, model = attempt, wanted
+            if draw.random() < 0.1:
+                workers[draw.randrange(3)] = PagedStores(SPECS)  # a worker dies
+            break
+
+
+def test_the_same_worker_goes_on_without_reading_anything_again() -> None:
+    kept, stores = Store(), PagedStores(SPECS)
+    assert not stores.open(kept)
+    stores.backing("counts")["a"] = 1
+    stores.flush(kept, {})
+    assert stores.open(Store(meta=kept["meta"]))
+
+
+def test_what_is_written_follows_what_changed_not_what_is_stored() -> None:
+    kept, stores = Store(), PagedStores(SPECS)
+    stores.open(kept)
+    for key in range(100_000):
+        stores.backing("counts")[key] = key
+    stores.flush(kept, {})
+    sizes = []
+    for batch in range(20):
+        stores.open(kept)
+        for key in range(100):
+            stores.backing("counts")[key * 7 + batch] = batch
+        before = Store(kept)
+        stores.flush(kept, {})
+        sizes.append(sum(len(data) for name, data in kept.items() if before.get(name) != data))
+    page = max(len(data) for name, data in kept.items() if name.startswith("page"))
+    assert max(sizes) < 2 * page + 5_000
+
+
+def test_deltas_that_pages_have_taken_in_are_dropped() -> None:
+    kept, stores = Store(), PagedStores(SPECS)
+    for batch in range(100):
+        stores.open(kept)
+        for key in range(50):
+            stores.backing("counts")[key] = batch
+            stores.backing("names")[key] = str(batch)
+        stores.flush(kept, {})
+    assert len([name for name in kept if name.startswith("delta")]) <= 2 * paged.CATCH_UP
+
+
+@pytest.mark.parametrize("damage", ["page/counts/0", "meta"])
+def test_damaged_state_is_refused(damage: str) -> None:
+    kept, stores = Store(), PagedStores(SPECS)
+    stores.open(kept)
+    stores.backing("counts")["a"] = 1
+    stores.flush(kept, {})
+    kept[damage] = kept[damage][:-3] + b"xyz"
+    with pytest.raises(StateError, match="damaged"):
+        PagedStores(SPECS).open(kept)
+
+
+def test_missing_parts_are_named() -> None:
+    kept, stores = Store(), PagedStores(SPECS)
+    stores.open(kept)
+    stores.backing("counts")["a"] = 1
+    stores.flush(kept, {})
+    del kept["page/counts/0"]
+    with pytest.raises(StateError, match="page/counts/0"):
+        PagedStores(SPECS).open(kept)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [None, True, 1, -1, 2**63, 2**100, 1.5, "é", b"\x00"],
+        [(1, "a"), (2, None)],
+        [(1, "a"), (2,)],
+        [(), ()],
+        [((1, 2), "x"), ((3, 4), "y")],
+        [Windowed("k", Window(1, 2)), Windowed("l", Window(3, 4))],
+        [Change(1, None), Change(None, 2, latest=False)],
+        [[1, (2, [3])], {"a": {1: 2}, "b": {(1, 2): {3, 4}}}, frozenset("ab")],
+        ["x" * 10_000, "y"],
+    ],
+    ids=range(10),
+)
+def test_plain_data_comes_back_as_it_was(values: list[Any]) -> None:
+    codec = Codec()
+    found = codec.decode(codec.encode(values))
+    assert found == values
+    assert [type(value) for value in found] == [type(value) for value in values]
