@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -146,13 +147,12 @@ class Intake:
         assert make is not None
         start = batch.arrow.num_rows - self._left
         end = start + count
-        rows = zip(range(start, end), self._keys[start:end], self._times[start:end], strict=True)
-        first = self._offset - start
+        offsets = range(self._offset, self._offset + count)
+        rows = map(make, repeat(batch), range(start, end))
+        keys, times = self._keys[start:end], self._times[start:end]
         self._offset += count
         self._left -= count
-        return [
-            Record(first + index, key, make(batch, index), time, size) for index, key, time in rows
-        ]
+        return list(map(Record, offsets, keys, rows, times, repeat(size)))
 
     def close(self) -> None:
         """Let the reader end."""
