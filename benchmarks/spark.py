@@ -1,4 +1,4 @@
-"""Measure `map_by_key` on Spark: ``python -m benchmarks.spark [--quick] [--json] [--memory]``.
+"""Measure `map_by_key` on Spark: ``python -m benchmarks.spark [--quick] [--json]``.
 
 Whole streaming queries over one partition: from ``start()`` to the end of the query, with
 planning, offset log, commit log and the wait for the last calls. Beside each, in the same run
@@ -28,6 +28,7 @@ from benchmarks.workload import Keys, Workload, workload
 __all__ = ["main"]
 
 _IN_FLIGHT = 1_000
+_PATIENCE = 120  # seconds until a query counts as stuck; its row has no figures then
 _LEVEL = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 _SCHEMA = "id long, key long"
 
@@ -157,25 +158,26 @@ def _rows(
         for arm in arms:
             progress("queries", f"{arm}, {cell.latency * 1000:g} ms, {cell.keys.name} keys")
             row = _row(arm, cell, load, _run(spark, ARMS[arm], load))
-            yield cell.judged(row) if arm == "thulawa" else row
+            yield cell.judged(row) if arm == "thulawa" and row["seconds"] else row
 
 
-def _row(arm: str, cell: Cell, load: Workload, seconds: float) -> Row:
+def _row(arm: str, cell: Cell, load: Workload, seconds: float | None) -> Row:
     rows, ceiling = len(load.keys), load.ceiling
+    rate = None if seconds is None else rows / seconds
     return {
         "system": arm,
         "latency_ms": cell.latency * 1000,
         "keys": cell.keys.name,
         "rows": rows,
         "seconds": seconds,
-        "rows_per_second": rows / seconds,
+        "rows_per_second": rate,
         "ceiling": ceiling,
-        "percent_of_ceiling": None if ceiling is None else 100 * rows / seconds / ceiling,
+        "percent_of_ceiling": 100 * rate / ceiling if rate and ceiling else None,
     }
 
 
-def _run(spark: SparkSession, arm: Arm, load: Workload) -> float:
-    """Run a query over the rows of a workload; give how long it took from start to end."""
+def _run(spark: SparkSession, arm: Arm, load: Workload) -> float | None:
+    """Run a query over the rows; give how long it took, None where it did not end in time."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "rows").mkdir()
@@ -190,8 +192,11 @@ def _run(spark: SparkSession, arm: Arm, load: Workload) -> float:
         )
         begun = time.perf_counter()
         query = writer.start()
-        query.awaitTermination()
+        ended = query.awaitTermination(_PATIENCE)
         seconds = time.perf_counter() - begun
+        query.stop()
+        if not ended:
+            return None
         done = sum(progress["numInputRows"] for progress in query.recentProgress)
     if done != len(load.keys):
         raise RuntimeError(f"{done} rows of {len(load.keys)} went through")
