@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench-engine bench-log bench-streams format lock clean
+.PHONY: help setup demo test check bench-engine bench-log bench-spark bench-streams format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -27,6 +27,9 @@ bench-engine: setup ## Measure the engine (JSON=1: one object per row)
 
 bench-log: setup ## Measure the embedded log (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.log $(if $(JSON),--json) $(ARGS)
+
+bench-spark: setup ## Measure map_by_key in whole Spark queries (JSON=1: one object per row)
+	@$(BIN)/python -m benchmarks.spark $(if $(JSON),--json) $(ARGS)
 
 bench-streams: setup ## Measure stream programs in the test driver (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.streams $(if $(JSON),--json) $(ARGS)

@@ -9,7 +9,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.engine import Batch, Retry
+from thulawa.engine import Batch, Lane, Lanes, Retry
 from thulawa.runtime.caches import Cache
 from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
 
@@ -218,6 +218,13 @@ def test_repartition_restores_the_order_by_the_named_column(spark: SparkSession)
         ({"order_by": "id"}, "repartition=True"),
         ({"key": None}, "one call at a time"),
         ({"in_flight": 0}, "in_flight"),
+        ({"keep": "id"}, r"write keep=\['id'\]"),
+        ({"key": len}, "key takes names of columns.*withColumn"),
+        ({"key": [1]}, "key takes names of columns"),
+        ({"in_fligth": 5}, "did you mean 'in_flight'"),
+        ({"quux": 5}, "there is no option 'quux'; there are"),
+        ({"lane": "visitor"}, "go together"),
+        ({"lane": "nobody", "lanes": Lanes()}, "no column"),
     ],
 )
 def test_what_cannot_work_is_refused_when_built(
@@ -274,6 +281,50 @@ def test_a_result_of_the_wrong_type_names_operator_and_row(
 
     mapping = map_by_key(wrong, key="visitor", returns="number long", name="count")
     with pytest.raises(PythonException, match=r"count: .*offset 417.*return value"):
+        visits.transform(mapping).collect()
+
+
+@pytest.mark.parametrize("key", ["array(id)", "map(id, id)", "struct(id)"])
+def test_a_column_that_cannot_be_a_key_is_refused(visits: DataFrame, key: str) -> None:
+    mapping = map_by_key(lambda row: 1, key="nested", returns="number long", name="count")
+    with pytest.raises(ConfigurationError, match=r"count: column 'nested' .* cannot be a key"):
+        visits.selectExpr(f"{key} as nested").transform(mapping)
+
+
+def test_an_error_shows_the_users_line_and_the_partition(visits: DataFrame) -> None:
+    async def locate(row: Any) -> int:
+        raise LookupError("who is this")  # the user's own line
+
+    mapping = map_by_key(locate, key="visitor", returns="number long", name="locate")
+    with pytest.raises(PythonException) as caught:
+        visits.transform(mapping).collect()
+    assert "# the user's own line" in str(caught.value)
+    assert "operator locate, in Spark partition 0" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "lane", ["lane", lambda row: int(row.id < 500)], ids=["column", "function"]
+)
+def test_urgent_rows_go_first(visits: DataFrame, lane: Any) -> None:
+    async def same(row: Any) -> int:
+        await asyncio.sleep(0.001)
+        return int(row.id)
+
+    lanes = Lanes(lanes=(Lane(name="urgent"), Lane(name="usual")), strict=True)
+    rows = visits.selectExpr("id", "if(id < 500, 'usual', 'urgent') as lane")
+    mapping = map_by_key(same, key="id", returns="seen long", lanes=lanes, lane=lane, in_flight=1)
+    seen = [row.seen for row in rows.transform(mapping).collect()]
+    assert sorted(seen) == list(range(1000))
+    # the first few start before the rest has arrived
+    assert sum(number < 500 for number in seen[:500]) < 10
+
+
+def test_an_unknown_lane_names_operator_and_row(visits: DataFrame) -> None:
+    mapping = map_by_key(
+        lambda row: 1, key="id", returns="number long", name="count",
+        lanes=Lanes(), lane=lambda row: "default" if row.id < 7 else "other",
+    )  # fmt: skip
+    with pytest.raises(PythonException, match=r"count: there is no lane 'other'.*offset 7"):
         visits.transform(mapping).collect()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict
 
-from thulawa.engine import Adaptive, Batch, Bounds, Quarantine, Rate, Retry
+from thulawa.engine import Adaptive, Batch, Bounds, Lanes, Quarantine, Rate, Retry
 from thulawa.engine.options import Emit, OnError, Order, Unkeyed
 from thulawa.runtime.caches import Cache
 
@@ -17,8 +17,9 @@ class Choices(TypedDict, total=False):
     The first group is the engine's (see `thulawa.engine.Options`). ``resource`` opens
     something once per worker, handed to the function as its second argument; ``cache`` lets
     equal questions share an answer; ``timestamp`` names the column that decides which key goes
-    first. ``repartition`` brings all rows of a key into one partition first, in the order of the
-    columns in ``order_by``.
+    first. ``lane`` names a column, or is a function of the row, that gives the row's lane: its
+    name in ``lanes`` or its place there. ``repartition`` brings all rows of a key into one
+    partition first, in the order of the columns in ``order_by``.
     """
 
     order: Order
@@ -27,6 +28,7 @@ class Choices(TypedDict, total=False):
     in_flight: int
     adaptive: Adaptive
     bounds: Bounds
+    lanes: Lanes
     retry: Retry
     timeout: float
     deadline: float
@@ -39,5 +41,6 @@ class Choices(TypedDict, total=False):
     resource: Callable[[], AbstractAsyncContextManager[Any]]
     cache: Cache
     timestamp: str
+    lane: str | Callable[[Any], str | int]
     repartition: bool
     order_by: str | list[str]

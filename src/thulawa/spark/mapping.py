@@ -1,6 +1,7 @@
 """``map_by_key`` and ``flat_map_by_key``: the engine over any DataFrame."""
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Unpack
 
@@ -9,7 +10,7 @@ from pyspark.errors import ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType, VariantType
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Options, Sharing
@@ -20,7 +21,10 @@ from thulawa.spark.worker import process
 
 __all__ = ["flat_map_by_key", "map_by_key", "split_errors"]
 
-_NOT_THE_ENGINE_S = frozenset({"name", "resource", "cache", "timestamp", "repartition", "order_by"})
+_NOT_THE_ENGINE_S = frozenset(
+    {"name", "resource", "cache", "timestamp", "lane", "repartition", "order_by"}
+)
+_NO_KEYS = (ArrayType, MapType, StructType, VariantType)
 
 
 def map_by_key(
@@ -89,10 +93,11 @@ class _Mapping:
             raise ConfigurationError(f"{function!r} is not a function")
         self._function = function
         self._name: str = choices.get("name", getattr(function, "__qualname__", "map_by_key"))
-        self._keys = (key,) if isinstance(key, str) else tuple(key or ())
-        self._returns = returns
-        self._keep = tuple(keep)
         self._choices = choices
+        self._refuse_unknown_options()
+        self._keys = (key,) if isinstance(key, str) else self._columns("key", key or ())
+        self._returns = returns
+        self._keep = self._columns("keep", keep)
         self._flat = flat
         self._options = self._engine_options()
         order_by = choices.get("order_by", ())
@@ -107,6 +112,24 @@ class _Mapping:
         else:
             refuse_broken_order(df, operator)
         return df.mapInArrow(partial(process, operator), self._schema(df, operator))
+
+    def _refuse_unknown_options(self) -> None:
+        known = [*Choices.__annotations__, "key", "returns", "keep"]
+        for unknown in set(self._choices) - set(known):
+            close = get_close_matches(unknown, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {sorted(known)}"
+            raise self._refusal(f"there is no option {unknown!r}; {hint}")
+
+    def _columns(self, option: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Give the names of columns; refuse what is no list of names."""
+        if isinstance(names, str):
+            raise self._refusal(f"{option} is a list of columns: write {option}=[{names!r}]")
+        if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+            raise self._refusal(
+                f"{option} takes names of columns, not {names!r:.60}; add what is computed as a "
+                "column first, with withColumn(), and name it here"
+            )
+        return tuple(names)
 
     def _engine_options(self) -> Options:
         chosen: dict[str, Any] = {
@@ -127,6 +150,10 @@ class _Mapping:
             raise self._refusal(
                 "repartition=True needs a key and order_by: a shuffle loses the order"
             )
+        if ("lane" in self._choices) != ("lanes" in self._choices):
+            raise self._refusal(
+                "lanes= and lane= go together: the lanes, and which one a row is of"
+            )
         if self._order_by and not self._choices.get("repartition"):
             raise self._refusal("order_by goes with repartition=True")
         if self._options.order == "key" and not self._keys and self._options.unkeyed == "ordered":
@@ -136,10 +163,17 @@ class _Mapping:
 
     def _operator(self, df: DataFrame) -> Operator:
         named = [*self._keys, *self._keep, *self._order_by]
-        named += [self._choices["timestamp"]] if "timestamp" in self._choices else []
+        chosen = (self._choices.get("timestamp"), self._choices.get("lane"))
+        named += [name for name in chosen if isinstance(name, str)]
         missing = [name for name in named if name not in df.columns]
         if missing:
             raise self._refusal(f"no column {missing} in the input, which has {df.columns}")
+        for name in self._keys:
+            if isinstance(kind := df.schema[name].dataType, _NO_KEYS):
+                raise self._refusal(
+                    f"column {name!r} is of type {kind.simpleString()}, which cannot be a key; "
+                    "name a column of strings, numbers, dates or bytes, or several of them"
+                )
         return Operator(
             name=self._name,
             function=self._function,
@@ -149,6 +183,7 @@ class _Mapping:
             keep=self._keep,
             options=self._options,
             timestamp=self._choices.get("timestamp"),
+            lane=self._choices.get("lane"),
             resource=self._choices.get("resource"),
             cache=self._choices.get("cache"),
         )

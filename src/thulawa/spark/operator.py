@@ -40,6 +40,7 @@ class Operator:
     keep: tuple[str, ...]
     options: Options
     timestamp: str | None = None
+    lane: str | Callable[[Any], str | int] | None = None
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     cache: Callable[[], MutableMapping[Hashable, Any]] | None = None
     identity: str = field(default_factory=lambda: uuid4().hex)

@@ -5,7 +5,7 @@ the first time any row of a batch is asked for a column, that column is turned i
 values, once for the whole batch. Kept columns never leave Arrow: they are taken by position.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -19,17 +19,17 @@ __all__ = ["Batch", "Results", "Row", "row_type"]
 class Batch:
     """An Arrow batch whose columns are turned into Python values when asked for."""
 
-    __slots__ = ("_values", "arrow")
+    __slots__ = ("arrow", "values")
 
     def __init__(self, arrow: pa.RecordBatch) -> None:
         self.arrow = arrow
-        self._values: list[list[Any] | None] = [None] * arrow.num_columns
+        self.values: list[list[Any] | None] = [None] * arrow.num_columns
 
     def column(self, index: int) -> list[Any]:
         """Give the values of a column."""
-        values = self._values[index]
+        values = self.values[index]
         if values is None:
-            values = self._values[index] = self.arrow.column(index).to_pylist()
+            values = self.values[index] = self.arrow.column(index).to_pylist()
         return values
 
 
@@ -79,7 +79,11 @@ def row_type(names: Sequence[str]) -> type[Row]:
 
 def _getter(place: int) -> Callable[[Row], Any]:
     def get(row: Row) -> Any:
-        return row._batch.column(place)[row._index]  # noqa: SLF001 its own class's accessor
+        batch = row._batch  # noqa: SLF001 its own class's accessor
+        values = batch.values[place]
+        if values is None:  # asked here, not in column(): a call less for every value
+            values = batch.column(place)
+        return values[row._index]  # noqa: SLF001
 
     return get
 
@@ -87,6 +91,9 @@ def _getter(place: int) -> Callable[[Row], Any]:
 def _rebuilt(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
     arrow = pa.RecordBatch.from_pylist([dict(zip(names, values, strict=True))])
     return row_type(names)(Batch(arrow), 0)
+
+
+_BARE = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class Results:
@@ -99,11 +106,19 @@ class Results:
 
     def columns(self, results: list[Any]) -> list[pa.Array]:
         """Give the Arrow columns of these results; raises where one does not fit."""
-        rows = [self._tuple(result) for result in results]
         return [
-            pa.array(list(map(itemgetter(place), rows)), type=field.type)
-            for place, field in enumerate(self._schema)
+            pa.array(values, type=field.type)
+            for values, field in zip(self._values(results), self._schema, strict=True)
         ]
+
+    def _values(self, results: list[Any]) -> Iterable[Sequence[Any]]:
+        """Give the values of each column; results that are all alike are not looked at singly."""
+        types = set(map(type, results))
+        if types <= _BARE and self._width == 1:
+            return (results,)
+        if types != {tuple} or set(map(len, results)) != {self._width}:
+            results = [self._tuple(result) for result in results]
+        return [list(map(itemgetter(place), results)) for place in range(self._width)]
 
     def _tuple(self, result: Any) -> tuple[Any, ...]:
         if type(result) is tuple and len(result) == self._width:

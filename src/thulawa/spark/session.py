@@ -18,7 +18,7 @@ def configure(builder: Any) -> Any:
     """Set on a session builder what Thulawa needs and the user has not set.
 
     Python workers run this interpreter; rows travel as Arrow; state lives in RocksDB; no task
-    runs twice at a time.
+    runs twice at a time; tracebacks are whole.
 
     .. versionadded:: 0.1.0
     """
@@ -26,6 +26,8 @@ def configure(builder: Any) -> Any:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.speculation": "false",
+        # the frames it leaves out are the user's own, called from the engine
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
     # a context made in this process looks here for the workers' interpreter, and nowhere else
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -9,17 +9,19 @@ them to Spark. A batch is Arrow until the engine asks for its rows.
 import asyncio
 import gc
 import queue
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import WrongResult
+from thulawa.core.errors import RecordError, WrongResult
 from thulawa.engine import Engine, Outcome, Record, new_event_loop
 from thulawa.spark.operator import Operator
 from thulawa.spark.output import Output
@@ -83,9 +85,19 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     try:
         yield from Output(operator).batches(outlet)
         run.result()
+    except Exception as error:
+        error.add_note(f"operator {operator.name}, in {_partition()}")
+        raise
     finally:
         run.cancel()
         intake.close()
+
+
+def _partition() -> str:
+    """Say which partition this is; outside Spark there is but one."""
+    spark = sys.modules.get("pyspark")  # a worker of Spark has loaded it already
+    context = None if spark is None else spark.TaskContext.get()
+    return "the partition" if context is None else f"Spark partition {context.partitionId()}"
 
 
 class Intake:
@@ -110,6 +122,10 @@ class Intake:
         self._size = 0
         self._keys: Sequence[Any] = ()
         self._times: Sequence[float] = ()
+        lanes = enumerate(operator.options.lanes.lanes)
+        self._lanes: dict[object, int] = {}
+        for place, lane in lanes:
+            self._lanes |= {lane.name: place, place: place}
         self._closed = False
         threading.Thread(target=self._read, name="thulawa-reader", daemon=True).start()
 
@@ -146,13 +162,28 @@ class Intake:
         assert make is not None
         start = batch.arrow.num_rows - self._left
         end = start + count
-        rows = zip(range(start, end), self._keys[start:end], self._times[start:end], strict=True)
-        first = self._offset - start
+        offsets = range(self._offset, self._offset + count)
+        rows = map(make, repeat(batch), range(start, end))
+        keys, times = self._keys[start:end], self._times[start:end]
         self._offset += count
         self._left -= count
-        return [
-            Record(first + index, key, make(batch, index), time, size) for index, key, time in rows
-        ]
+        records = list(map(Record, offsets, keys, rows, times, repeat(size)))
+        if self._operator.lane is not None:
+            self._set_lanes(records, self._operator.lane)
+        return records
+
+    def _set_lanes(self, records: list[Record], lane: str | Callable[[Any], str | int]) -> None:
+        of = itemgetter(lane) if isinstance(lane, str) else lane
+        for record in records:
+            wanted = of(record.value)
+            if wanted not in self._lanes:
+                names = [one.name for one in self._operator.options.lanes.lanes]
+                raise RecordError(
+                    f"there is no lane {wanted!r}; the lanes are {names}",
+                    node=self._operator.name,
+                    offset=record.offset,
+                )
+            record.lane = self._lanes[wanted]
 
     def close(self) -> None:
         """Let the reader end."""
