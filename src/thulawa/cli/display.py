@@ -84,11 +84,11 @@ def _race(moment: Moment, job: Job) -> RenderableType:
         f"   {moment.passed:.0f} s of {moment.total:.0f} s",
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("system")
+    table.add_column("system", no_wrap=True, min_width=max(map(len, NAMES.values())))
     table.add_column(f"events/s, of {job.rate:g}", min_width=24)
     for name in ("", "in flight", "waiting"):
         table.add_column(name, justify="right")
-    table.add_column("slowest keys just now", no_wrap=True)
+    table.add_column("slowest keys just now", no_wrap=True, overflow="ellipsis")
     for look in moment.looks:
         table.add_row(*_cells(look, job))
     return Group("", head, table)
