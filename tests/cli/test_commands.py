@@ -1,6 +1,7 @@
 """The `thulawa` command as a user types it."""
 
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -9,18 +10,25 @@ from pathlib import Path
 import pytest
 
 import thulawa
-from thulawa.cli.chart import Bar, bar_chart
+from thulawa.cli.chart import Bar, Chart
+
+# what decides which source is run, and how fast; the rest of the environment is left out
+KEPT = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "JAVA_HOME")
 
 
-def thulawa_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def thulawa_command(
+    *arguments: str, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     command = Path(sys.executable).with_name("thulawa")
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return subprocess.run(
         [str(command), *arguments],
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "120", **environment},
+        timeout=115,
+        env={"PATH": "/usr/bin:/bin", "COLUMNS": "120", **kept, **environment},
     )
 
 
@@ -29,6 +37,8 @@ def test_help_lists_the_commands() -> None:
     assert shown.returncode == 0
     assert "demo" in shown.stdout
     assert "doctor" in shown.stdout
+    assert "topics" in shown.stdout
+    assert "Exit codes" in shown.stdout
 
 
 def test_version_is_the_package_s() -> None:
@@ -58,21 +68,48 @@ def test_the_doctor_says_that_a_broker_does_not_answer() -> None:
 def test_the_demo_keeps_up_where_one_at_a_time_does_not(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
     shown = thulawa_command(
-        "demo", "--json", "--latency", "50", "--seconds", "2", "--picture", str(picture)
+        "demo", "--json", "--latency", "50", "--seconds", "3", "--picture", str(picture)
     )
     assert shown.returncode == 0, shown.stderr
     rows = {row["system"]: row for row in map(json.loads, shown.stdout.splitlines())}
-    assert set(rows) == {"one_at_a_time", "thulawa"}
+    assert set(rows) == {"one_at_a_time", "spark_udf", "thulawa"}
     assert set(rows["thulawa"]) == {
         "system", "latency_ms", "events_per_second", "p50_ms", "p99_ms", "order_violations",
     }  # fmt: skip
     assert rows["one_at_a_time"]["events_per_second"] <= 20
+    assert rows["spark_udf"]["events_per_second"] <= 20
     assert rows["thulawa"]["events_per_second"] > 3 * rows["one_at_a_time"]["events_per_second"]
-    assert rows["thulawa"]["order_violations"] == 0
+    assert [row["order_violations"] for row in rows.values()] == [0, 0, 0]
+    assert "paper" not in shown.stderr  # the paper has no lookups of 50 ms
+    assert "WARN" not in shown.stderr  # Spark's own output stays away
     assert ET.parse(picture).getroot().tag.endswith("svg")  # noqa: S314 we wrote it
 
 
-@pytest.mark.parametrize("groups", [{}, {"a": []}, {"a": [Bar("<&>", 0, "red")]}])
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    shown = thulawa_command("demo", "--picture", str(tmp_path / "none" / "demo.svg"))
+    assert shown.returncode == 2
+    assert "--picture" in shown.stderr
+
+
+def test_the_demo_says_that_java_is_missing(tmp_path: Path) -> None:
+    shown = thulawa_command(
+        "demo", "--picture", str(tmp_path / "demo.svg"), JAVA_HOME=str(tmp_path)
+    )
+    assert shown.returncode == 1
+    assert "openjdk" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "groups", [{}, {"a": []}, {"a": [Bar("<&>", 0, "red")]}], ids=["none", "empty", "odd"]
+)
 def test_any_chart_is_well_formed(groups: dict[str, list[Bar]]) -> None:
-    drawn = bar_chart('"quoted" & <odd>', "axis", groups)
+    drawn = Chart(
+        title='"quoted" & <odd>',
+        subtitle="",
+        axis="axis",
+        groups=groups,
+        goal=0,
+        goal_name="goal",
+    ).svg()
     assert ET.fromstring(drawn).tag.endswith("svg")  # noqa: S314 we wrote it

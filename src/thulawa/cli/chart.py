@@ -1,13 +1,19 @@
 """A bar chart as SVG, without a library."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from xml.sax.saxutils import escape
 
-__all__ = ["Bar", "bar_chart"]
+__all__ = ["Bar", "Chart"]
 
-_WIDTH, _HEIGHT = 760, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 90, 60
-_FONT = 'font-family="system-ui, sans-serif"'
+_WIDTH, _HEIGHT = 860, 460
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 24, 118, 74
+_FLOOR = _HEIGHT - _BOTTOM
+_FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+_INK, _FAINT, _GRID = "#1f2933", "#5b6770", "#e4e8ec"
+_STEPS = 5
+_ONE_DIGIT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,54 +25,127 @@ class Bar:
     colour: str
 
 
-def bar_chart(title: str, axis: str, groups: dict[str, list[Bar]]) -> str:
-    """Draw groups of bars side by side, each with its value on top."""
-    highest = max((bar.value for bars in groups.values() for bar in bars), default=1) or 1
-    scale = (_HEIGHT - _TOP - _BOTTOM) / (highest * 1.05)
-    floor = _HEIGHT - _BOTTOM
-    parts = [_text(_LEFT, 28, title, size=17, weight="600"), *_legend(groups)]
-    span = (_WIDTH - _LEFT - _RIGHT) / max(1, len(groups))
-    for index, (label, bars) in enumerate(groups.items()):
-        left = _LEFT + index * span
-        width = span * 0.8 / max(1, len(bars))
-        for place, bar in enumerate(bars):
-            x = left + span * 0.1 + place * width
-            height = bar.value * scale
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Groups of bars side by side, each with its value on top; one line across for the goal."""
+
+    title: str
+    subtitle: str
+    axis: str
+    groups: Mapping[str, Sequence[Bar]]
+    goal: float
+    goal_name: str
+    note: str = ""
+
+    def svg(self) -> str:
+        """Draw it, on a ground of its own: it looks the same on a dark page."""
+        parts = [
+            _text(_LEFT, 36, self.title, size=20, weight=600),
+            _text(_LEFT, 58, self.subtitle, colour=_FAINT),
+            *self._legend(),
+            *self._grid(),
+            *self._goal(),
+            *self._bars(),
+            _text(_LEFT + self._inner / 2, _FLOOR + 42, self.axis, anchor="middle", colour=_FAINT),
+            _text(_WIDTH - _RIGHT, _HEIGHT - 10, self.note, anchor="end", size=11, colour=_FAINT),
+        ]
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+            f'width="{_WIDTH}" height="{_HEIGHT}" role="img" font-family="{_FONT}">\n'
+            f"<title>{escape(self.title)}</title>\n"
+            f'<rect x="0.5" y="0.5" width="{_WIDTH - 1}" height="{_HEIGHT - 1}" rx="10" '
+            f'fill="#ffffff" stroke="{_GRID}"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        )
+
+    @property
+    def _inner(self) -> float:
+        return _WIDTH - _LEFT - _RIGHT
+
+    @property
+    def _step(self) -> float:
+        """The distance of two lines of the grid: 1, 2 or 5 times a power of ten."""
+        bars = [bar.value for group in self.groups.values() for bar in group]
+        rough = max([*bars, self.goal, 1e-9]) / _STEPS
+        power = 10.0 ** floor(log10(rough))
+        return next(power * times for times in (1, 2, 5, 10) if rough <= power * times)
+
+    def _y(self, value: float) -> float:
+        return _FLOOR - value * (_FLOOR - _TOP) / (self._step * _STEPS)
+
+    def _legend(self) -> list[str]:
+        colours = {bar.name: bar.colour for bars in self.groups.values() for bar in bars}
+        parts = []
+        x = float(_LEFT)
+        for name, colour in colours.items():
             parts.append(
-                f'<rect x="{x:.1f}" y="{floor - height:.1f}" width="{width * 0.9:.1f}" '
-                f'height="{height:.1f}" fill="{bar.colour}"><title>{escape(bar.name)}: '
-                f"{bar.value:g}</title></rect>"
+                f'<rect x="{x:.0f}" y="76" width="12" height="12" rx="2" fill="{colour}"/>'
             )
-            middle = x + width * 0.45
-            parts.append(_text(middle, floor - height - 6, f"{bar.value:.0f}", anchor="middle"))
-        parts.append(_text(left + span / 2, floor + 20, label, anchor="middle"))
-    parts.append(
-        f'<line x1="{_LEFT}" y1="{floor}" x2="{_WIDTH - _RIGHT}" y2="{floor}" stroke="#555"/>'
+            parts.append(_text(x + 18, 86.5, name))
+            x += 38 + 6.9 * len(name)
+        return parts
+
+    def _grid(self) -> list[str]:
+        parts = []
+        for number in range(_STEPS + 1):
+            value = number * self._step
+            y = self._y(value)
+            colour = _FAINT if number == 0 else _GRID
+            parts.append(_line(y, colour))
+            parts.append(_text(_LEFT - 8, y + 4, f"{value:g}", anchor="end", colour=_FAINT))
+        return parts
+
+    def _goal(self) -> list[str]:
+        y = self._y(self.goal)
+        name = _text(_WIDTH - _RIGHT, y - 22, self.goal_name, anchor="end", size=12, colour=_FAINT)
+        return [_line(y, _FAINT, dashes="5 4"), name] if self.goal else []
+
+    def _bars(self) -> list[str]:
+        parts = []
+        span = self._inner / max(1, len(self.groups))
+        for index, (label, bars) in enumerate(self.groups.items()):
+            left = _LEFT + (index + 0.08) * span
+            width = span * 0.84 / max(1, len(bars))
+            for place, bar in enumerate(bars):
+                parts += _bar(bar, left + place * width, width, self._y(bar.value))
+            middle = _LEFT + (index + 0.5) * span
+            parts.append(_text(middle, _FLOOR + 21, label, anchor="middle", weight=600))
+        return parts
+
+
+def _bar(bar: Bar, x: float, width: float, y: float) -> list[str]:
+    figure = f"{bar.value:.2g}" if bar.value < _ONE_DIGIT else f"{bar.value:.0f}"
+    block = (
+        f'<rect x="{x + width * 0.05:.1f}" y="{y:.1f}" width="{width * 0.9:.1f}" '
+        f'height="{_FLOOR - y:.1f}" rx="2" fill="{bar.colour}">'
+        f"<title>{escape(bar.name)}: {bar.value:g}</title></rect>"
     )
-    parts.append(_text(_WIDTH / 2, floor + 42, axis, anchor="middle", size=12))
+    # with a border of the ground's colour: a figure may lie on the line of the goal
+    return [
+        block,
+        _text(x + width / 2, y - 6, figure, anchor="middle", size=12, weight=600, halo=True),
+    ]
+
+
+def _line(y: float, colour: str, dashes: str = "none") -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'width="{_WIDTH}" height="{_HEIGHT}">\n<rect width="100%" height="100%" fill="white"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
+        f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" '
+        f'stroke="{colour}" stroke-dasharray="{dashes}"/>'
     )
-
-
-def _legend(groups: dict[str, list[Bar]]) -> list[str]:
-    colours = {bar.name: bar.colour for bars in groups.values() for bar in bars}
-    parts = []
-    x = float(_LEFT)
-    for name, colour in colours.items():
-        parts.append(f'<rect x="{x:.0f}" y="46" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(x + 17, 57, name, size=12))
-        x += 30 + 6.6 * len(name)
-    return parts
 
 
 def _text(
-    x: float, y: float, words: str, *, size: int = 13, anchor: str = "start", weight: str = "400"
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: int = 13,
+    anchor: str = "start",
+    weight: int = 400,
+    colour: str = _INK,
+    halo: bool = False,
 ) -> str:
+    border = ' stroke="#ffffff" stroke-width="3" paint-order="stroke"' if halo else ""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" {_FONT} font-size="{size}" font-weight="{weight}" '
-        f'text-anchor="{anchor}" fill="#222">{escape(words)}</text>'
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
+        f'text-anchor="{anchor}" fill="{colour}"{border}>{escape(words)}</text>'
     )

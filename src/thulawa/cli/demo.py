@@ -1,31 +1,56 @@
-"""The demonstration: the job of the Thulawa paper, measured here and now.
+"""The demonstration: the job of the Thulawa paper on Spark, measured here and now.
 
-Visits arrive at a steady rate in one partition, and each needs a lookup that takes a while.
-Latency is counted from when a visit was due to arrive, so time spent in queues counts.
+Visits arrive at a steady rate in one partition of the embedded log, and each needs a lookup that
+takes a while. For each latency three queries read the same visits at the same time, each its own
+way (`enrichment`), and write to a topic of their own. All figures come from those topics.
 """
 
-import asyncio
-from dataclasses import dataclass, field
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from heapq import nlargest
+from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
-from random import Random
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+import thulawa
+from thulawa.cli.enrichment import SYSTEMS, Place, System, start
+from thulawa.cli.measuring import Tally, percentile, slope
+from thulawa.cli.service import Lookups, lookup_service
+from thulawa.cli.visits import Visits
+from thulawa.core.errors import ThulawaError
+from thulawa.log import Log
 
-from thulawa.cli.chart import Bar, bar_chart
-from thulawa.cli.service import LookupClient, lookup_client, lookup_service
-from thulawa.engine import Engine, Options, Outcome, Record, new_event_loop
+__all__ = ["DemoFailed", "Job", "Look", "Moment", "Row", "Watcher", "run"]
 
-__all__ = ["Job", "Row", "draw", "run", "show"]
+_WARM_UP = 2  # visits; they start the workers and open the connections
+_SETTLING = 2.0  # seconds before the window: the first batches are smaller than the rest
+_BATCH = 2.5  # seconds of work in a batch of what takes one visit at a time
+_SECONDS_TO_START = 120
+_GLANCE = 0.25
+_SLOWEST = 3
 
-System: TypeAlias = Literal["one_at_a_time", "thulawa"]
-_SYSTEMS: tuple[System, ...] = ("one_at_a_time", "thulawa")
-_NAMES = {"one_at_a_time": "one at a time", "thulawa": "Thulawa"}
+# Lookups last a while, so batches do, and commits are fewer: the window grows with the latency.
+_LOOKUPS_TO_SETTLE = 4
+_LOOKUPS_IN_WINDOW = 60
 
-# Table 2 of the paper: events/s of Kafka Streams and of Kafka-Thulawa, by latency in ms.
-PAPER = {5: (210, 210), 20: (39, 211), 250: (4, 143)}
+_SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.log.level": "ERROR",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+class DemoFailed(ThulawaError):
+    """The demonstration could not be shown, or showed what must not be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +61,18 @@ class Job:
     rate: float
     seconds: float
     keys: int
+
+    def settling(self, latency_ms: int) -> float:
+        """Give the seconds that pass before the window."""
+        return min(_SETTLING, self.seconds) + _LOOKUPS_TO_SETTLE * latency_ms / 1000
+
+    def visits_per_batch(self, latency_ms: int) -> int:
+        """Give the visits in a batch of what takes one at a time: some seconds' work."""
+        return max(1, round(min(_BATCH, self.seconds / 3) * 1000 / max(latency_ms, 1)))
+
+    def window(self, latency_ms: int) -> float:
+        """Give the seconds that are measured."""
+        return self.seconds + _LOOKUPS_IN_WINDOW * latency_ms / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,174 +91,205 @@ class Row:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-class Visits:
-    """A source of visits that arrive at a steady rate until the time is over."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One system at one moment. ``in_flight`` is the most since the look before."""
 
-    def __init__(self, job: Job) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._rate = job.rate
-        self._total = round(job.rate * job.seconds)
-        self._keys = job.keys
-        self._random = Random(1)
-        self._next = 0
-        self.started = self._loop.time()
-
-    def due(self, offset: int) -> float:
-        """Give the time at which a visit arrives."""
-        return self.started + offset / self._rate
-
-    async def take(self, records: int, size: int) -> list[Record]:
-        """Give the visits that have arrived, or wait for the next one."""
-        del size  # visits are small
-        if self._next >= self._total:
-            return []
-        await asyncio.sleep(max(0.0, self.due(self._next) - self._loop.time()))
-        arrived = int((self._loop.time() - self.started) * self._rate) + 1
-        upto = min(arrived, self._next + records, self._total)
-        chunk = [self._visit(offset) for offset in range(self._next, max(upto, self._next + 1))]
-        self._next += len(chunk)
-        return chunk
-
-    def _visit(self, offset: int) -> Record:
-        number = self._random.randrange(self._keys)
-        ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-        return Record(offset, ip, ip, timestamp=self.due(offset))
+    system: System
+    events_per_second: float
+    in_flight: int
+    waiting: int
+    slowest: tuple[tuple[str, float], ...]
 
 
-@dataclass(slots=True)
-class Tally:
-    """Takes outcomes and measures them; checks the order of each key."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """All systems at one moment of a race."""
 
-    visits: Visits
-    latencies: list[float] = field(default_factory=list)
-    violations: int = 0
-    first: float = 0.0
-    last: float = 0.0
-    _last: dict[object, int] = field(default_factory=dict)
-
-    async def put(self, outcomes: list[Outcome]) -> None:
-        """Count outcomes as they come out."""
-        self.last = now = asyncio.get_running_loop().time()
-        self.first = self.first or now
-        for outcome in outcomes:
-            record = outcome.record
-            self.violations += self._last.get(record.key, -1) >= record.offset
-            self._last[record.key] = record.offset
-            self.latencies.append(now - self.visits.due(record.offset))
-
-    def rate(self) -> float:
-        """Give the events a second between the first that came out and the last."""
-        return (len(self.latencies) - 1) / max(self.last - self.first, 1e-9)
-
-    def row(self, system: System, latency: int) -> Row:
-        """Sum up."""
-        ordered = sorted(self.latencies) or [0.0]
-        return Row(
-            system=system,
-            latency_ms=latency,
-            events_per_second=round(self.rate(), 1),
-            p50_ms=round(ordered[len(ordered) // 2] * 1000, 1),
-            p99_ms=round(ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * 1000, 1),
-            order_violations=self.violations,
-        )
+    latency_ms: int
+    passed: float
+    total: float
+    looks: tuple[Look, ...]
 
 
-def run(job: Job, console: Console) -> list[Row]:
-    """Measure every system at every latency, showing progress."""
+class Watcher:
+    """Is told how the demonstration goes on; does nothing about it."""
+
+    def doing(self, what: str) -> None:
+        """Take note of what is being prepared."""
+
+    def moment(self, moment: Moment) -> None:
+        """Take note of a moment of a race."""
+
+    def result(self, rows: list[Row]) -> None:
+        """Take note of what a race came to."""
+
+
+def run(job: Job, folder: Path, watcher: Watcher) -> list[Row]:
+    """Measure every system at every latency; ``folder`` takes the log and all else."""
     rows: list[Row] = []
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
+    watcher.doing("Starting Spark and the lookup service")
+    _share_bytecode(folder)
+    with lookup_service() as port, _spark(folder) as spark, Log(f"file:{folder}/topics") as log:
         for latency in job.latencies:
-            with lookup_service(latency / 1000) as port:
-                rows += [_measure(system, latency, port, job, live) for system in _SYSTEMS]
+            with _race(spark, log, folder, port, job, latency, watcher) as race:
+                race.warm_up()
+                rows += race.run()
+            watcher.result(rows[-len(SYSTEMS) :])
     return rows
 
 
-def _measure(system: System, latency: int, port: int, job: Job, live: Live) -> Row:
-    loop = new_event_loop()
-    try:
-        return loop.run_until_complete(_run_one(system, latency, port, job, live))
-    finally:
-        loop.close()
+def _share_bytecode(folder: Path) -> None:
+    """Let the processes that Spark starts compile once what they import, where nobody has.
+
+    Where Python is told to write no bytecode and none is installed, each of more than a dozen
+    processes would compile pyspark, pandas and pyarrow anew: most of a minute.
+    """
+    pyspark = find_spec("pyspark")
+    installed = pyspark is not None and pyspark.cached and Path(pyspark.cached).exists()
+    if sys.dont_write_bytecode and not installed:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
 
-async def _run_one(system: System, latency: int, port: int, job: Job, live: Live) -> Row:
-    async def locate(record: Record, client: LookupClient) -> str:
-        return await client.country(record.value)
-
-    options = Options(
-        name="locate", order="partition" if system == "one_at_a_time" else "key", in_flight=1_000
-    )
-    async with Engine(locate, options, resource=lambda: lookup_client(port)) as engine:
-        visits = Visits(job)
-        tally = Tally(visits)
-        work = asyncio.ensure_future(engine.run(visits, tally))
-        deadline = visits.started + job.seconds + 1
-        while not work.done() and asyncio.get_running_loop().time() < deadline:
-            await asyncio.wait([work], timeout=0.25)
-            live.update(_progress(system, latency, engine, tally))
-        row = tally.row(system, latency)
-        work.cancel()
-        await asyncio.wait([work])
-        if not work.cancelled():
-            work.result()
-    return row
-
-
-def _progress(system: System, latency: int, engine: Engine, tally: Tally) -> Table:
-    picture = engine.statistics()
-    table = Table(title=f"{_NAMES[system]}, lookups of {latency} ms", title_justify="left")
-    cells = {
-        "events/s": f"{tally.rate():.0f}",
-        "in flight": f"{picture.in_flight}",
-        "waiting": f"{picture.waiting}",
-        "longest queue": f"{picture.longest_queue}",
-        "p99 ms": f"{picture.residence.p99 * 1000:.0f}",
-        "bound by": picture.binds,
+@contextmanager
+def _spark(folder: Path) -> Iterator[Any]:
+    settings = _SETTINGS | {
+        "spark.local.dir": f"{folder}/spark",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }
-    for name in cells:
-        table.add_column(name, justify="right")
-    table.add_row(*cells.values())
-    return table
+    try:
+        # three tasks at once that mostly wait: more than there may be cores
+        spark = thulawa.session("thulawa-demo", master="local[4]", settings=settings)
+    except Exception as error:
+        raise DemoFailed(f"Spark did not start: {error}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
-def show(rows: list[Row], job: Job, console: Console) -> None:
-    """Print the paper's table beside what was measured."""
-    table = Table(
-        title=f"One partition, {job.rate:g} visits/s arriving, {job.keys} visitors: events/s",
-        title_justify="left",
-    )
-    headings = ("lookup ms", "paper: Kafka Streams", "paper: Thulawa", "one at a time", "Thulawa")
-    for heading in (*headings, "p50 ms", "p99 ms", "out of order"):
-        table.add_column(heading, justify="right")
-    for latency in job.latencies:
-        cells = {row.system: row for row in rows if row.latency_ms == latency}
-        ours = cells["thulawa"]
-        paper = PAPER.get(latency)
-        table.add_row(
-            str(latency),
-            *(("–", "–") if paper is None else map(str, paper)),
-            f"{cells['one_at_a_time'].events_per_second:g}",
-            f"[bold]{ours.events_per_second:g}[/bold]",
-            f"{ours.p50_ms:g}",
-            f"{ours.p99_ms:g}",
-            str(ours.order_violations),
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """One system at work."""
+
+    system: System
+    query: Any
+    tally: Tally
+
+    @property
+    def warm(self) -> bool:
+        """Tell whether a whole batch is through: written, and committed by Spark."""
+        return self.tally.warm and self.query.lastProgress is not None
+
+    def raise_failure(self) -> None:
+        """Raise what ended the query, if it has ended."""
+        if (error := self.query.exception()) is not None:
+            raise DemoFailed(f"the query {self.query.name} failed: {error}")
+
+
+@contextmanager
+def _race(
+    spark: Any, log: Log, folder: Path, port: int, job: Job, latency_ms: int, watcher: Watcher
+) -> Iterator["_Race"]:
+    """Start all systems on the same visits; stop them at the end."""
+    watcher.doing(f"Starting three queries with lookups of {latency_ms} ms")
+    topic = f"visits-{latency_ms}ms"
+    log.create_topic(topic)
+    with ExitStack() as stack:
+        visits = Visits(log, topic, rate=job.rate, keys=job.keys)
+        stack.callback(visits.stop)
+        lookups = stack.enter_context(closing(Lookups(port)))
+        runners = []
+        for system in SYSTEMS:
+            results = f"located-{latency_ms}ms-{system}"
+            log.create_topic(results)
+            place = Place(
+                log=log.address,
+                visits=topic,
+                results=results,
+                checkpoint=folder / "checkpoints" / results,
+                port=port,
+                latency_ms=latency_ms,
+                visits_per_batch=job.visits_per_batch(latency_ms),
+            )
+            query = start(spark, system, place)
+            stack.callback(query.stop)
+            tally = stack.enter_context(closing(Tally(log, results, warm_up=_WARM_UP)))
+            runners.append(_Runner(system, query, tally))
+        yield _Race(job, latency_ms, visits, lookups, runners, watcher)
+
+
+@dataclass(frozen=True, slots=True)
+class _Race:
+    """All systems at work on the same visits."""
+
+    job: Job
+    latency_ms: int
+    visits: Visits
+    lookups: Lookups
+    runners: list[_Runner]
+    watcher: Watcher
+
+    def warm_up(self) -> None:
+        """Wait until each system has shown a result."""
+        self.visits.warm_up(_WARM_UP)
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while not all(runner.warm for runner in self.runners):
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"the queries gave no result within {_SECONDS_TO_START} s")
+            time.sleep(0.05)
+            self._read()
+
+    def run(self) -> list[Row]:
+        """Let visits arrive until the window has passed; measure."""
+        self.visits.start()
+        since = self.visits.started + self.job.settling(self.latency_ms)
+        until = since + self.job.window(self.latency_ms)
+        while (now := time.time()) < until:
+            time.sleep(min(_GLANCE, until - now))
+            self._read()
+            self.watcher.moment(self._moment(since, until))
+        return [self._row(runner, since, until) for runner in self.runners]
+
+    def _read(self) -> None:
+        for runner in self.runners:
+            runner.raise_failure()
+            runner.tally.read()
+
+    def _moment(self, since: float, until: float) -> Moment:
+        calls = self.lookups.calls()
+        now = time.time()
+        started = self.visits.started
+        return Moment(
+            latency_ms=self.latency_ms,
+            passed=now - started,
+            total=until - started,
+            looks=tuple(
+                self._look(runner, calls.get(runner.system, {}), min(since, now - 2), now)
+                for runner in self.runners
+            ),
         )
-    console.print(table)
 
+    def _look(self, runner: _Runner, calls: dict[str, int], since: float, now: float) -> Look:
+        tally = runner.tally
+        return Look(
+            system=runner.system,
+            events_per_second=slope(tally.commits, since, now),
+            in_flight=calls.get("most", 0),
+            waiting=max(0, self.visits.arrived - tally.finished - calls.get("open", 0)),
+            slowest=tuple(nlargest(_SLOWEST, tally.slowest.items(), key=itemgetter(1))),
+        )
 
-def draw(rows: list[Row], job: Job, path: Path) -> None:
-    """Write the picture."""
-    groups: dict[str, list[Bar]] = {}
-    for latency in job.latencies:
-        bars = []
-        if latency in PAPER:
-            bars.append(Bar("Kafka Streams (paper)", PAPER[latency][0], "#b8c1cc"))
-            bars.append(Bar("Kafka-Thulawa (paper)", PAPER[latency][1], "#8fa3b8"))
-        colours = {"one_at_a_time": "#e0a458", "thulawa": "#2a7f62"}
-        for row in rows:
-            if row.latency_ms == latency:
-                name = f"{_NAMES[row.system]} (here)"
-                bars.append(Bar(name, row.events_per_second, colours[row.system]))
-        groups[f"{latency} ms"] = bars
-    title = f"Events a second from one partition, {job.rate:g}/s arriving"
-    path.write_text(bar_chart(title, "latency of a lookup", groups), encoding="utf-8")
+    def _row(self, runner: _Runner, since: float, until: float) -> Row:
+        tally = runner.tally
+        if tally.missing:
+            raise DemoFailed(f"{runner.system} lost {tally.missing} visits at {self.latency_ms} ms")
+        return Row(
+            system=runner.system,
+            latency_ms=self.latency_ms,
+            events_per_second=round(slope(tally.commits, since, until), 1),
+            p50_ms=round(percentile(tally.latencies, 0.5) * 1000, 1),
+            p99_ms=round(percentile(tally.latencies, 0.99) * 1000, 1),
+            order_violations=tally.violations,
+        )

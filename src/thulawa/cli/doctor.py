@@ -1,6 +1,7 @@
 """What Thulawa needs on this machine: what is there, what is missing, how to get it."""
 
 import os
+import platform
 import re
 import shutil
 import socket
@@ -12,12 +13,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "examine", "spark_s_needs"]
 
 State: TypeAlias = Literal["ok", "missing", "optional"]
 
 _SPARK = "4.2.0"
 _JAVA = 17
+_PYTHON = (3, 11)
+# What Spark's Kafka connector consists of.
+_JARS = (
+    f"spark-sql-kafka-0-10_2.13-{_SPARK}.jar",
+    "spark-token-provider-kafka-0-10_2.13-*.jar",
+    "kafka-clients-*.jar",
+    "commons-pool2-*.jar",
+)
+_BROKER = "start the broker, or set THULAWA_KAFKA to the host:port of one that runs"
+_STATEFUL = ("googleapis-common-protos", "grpcio", "grpcio-status", "protobuf", "zstandard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +43,56 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Look at everything, one thing after the other."""
-    yield _python()
-    yield _java()
-    yield _library("pyspark", lambda version: version == _SPARK, f"pip install pyspark=={_SPARK}")
-    yield _library("pyarrow", bool, "pip install pyarrow")
-    yield _library("pandas", lambda version: version.startswith("2."), "pip install 'pandas<3'")
+    yield from _spark()
+    yield _stateful()
+    yield _uvloop()
     yield _connector()
     yield _broker()
 
 
+def spark_s_needs() -> list[Finding]:
+    """Give what is missing without which Spark does not start."""
+    return [finding for finding in _spark() if finding.state == "missing"]
+
+
+def _spark() -> Iterator[Finding]:
+    yield _python()
+    yield _java()
+    yield _library("pyspark", lambda version: version == _SPARK, f"pip install pyspark=={_SPARK}")
+    yield from _spark_home()
+    yield _library("pyarrow", bool, "pip install pyarrow")
+    yield _library("pandas", lambda version: version.startswith("2."), "pip install 'pandas<3'")
+
+
 def _python() -> Finding:
-    # pip refuses to install on an older one
-    return Finding("Python", "ok", ".".join(map(str, sys.version_info[:3])))
+    found = platform.python_version()
+    if sys.version_info >= _PYTHON:
+        return Finding("Python", "ok", found)
+    return Finding("Python", "missing", found, "install Python 3.11 or newer")
+
+
+def _spark_home() -> Iterator[Finding]:
+    """Tell of another Spark that would be run in place of the one that pip installed."""
+    home = os.environ.get("SPARK_HOME")
+    if home and not list(Path(home, "jars").glob(f"spark-core_*-{_SPARK}.jar")):
+        advice = f"unset SPARK_HOME, or set it to Spark {_SPARK}"
+        yield Finding("SPARK_HOME", "missing", home, advice)
+
+
+def _stateful() -> Finding:
+    found = {name: _version(name) for name in _STATEFUL}
+    absent = [name for name, version in found.items() if version is None]
+    what = "Spark's state API"
+    if not absent:
+        return Finding(what, "ok", ", ".join(f"{name} {found[name]}" for name in _STATEFUL[1::2]))
+    return Finding(what, "missing", f"no {', '.join(absent)}", f"pip install {' '.join(absent)}")
+
+
+def _uvloop() -> Finding:
+    version = _version("uvloop")
+    if version is not None:
+        return Finding("uvloop", "ok", version)
+    return Finding("uvloop", "optional", "none", "for more calls a second: pip install uvloop")
 
 
 def _java() -> Finding:
@@ -65,25 +114,30 @@ def _java() -> Finding:
     return Finding("Java", "missing", found, advice)
 
 
-def _library(name: str, fits: Callable[[str], object], advice: str) -> Finding:
+def _version(name: str) -> str | None:
     try:
-        version = metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(name, "missing", "none", advice)
-    return (
-        Finding(name, "ok", version) if fits(version) else Finding(name, "missing", version, advice)
-    )
+        return None
+
+
+def _library(name: str, fits: Callable[[str], object], advice: str) -> Finding:
+    version = _version(name)
+    if version is not None and fits(version):
+        return Finding(name, "ok", version)
+    return Finding(name, "missing", version or "none", advice)
 
 
 def _connector() -> Finding:
-    jars = [
-        Path(folder) for folder in os.environ.get("THULAWA_JARS", "").split(os.pathsep) if folder
-    ]
-    found = [jar.name for folder in jars for jar in folder.glob("spark-sql-kafka-*.jar")]
-    if found:
-        return Finding("Kafka connector", "ok", found[0])
-    advice = "only for Kafka: set THULAWA_JARS to a folder with spark-sql-kafka-0-10_2.13-4.2.0.jar"
-    return Finding("Kafka connector", "optional", "none", advice)
+    folders = [folder for folder in os.environ.get("THULAWA_JARS", "").split(os.pathsep) if folder]
+    absent = [jar for jar in _JARS if not any(list(Path(one).glob(jar)) for one in folders)]
+    if not absent:
+        return Finding("Kafka connector", "ok", os.pathsep.join(folders))
+    if not folders:
+        advice = "only for Kafka: set THULAWA_JARS to a folder with " + ", ".join(_JARS)
+        return Finding("Kafka connector", "optional", "none", advice)
+    advice = f"put these into {folders[0]}; from Maven: mvn dependency:copy-dependencies"
+    return Finding("Kafka connector", "missing", f"no {', '.join(absent)}", advice)
 
 
 def _broker() -> Finding:
@@ -96,4 +150,4 @@ def _broker() -> Finding:
         with socket.create_connection((host, int(port)), timeout=3):
             return Finding("Kafka broker", "ok", address)
     except (OSError, ValueError) as error:
-        return Finding("Kafka broker", "missing", f"{address}: {error}", "start the broker")
+        return Finding("Kafka broker", "missing", f"{address}: {error}", _BROKER)

@@ -16,7 +16,7 @@ from uuid import UUID
 from zlib import crc32
 
 import msgspec
-import zstandard
+import pyarrow as pa
 
 from thulawa.core.errors import SerializationError, StateError
 from thulawa.core.records import Change, Window, Windowed
@@ -185,7 +185,7 @@ _READERS: dict[int, Callable[[Any], Any]] = {
 
 def _framed(content: bytes) -> bytes:
     compressed = len(content) >= _WORTH_COMPRESSING
-    body = zstandard.compress(content, 1) if compressed else content
+    body = pa.compress(content, codec="zstd", asbytes=True) if compressed else content
     return _FRAME.pack(_MAGIC, compressed, len(content), crc32(body)) + body
 
 
@@ -198,7 +198,15 @@ def _unframed(data: bytes) -> bytes:
     body = memoryview(data)[_FRAME.size :]
     if crc32(body) != checksum or length > _MOST:
         raise StateError("the bytes are damaged: their checksum does not hold")
-    content = zstandard.decompress(body, max_output_size=length) if compressed else bytes(body)
+    content = _decompressed(body, length) if compressed else bytes(body)
     if len(content) != length:
         raise StateError("the bytes are damaged: their length does not hold")
+    return content
+
+
+def _decompressed(body: memoryview, length: int) -> bytes:
+    try:
+        content: bytes = pa.decompress(body, length, codec="zstd", asbytes=True)
+    except OSError as error:
+        raise StateError("the bytes are damaged: they cannot be decompressed") from error
     return content

@@ -205,7 +205,7 @@ def slots(count: int) -> list[int]:
     """Give one number for each of ``count`` shuffle partitions, such that Spark puts it there.
 
     >>> slots(4)
-    [3, 9, 0, 5]
+    [12, 6, 2, 0]
     """
     found: dict[int, int] = {}
     value = 0

@@ -1,0 +1,79 @@
+"""Records as lines of text, in both directions.
+
+As JSON, keys, values and header values are text where they are UTF-8, else
+``{"base64": "…"}``: what `as_json` writes, `parse` reads back.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from typing import Any
+
+from thulawa.log import ConsumerRecord
+
+__all__ = ["as_json", "as_line", "parse"]
+
+_KNOWN = frozenset({"key", "value", "headers", "timestamp", "topic", "partition", "offset"})
+
+
+def as_line(record: ConsumerRecord) -> str:
+    """Write a record for people: where it stands, its key and its value."""
+    return f"{record.partition}:{record.offset}  {_shown(record.key)}  {_shown(record.value)}"
+
+
+def as_json(record: ConsumerRecord) -> str:
+    """Write all of a record."""
+    told = record._asdict() | {
+        "key": _written(record.key),
+        "value": _written(record.value),
+        "headers": [[name, _written(value)] for name, value in record.headers],
+    }
+    return json.dumps(told, ensure_ascii=False)
+
+
+def parse(line: str, separator: str | None) -> dict[str, Any]:
+    """Read what a producer sends: ``key:value``, or JSON where no separator is given.
+
+    Of a JSON object the key, the value, the headers and the timestamp are taken; where it goes
+    is the key's affair. Raises ValueError with the reason.
+    """
+    if separator is not None:
+        before, found, after = line.partition(separator)
+        return {"key": _raw(before), "value": _raw(after)} if found else {"value": _raw(line)}
+    told = json.loads(line)
+    if not isinstance(told, dict) or not told.keys() <= _KNOWN:
+        raise ValueError(f"not an object of {', '.join(sorted(_KNOWN))}")
+    return {
+        "key": _read(told.get("key")),
+        "value": _read(told.get("value")),
+        "headers": [(name, _read(value)) for name, value in told.get("headers") or ()],
+        "timestamp": told.get("timestamp"),
+    }
+
+
+def _raw(text: str) -> bytes:
+    """Give the bytes that a line was made of, whatever they were."""
+    return text.encode(errors="surrogateescape")
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "-"
+    text = data.decode(errors="backslashreplace")
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _written(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}
+
+
+def _read(told: Any) -> bytes | None:
+    if told is None or isinstance(told, str):
+        return None if told is None else told.encode()
+    if isinstance(told, dict) and told.keys() == {"base64"}:
+        return b64decode(told["base64"], validate=True)
+    raise ValueError(f'{told!r:.40} is neither text, null nor {{"base64": "…"}}')
