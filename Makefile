@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench-engine bench-log bench-streams format lock clean
+.PHONY: help setup demo test test-kafka check bench-engine bench-log bench-streams format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -15,6 +15,9 @@ demo: setup ## Run the demonstration
 
 test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+
+test-kafka: setup ## Run the tests that need a Kafka broker; it is started for them
+	$(BIN)/pytest tests/kafka $(ARGS)
 
 check: setup ## Lint, formatting, types and import layers
 	$(BIN)/ruff check

@@ -11,6 +11,7 @@ from rich.table import Table
 
 import thulawa
 from thulawa.cli import demo as demonstration
+from thulawa.cli import kafka
 from thulawa.cli.doctor import examine
 
 __all__ = ["app"]
@@ -21,6 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+app.add_typer(kafka.app, name="kafka")
 
 
 @app.callback(invoke_without_command=True)

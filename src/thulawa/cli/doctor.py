@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Literal, TypeAlias
+
+from thulawa.kafka.maven import fetched
 
 __all__ = ["Finding", "examine"]
 
@@ -76,20 +77,17 @@ def _library(name: str, fits: Callable[[str], object], advice: str) -> Finding:
 
 
 def _connector() -> Finding:
-    jars = [
-        Path(folder) for folder in os.environ.get("THULAWA_JARS", "").split(os.pathsep) if folder
-    ]
-    found = [jar.name for folder in jars for jar in folder.glob("spark-sql-kafka-*.jar")]
+    found = [jar.name for jar in fetched("connector") if jar.name.startswith("spark-sql-kafka")]
     if found:
         return Finding("Kafka connector", "ok", found[0])
-    advice = "only for Kafka: set THULAWA_JARS to a folder with spark-sql-kafka-0-10_2.13-4.2.0.jar"
+    advice = "only for Kafka: thulawa kafka jars fetches it (Maven is needed)"
     return Finding("Kafka connector", "optional", "none", advice)
 
 
 def _broker() -> Finding:
     address = os.environ.get("THULAWA_KAFKA", "")
     if not address:
-        advice = "only for Kafka: set THULAWA_KAFKA to host:port"
+        advice = "only for Kafka: thulawa kafka up, or set THULAWA_KAFKA to host:port"
         return Finding("Kafka broker", "optional", "none", advice)
     host, _, port = address.partition(",")[0].rpartition(":")
     try:

@@ -39,6 +39,9 @@ _PATIENCE = 60.0
 _HEAP = ("-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 _SHOWN = 1_500
 
+# what this process has started: it must be waited for, and outlives the object that started it
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -75,7 +78,6 @@ class Broker:
         self.name = name
         self.folder = cache_folder() / "kafka" / name
         self._wanted = (port, brokers, dict(passwords or {}))
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._nodes = self._read()
 
     @property
@@ -125,7 +127,6 @@ class Broker:
                 time.sleep(0.05)
             if _runs(node):
                 self._signal(node, signal.SIGKILL)
-        self._reap()
         if remove:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -135,7 +136,6 @@ class Broker:
         self._signal(victim, signal.SIGKILL)
         while _runs(victim):
             time.sleep(0.01)
-        self._reap()
 
     def status(self) -> Status:
         """Look at what runs."""
@@ -145,7 +145,11 @@ class Broker:
         )
 
     def __enter__(self) -> Self:
-        return self.up()
+        try:
+            return self.up()
+        except BaseException:
+            self.down()
+            raise
 
     def __exit__(
         self,
@@ -189,7 +193,7 @@ class Broker:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         node.pid = child.pid
-        self._children[child.pid] = child
+        _children[child.pid] = child
 
     def _await(self) -> None:
         deadline = time.monotonic() + _PATIENCE
@@ -213,11 +217,6 @@ class Broker:
     def _signal(self, node: Node, what: signal.Signals) -> None:
         if _runs(node):
             os.kill(node.pid, what)
-
-    def _reap(self) -> None:
-        for pid, child in list(self._children.items()):
-            if child.poll() is not None:
-                del self._children[pid]
 
     def _read(self) -> list[Node]:
         try:
@@ -250,6 +249,8 @@ def _runs(node: Node) -> bool:
     """Tell whether a node's process lives: the id alone may by now be another's."""
     if not node.pid:
         return False
+    if (child := _children.get(node.pid)) is not None:
+        return child.poll() is None
     shown = subprocess.run(  # noqa: S603 a process id
         ["ps", "-o", "command=", "-p", str(node.pid)],  # noqa: S607 wherever it is
         capture_output=True, text=True, check=False,

@@ -165,9 +165,12 @@ class Topics:
         """Give the offset of the first record of each partition."""
         return self._offsets(topics, OffsetSpec.earliest)
 
-    def end_offsets(self, *topics: str) -> Offsets:
-        """Give the offset after the last record that a read-committed reader may see."""
-        return self._offsets(topics, OffsetSpec.latest)
+    def end_offsets(self, *topics: str, committed: bool = True) -> Offsets:
+        """Give the offset after the last record; with ``committed``, before open transactions.
+
+        A transaction that was committed a moment ago may count as open for a little longer.
+        """
+        return self._offsets(topics, OffsetSpec.latest, committed=committed)
 
     def _refuse_differences(self, topic: str, spec: TopicSpec) -> None:
         there = self.partitions(topic)[topic]
@@ -181,22 +184,23 @@ class Topics:
                 f"its cleanup.policy is {cleanup}, {spec.cleanup} was asked for", topic=topic
             )
 
-    def _offsets(self, topics: Iterable[str], spec: Callable[[], Any]) -> Offsets:
+    def _offsets(
+        self, topics: Iterable[str], spec: Callable[[], Any], *, committed: bool = True
+    ) -> Offsets:
         counts = self.partitions(*topics)
         asked: dict[TopicPartition, Any] = {}
         for topic, count in counts.items():
             if count is None:
                 raise UnknownTopic("there is no such topic", topic=topic)
             asked |= {TopicPartition(topic, number): spec() for number in range(count)}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         try:
-            return again(lambda: self._listed(asked), self._timeout)
+            return again(lambda: self._listed(asked, level), self._timeout)
         except KafkaException as error:
             raise self._told(error, ", ".join(counts)) from error
 
-    def _listed(self, asked: dict[TopicPartition, Any]) -> Offsets:
-        answers = self._client.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, **self._limit
-        )
+    def _listed(self, asked: dict[TopicPartition, Any], level: IsolationLevel) -> Offsets:
+        answers = self._client.list_offsets(asked, isolation_level=level, **self._limit)
         found: Offsets = {place.topic: {} for place in asked}
         for place, answer in answers.items():
             found[place.topic][place.partition] = answer.result(self._timeout + 1).offset

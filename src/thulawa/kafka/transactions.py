@@ -30,7 +30,7 @@ from confluent_kafka import KafkaError as Code
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import Fenced, again, translated
+from thulawa.kafka.errors import Fenced, KafkaError, again, translated
 from thulawa.kafka.routing import OutRecord, Policies, Router
 from thulawa.kafka.topics import Topics
 
@@ -128,7 +128,7 @@ def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -
             return Written(0, skipped=True)
         with sender.aborted_on_error():
             written = sender.send_all(chunks)
-            sender.commit()
+            sender.commit(batch)
     _kept[key] = sender
     return written
 
@@ -147,7 +147,9 @@ def forget_kept() -> None:
 
 def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender | None":
     """Give a sender with an open transaction that holds the marker; None when all is written."""
-    if kept is not None:
+    if kept is not None and kept.steady:
+        if kept.holds(batch):
+            return None
         try:
             kept.begin(batch)
         except Fenced:
@@ -155,8 +157,8 @@ def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender |
         else:
             return kept
     sender = _Sender(spec, batch.task)
-    done = sender.take_over(batch.query)
-    if done is not None and done >= batch.number:
+    sender.take_over(batch.query)
+    if sender.holds(batch):
         return None
     sender.begin(batch)
     return sender
@@ -169,6 +171,8 @@ class _Sender:
         self.spec = spec
         self._task = task
         self._failed: Code | None = None
+        self._shaken = False
+        self._last: tuple[str, int | None] = ("", None)
         self._failed_at: tuple[str | None, int | None] = (None, None)
         self._transactional = spec.guarantee == "exactly_once"
         # a broker that is being restarted is waited for as long as a delivery may take
@@ -189,6 +193,7 @@ class _Sender:
             "message.timeout.ms": int(spec.delivery_timeout * 1_000),
             "delivery.report.only.error": True,
             "on_delivery": self._remember,
+            "error_cb": self._shake,
             **spec.connection.client(),
         }
         if self._transactional:
@@ -196,15 +201,34 @@ class _Sender:
             settings["transaction.timeout.ms"] = int(spec.transaction_timeout * 1_000)
         return settings
 
-    def take_over(self, query: str) -> int | None:
-        """Fence earlier attempts and end what they left; give the last batch that is written."""
+    @property
+    def steady(self) -> bool:
+        """Tell whether nothing has happened to its connections since it was made.
+
+        After a broker was away the client may wait for a coordinator until the transaction times
+        out, minutes later, whatever time limit it is given; a new one does not.
+        """
+        try:
+            with _told("looking after connections"):
+                self._producer.poll(0)
+        except KafkaError:
+            self._shaken = True
+        return not self._shaken
+
+    def holds(self, batch: Batch) -> bool:
+        """Tell whether a batch is written, as far as this sender knows: see `take_over`."""
+        query, last = self._last
+        return batch.query == query and last is not None and batch.number <= last
+
+    def take_over(self, query: str) -> None:
+        """Fence earlier attempts and end what they left; learn which batch was the last."""
         spec, task = self.spec, self._task
         self._topics.ensure_partitions(spec.marker_topic, max(_FIRST_MARKERS, _doubled(task + 1)))
         with _told("beginning to write"):
             again(lambda: self._producer.init_transactions(_ANSWER), spec.delivery_timeout)
         with _reading(spec) as consumer:
             self._group = consumer.consumer_group_metadata()
-            return _marker(consumer, spec, task, query)
+            self._last = (query, _marker(consumer, spec, task, query))
 
     def begin(self, batch: Batch) -> None:
         """Open a transaction that says the batch is written."""
@@ -227,12 +251,13 @@ class _Sender:
             if not self._router.plain:
                 records = [self._router.route(record) for record in records]  # noqa: PLW2901
                 self._router.look_up({record.topic for record in records})
-            self._send(records)
+            with _told("sending"):
+                self._send(records)
             self._raise_failed()
             count += len(records)
         return Written(count, self._router.dead_letters)
 
-    def commit(self) -> None:
+    def commit(self, batch: Batch) -> None:
         """Make records and marker visible."""
         with _told("committing"):
             try:
@@ -243,10 +268,12 @@ class _Sender:
             except KafkaException:
                 self._raise_failed()  # says more than that the transaction has failed
                 raise
+        self._last = (batch.query, batch.number)
 
     def flush(self) -> None:
         """Wait until everything is stored."""
-        self._flush()
+        with _told("sending"):
+            self._flush()
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -259,7 +286,7 @@ class _Sender:
         try:
             yield
         except BaseException:
-            with suppress(KafkaException):
+            with suppress(KafkaException, SystemError):
                 self._producer.purge()
                 self._producer.abort_transaction(5)
             raise
@@ -288,6 +315,9 @@ class _Sender:
             if time.monotonic() > deadline:
                 break
         self._raise_failed()
+
+    def _shake(self, error: Code) -> None:  # noqa: ARG002 whatever it is
+        self._shaken = True
 
     def _remember(self, error: Code | None, message: Any) -> None:
         if error is None:
@@ -343,6 +373,11 @@ def _told(doing: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         raise translated(error, doing) from error
+    except SystemError as error:
+        # the client raises a fatal error while it is calling back, and trips over that itself
+        if isinstance(error.__cause__, KafkaException):
+            raise translated(error.__cause__, doing) from error.__cause__
+        raise
 
 
 def _doubled(least: int) -> int:
