@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from thulawa.kafka.maven import fetched
 from thulawa.spark.log_format import register
 
 __all__ = ["configure", "session"]
@@ -18,7 +19,8 @@ def configure(builder: Any) -> Any:
     """Set on a session builder what Thulawa needs and the user has not set.
 
     Python workers run this interpreter; rows travel as Arrow; state lives in RocksDB; no task
-    runs twice at a time.
+    runs twice at a time. Spark's Kafka connector is there when it was fetched before
+    (``thulawa kafka jars``); else `thulawa.spark.kafka_source` fetches and adds it.
 
     .. versionadded:: 0.1.0
     """
@@ -27,6 +29,8 @@ def configure(builder: Any) -> Any:
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.speculation": "false",
     }
+    if connector := fetched("connector"):
+        defaults["spark.jars"] = ",".join(map(str, connector))
     # a context made in this process looks here for the workers' interpreter, and nowhere else
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = builder._options  # noqa: SLF001 the only way to see what was set
