@@ -97,6 +97,8 @@ def properties(node: Node, nodes: Sequence[Node], passwords: Mapping[str, str]) 
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": Path(node.folder) / "data",
         "auto.create.topics.enable": "false",
+        # retention goes by the records' own times, and examples are often of 1970
+        "log.retention.ms": -1,
         # a node that was killed may come back only when its old session has ended
         "broker.session.timeout.ms": 3_000,
         "broker.heartbeat.interval.ms": 500,
