@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench-engine bench-log bench-spark bench-streams format lock clean
+.PHONY: help setup demo test test-kafka check bench-engine bench-log bench-spark bench-streams \
+  conformance-spark format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -16,11 +17,18 @@ demo: setup ## Run the demonstration
 test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
+test-kafka: setup ## Run the tests that need a Kafka broker; it is started for them
+	$(BIN)/pytest tests/kafka $(ARGS)
+
 check: setup ## Lint, formatting, types and import layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the batches)
+	$(BIN)/python -m tests.conformance tests/conformance/cases/*.json --on spark \
+	  --shuffle-batches $(or $(SEED),0)
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.engine --memory $(if $(JSON),--json) $(ARGS)

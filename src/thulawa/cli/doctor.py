@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from thulawa.kafka.maven import fetched
+
 __all__ = ["Finding", "examine", "spark_s_needs"]
 
 State: TypeAlias = Literal["ok", "missing", "optional"]
@@ -129,21 +131,17 @@ def _library(name: str, fits: Callable[[str], object], advice: str) -> Finding:
 
 
 def _connector() -> Finding:
-    folders = [folder for folder in os.environ.get("THULAWA_JARS", "").split(os.pathsep) if folder]
-    absent = [jar for jar in _JARS if not any(list(Path(one).glob(jar)) for one in folders)]
-    if not absent:
-        return Finding("Kafka connector", "ok", os.pathsep.join(folders))
-    if not folders:
-        advice = "only for Kafka: set THULAWA_JARS to a folder with " + ", ".join(_JARS)
-        return Finding("Kafka connector", "optional", "none", advice)
-    advice = f"put these into {folders[0]}; from Maven: mvn dependency:copy-dependencies"
-    return Finding("Kafka connector", "missing", f"no {', '.join(absent)}", advice)
+    found = [jar.name for jar in fetched("connector") if jar.name.startswith("spark-sql-kafka")]
+    if found:
+        return Finding("Kafka connector", "ok", found[0])
+    advice = "only for Kafka: thulawa kafka jars fetches it (Maven is needed)"
+    return Finding("Kafka connector", "optional", "none", advice)
 
 
 def _broker() -> Finding:
     address = os.environ.get("THULAWA_KAFKA", "")
     if not address:
-        advice = "only for Kafka: set THULAWA_KAFKA to host:port"
+        advice = "only for Kafka: thulawa kafka up, or set THULAWA_KAFKA to host:port"
         return Finding("Kafka broker", "optional", "none", advice)
     host, _, port = address.partition(",")[0].rpartition(":")
     try:

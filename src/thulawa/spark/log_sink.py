@@ -20,10 +20,9 @@ from pyspark.sql.types import StructType
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
+from thulawa.spark.record_columns import COLUMNS, check_columns, column_values
 
 __all__ = ["LogBatchWriter", "LogStreamWriter", "LogWriter"]
-
-_COLUMNS = ("key", "value", "topic", "partition", "timestamp", "headers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +38,17 @@ class LogWriter:
         address, topic = options.get("path"), options.get("topic")
         if not address:
             raise ConfigurationError('the sink needs a path: .start("file:./topics")')
-        if topic is None and "topic" not in schema.names:
-            raise ConfigurationError('the sink needs .option("topic", "…") or a column topic')
-        if "value" not in schema.names:
-            raise ConfigurationError(f"the sink needs a column value; there are {schema.names}")
-        if unknown := set(schema.names) - set(_COLUMNS):
-            raise ConfigurationError(
-                f"the sink does not know the columns {sorted(unknown)}; it takes {_COLUMNS}"
-            )
+        check_columns(schema, topic)
         return cls(address, topic)
 
     def records(self, batches: Iterator[pa.RecordBatch]) -> dict[str, list[ProducerRecord]]:
         """Sort rows by topic."""
         sorted_out: dict[str, list[ProducerRecord]] = {}
         for batch in batches:
-            columns = {name: _values(batch, name) for name in _COLUMNS}
+            columns = {name: column_values(batch, name) for name in COLUMNS}
             topics = columns.pop("topic")
             for topic, key, value, partition, timestamp, headers in zip(
-                topics, *(columns[name] for name in _COLUMNS if name != "topic"), strict=True
+                topics, *(columns[name] for name in COLUMNS if name != "topic"), strict=True
             ):
                 record = ProducerRecord(
                     key, value, tuple((one["key"], one["value"]) for one in headers or ()),
@@ -95,16 +87,3 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
                 self._writer.records(iterator), marker=(query, context.partitionId()), batch=batch
             )
         return WriterCommitMessage()
-
-
-def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    place = batch.schema.get_field_index(name)
-    if place < 0:
-        return [None] * batch.num_rows
-    column = batch.column(place)
-    if name in ("key", "value"):
-        column = column.cast(pa.binary())
-    elif name == "timestamp":
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    values: list[Any] = column.to_pylist()
-    return values

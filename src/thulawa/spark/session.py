@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from thulawa.kafka.maven import fetched
 from thulawa.spark.log_format import register
 
 __all__ = ["configure", "session"]
@@ -18,7 +19,8 @@ def configure(builder: Any) -> Any:
     """Set on a session builder what Thulawa needs and the user has not set.
 
     Python workers run this interpreter; rows travel as Arrow; state lives in RocksDB; no task
-    runs twice at a time; tracebacks are whole.
+    runs twice at a time; tracebacks are whole. Spark's Kafka connector is there when it was
+    fetched before (``thulawa kafka jars``); else `thulawa.spark.kafka_source` fetches and adds it.
 
     .. versionadded:: 0.1.0
     """
@@ -29,6 +31,8 @@ def configure(builder: Any) -> Any:
         # the frames it leaves out are the user's own, called from the engine
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
+    if connector := fetched("connector"):
+        defaults["spark.jars"] = ",".join(map(str, connector))
     # a context made in this process looks here for the workers' interpreter, and nowhere else
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = builder._options  # noqa: SLF001 the only way to see what was set

@@ -1,0 +1,204 @@
+"""What goes wrong with Kafka, in words.
+
+::
+
+    ThulawaError
+    └── KafkaError
+        ├── BrokerUnreachable (TimeoutError)   nobody answers at that address, or not in time
+        ├── AuthenticationFailed (PermissionError)  wrong password, or the broker wants one
+        ├── UnknownTopic (LookupError)         no such topic or partition; it may have been deleted
+        ├── TopicDiffers                       it exists with other settings than those asked for
+        ├── RecordTooLarge (ValueError)        more than the topic takes
+        ├── Fenced                             another attempt has taken over; this one left nothing
+        ├── OffsetsLost (LookupError)          retention has removed what was to be read
+        ├── BrokerFailed                       the broker refused, or the local one did not start
+        └── ToolMissing (FileNotFoundError)    java or mvn is not installed
+
+Names and options that cannot work are a `ConfigurationError`, as everywhere. No message holds a
+secret: settings are never put into one.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException
+
+from thulawa.core.errors import ThulawaError
+
+__all__ = [
+    "AuthenticationFailed",
+    "BrokerFailed",
+    "BrokerUnreachable",
+    "Fenced",
+    "KafkaError",
+    "OffsetsLost",
+    "RecordTooLarge",
+    "ToolMissing",
+    "TopicDiffers",
+    "UnknownTopic",
+    "again",
+    "translated",
+]
+
+_T = TypeVar("_T")
+
+
+class KafkaError(ThulawaError):
+    """Kafka could not do what it was asked. Carries where, and what to do about it."""
+
+    action = "see the cause"
+
+    def __init__(
+        self, message: str, *, topic: str | None = None, partition: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+
+    def __str__(self) -> str:
+        places = ("topic", self.topic), ("partition", self.partition)
+        where = ", ".join(f"{name} {place}" for name, place in places if place is not None)
+        return f"{super().__str__()}{f' ({where})' if where else ''}; {self.action}"
+
+
+class BrokerUnreachable(KafkaError, TimeoutError):
+    """No broker answered in time."""
+
+    action = "start the broker (thulawa kafka up), or mend the address"
+
+
+class AuthenticationFailed(KafkaError, PermissionError):
+    """The broker does not let this client in, or does not let it do this."""
+
+    action = "mend security.protocol, sasl.mechanism, the name or the password; see the ACLs"
+
+
+class UnknownTopic(KafkaError, LookupError):
+    """There is no such topic, or the topic has no such partition."""
+
+    action = "make it with ensure_topic(), or mend its name; a deleted topic's records are gone"
+
+
+class TopicDiffers(KafkaError):
+    """The topic is there, with other settings than those asked for."""
+
+    action = "ask for what is there, or delete the topic first"
+
+
+class RecordTooLarge(KafkaError, ValueError):
+    """A record is larger than its topic, or the client, takes."""
+
+    action = 'raise max.message.bytes of the topic, or choose oversized="dead_letter"'
+
+
+class Fenced(KafkaError):
+    """Another attempt of the same task has taken over. Nothing of this one can be read."""
+
+    action = (
+        "nothing to do when a task was run again; else see that no other query has this "
+        "application and sink, and that transaction_timeout is longer than a batch takes"
+    )
+
+
+class OffsetsLost(KafkaError, LookupError):
+    """What was to be read is no longer there."""
+
+    action = "raise the topic's retention, or begin again from a new checkpoint"
+
+
+class BrokerFailed(KafkaError):
+    """The broker answered with an error, or the local one did not start."""
+
+
+class ToolMissing(KafkaError, FileNotFoundError):
+    """A program that is needed is not installed."""
+
+    action = "install it, or set THULAWA_KAFKA to a broker that runs already"
+
+
+_CLASSES: dict[type[KafkaError], tuple[int, ...]] = {
+    BrokerUnreachable: (
+        Code._ALL_BROKERS_DOWN,  # noqa: SLF001 librdkafka's own codes begin so
+        Code._TRANSPORT,  # noqa: SLF001
+        Code._TIMED_OUT,  # noqa: SLF001
+        Code._TIMED_OUT_QUEUE,  # noqa: SLF001
+        Code._MSG_TIMED_OUT,  # noqa: SLF001
+        Code._RESOLVE,  # noqa: SLF001
+        Code.REQUEST_TIMED_OUT,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.BROKER_NOT_AVAILABLE,
+    ),
+    AuthenticationFailed: (
+        Code._AUTHENTICATION,  # noqa: SLF001
+        Code._SSL,  # noqa: SLF001
+        Code.SASL_AUTHENTICATION_FAILED,
+        Code.UNSUPPORTED_SASL_MECHANISM,
+        Code.ILLEGAL_SASL_STATE,
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
+    UnknownTopic: (
+        Code.UNKNOWN_TOPIC_OR_PART,
+        Code._UNKNOWN_TOPIC,  # noqa: SLF001
+        Code._UNKNOWN_PARTITION,  # noqa: SLF001
+    ),
+    RecordTooLarge: (Code.MSG_SIZE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE),
+    Fenced: (
+        Code._FENCED,  # noqa: SLF001
+        Code.PRODUCER_FENCED,
+        Code.INVALID_PRODUCER_EPOCH,
+        Code.INVALID_TXN_STATE,
+        Code.INVALID_PRODUCER_ID_MAPPING,
+        Code.UNKNOWN_PRODUCER_ID,
+    ),
+    OffsetsLost: (Code.OFFSET_OUT_OF_RANGE, Code._AUTO_OFFSET_RESET),  # noqa: SLF001
+}
+_BY_CODE = {code: kind for kind, codes in _CLASSES.items() for code in codes}
+
+_PASSING = (
+    Code.NOT_LEADER_FOR_PARTITION,
+    Code.LEADER_NOT_AVAILABLE,
+    Code.REPLICA_NOT_AVAILABLE,
+    Code.OFFSET_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.UNSTABLE_OFFSET_COMMIT,
+    Code.REQUEST_TIMED_OUT,
+    Code._TIMED_OUT,  # noqa: SLF001
+    Code._TRANSPORT,  # noqa: SLF001
+    Code._WAIT_COORD,  # noqa: SLF001
+)
+
+
+def again(step: Callable[[], _T], patience: float, *, pause: float = 0.1) -> _T:
+    """Do a step, and again for ``patience`` seconds while its failure is one that passes."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return step()
+        except KafkaException as error:
+            code = error.args[0]
+            passes = code.retriable() or code.code() in _PASSING
+            if not passes or time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+
+
+def translated(
+    error: KafkaException | Code,
+    doing: str,
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+) -> KafkaError:
+    """Give the error of this tree that an error of the client stands for."""
+    code = error.args[0] if isinstance(error, KafkaException) else error
+    if not isinstance(code, Code):
+        return BrokerFailed(f"{doing}: {error}", topic=topic, partition=partition)
+    kind = _BY_CODE.get(code.code(), BrokerFailed)
+    return kind(f"{doing}: {code.str()}", topic=topic, partition=partition)

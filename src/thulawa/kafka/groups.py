@@ -1,0 +1,77 @@
+"""Consumer groups: committed offsets and lag, so that ordinary Kafka tools show how far we are.
+
+The offsets a query goes on from are in its checkpoint. What is written here is a copy for people
+and their tools; nothing reads it back.
+"""
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import again, translated
+from thulawa.kafka.topics import Offsets, Topics
+
+__all__ = ["commit_offsets", "committed_offsets", "lag"]
+
+_TIMEOUT = 10.0
+
+
+def commit_offsets(connection: Connection, group: str, offsets: Offsets) -> None:
+    """Commit where a group is: the next offset of each partition."""
+    places = [
+        TopicPartition(topic, partition, offset)
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    ]
+    if not places:
+        return
+    client = AdminClient(connection.client())
+
+    def commit() -> None:
+        asked = client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=_TIMEOUT
+        )
+        for place in asked[group].result(_TIMEOUT + 1).topic_partitions or []:
+            if place.error is not None:
+                raise KafkaException(place.error)
+
+    try:
+        again(commit, _TIMEOUT)
+    except KafkaException as error:
+        raise translated(error, f"committing the offsets of group {group}") from error
+
+
+def committed_offsets(connection: Connection, group: str) -> Offsets:
+    """Give what a group has committed."""
+    client = AdminClient(connection.client())
+
+    def fetch() -> list[TopicPartition]:
+        asked = client.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT
+        )
+        return asked[group].result(_TIMEOUT + 1).topic_partitions or []
+
+    try:
+        places = again(fetch, _TIMEOUT)
+    except KafkaException as error:
+        raise translated(error, f"reading the offsets of group {group}") from error
+    found: Offsets = {}
+    for place in places:
+        if place.offset >= 0:
+            found.setdefault(place.topic, {})[place.partition] = place.offset
+    return found
+
+
+def lag(connection: Connection, group: str) -> Offsets:
+    """Give how many records each partition holds that a group has not committed."""
+    committed = committed_offsets(connection, group)
+    if not committed:
+        return {}
+    ends = Topics(connection).end_offsets(*committed)
+    return {
+        topic: {
+            partition: max(0, end - committed[topic].get(partition, 0))
+            for partition, end in partitions.items()
+        }
+        for topic, partitions in ends.items()
+    }

@@ -1,0 +1,80 @@
+"""Read topics up to their end, committed records only: for restoring, checking and tools."""
+
+import time
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError as Code
+
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import BrokerUnreachable, translated
+from thulawa.kafka.topics import Topics
+
+__all__ = ["read_to_end"]
+
+_CHUNK = 10_000
+
+
+def read_to_end(
+    connection: Connection, topic: str, *partitions: int, patience: float = 30.0
+) -> Iterator[list[Message]]:
+    """Give the records of partitions (all, unless some are named) up to where they end now.
+
+    Records of transactions that were aborted are left out; one that is still open is waited for.
+    Raises `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more:
+    never gives fewer records than there are.
+    """
+    admin = Topics(connection)
+    ends = admin.end_offsets(topic, committed=False)[topic]
+    starts = admin.start_offsets(topic)[topic]
+    left = {p: end for p, end in ends.items() if end > starts[p] and p in (partitions or ends)}
+    consumer = Consumer(
+        {
+            **connection.client(),
+            "group.id": "thulawa-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, p, starts[p]) for p in left])
+        yield from _until(consumer, topic, left, patience)
+    finally:
+        consumer.close()
+
+
+def _until(
+    consumer: Consumer, topic: str, left: dict[int, int], patience: float
+) -> Iterator[list[Message]]:
+    last = time.monotonic()
+    while left:
+        messages = consumer.consume(_CHUNK, timeout=0.2)
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is None and (message.offset() or 0) < left.get(message.partition() or 0, 0):
+                records.append(message)
+            elif error is not None and error.code() != Code._PARTITION_EOF:  # noqa: SLF001
+                raise translated(error, "reading", topic=topic, partition=message.partition())
+        # what ends a transaction takes an offset too: the position tells, not the last record
+        _drop_finished(consumer, topic, left)
+        if messages:
+            last = time.monotonic()
+        elif left and time.monotonic() - last > patience:
+            raise BrokerUnreachable(
+                f"nothing came for {patience:.0f} s; is a transaction still open?", topic=topic
+            )
+        if records:
+            yield records
+
+
+def _drop_finished(consumer: Consumer, topic: str, left: dict[int, int]) -> None:
+    try:
+        places = consumer.position([TopicPartition(topic, p) for p in left])
+    except KafkaException as error:
+        raise translated(error, "reading", topic=topic) from error
+    for place in places:
+        if place.offset >= left[place.partition]:
+            del left[place.partition]

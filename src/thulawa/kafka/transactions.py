@@ -1,0 +1,385 @@
+"""Write batches to Kafka, each exactly once, whoever is killed and whatever is run again.
+
+A *task* of a sink writes its part of a batch in one Kafka transaction. In the same transaction
+it commits a *marker*: the number of the batch, as the offset of a consumer group on a topic of its
+own, with the id of the query as metadata. So the records and the fact that they are written become
+visible together or not at all, and a batch that is run again finds its number and writes nothing.
+
+Two attempts of one task share a ``transactional.id``: the later one to begin *fences* the earlier,
+whose records never become visible. The order of the steps is what makes this safe:
+
+1. ``init_transactions`` ends whatever an earlier attempt left: committed or aborted, no longer
+   open. Only after that is the marker read, so it cannot change behind our back without fencing us.
+2. The marker is sent *before* the records. A producer that was kept from an earlier batch and has
+   been fenced since learns it here, while no row has been taken, and is built anew.
+3. The records, then the commit.
+
+Producers are kept between batches, one per task in each worker process: building one costs about
+as much as a small batch. A kept producer is one whose last transaction was committed, so its marker
+is known and is not read again. After any error it is dropped.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as Code
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import Fenced, KafkaError, again, translated
+from thulawa.kafka.routing import OutRecord, Policies, Router
+from thulawa.kafka.topics import Topics
+
+__all__ = ["Batch", "Guarantee", "SinkSpec", "Written", "forget_kept", "last_batch", "write"]
+
+Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
+
+_ANSWER = 30.0
+_FIRST_MARKERS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec:
+    """A sink: who writes, where to, and what is guaranteed.
+
+    ``application`` and ``name`` together are the sink's identity: two queries that run at the
+    same time must not share it, a query that is started again must keep it. The transaction must
+    outlive a batch; the brokers allow 15 minutes at most unless told otherwise
+    (``transaction.max.timeout.ms``), and after a crash a read-committed reader waits for that
+    long if the application is not started again. Times are in seconds.
+    """
+
+    connection: Connection
+    application: str
+    name: str = "sink"
+    guarantee: Guarantee = "exactly_once"
+    policies: Policies = field(default_factory=Policies)
+    transaction_timeout: float = 300.0
+    delivery_timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        if not self.application or not self.name:
+            raise ConfigurationError("a sink needs the name of its application, and its own")
+        if self.guarantee not in get_args(Guarantee):
+            known = ", ".join(get_args(Guarantee))
+            raise ConfigurationError(f"processing_guarantee is one of {known}")
+        if not 1 <= self.delivery_timeout <= self.transaction_timeout:
+            raise ConfigurationError(
+                "delivery_timeout must be at least 1 s and at most transaction_timeout"
+            )
+
+    @property
+    def group(self) -> str:
+        """Name the consumer group that holds the markers."""
+        return f"{self.application}-{self.name}"
+
+    @property
+    def marker_topic(self) -> str:
+        """Name the topic on whose partitions markers are committed; nothing is written there."""
+        return f"{self.application}-markers"
+
+    def transactional_id(self, task: int) -> str:
+        """Name the writer of a task."""
+        return f"{self.application}-{self.name}-{task}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One task's part of a batch of a query."""
+
+    query: str
+    number: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of it: how many records went out, dead letters among them; or all was there."""
+
+    records: int
+    dead_letters: int = 0
+    skipped: bool = False
+
+
+def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -> Written:
+    """Write a task's part of a batch; with ``exactly_once`` at most once, however often it is run.
+
+    Returns when all of it is stored. Raises an error of `errors` when it is not, and then no
+    read-committed reader will ever see any of it (with ``at_least_once``: it may see some).
+    """
+    key = spec.transactional_id(batch.task)
+    sender = _kept.pop(key, None)
+    if sender is not None and sender.spec != spec:
+        sender.close()
+        sender = None
+    if spec.guarantee == "at_least_once":
+        sender = sender or _Sender(spec, batch.task)
+        written = sender.send_all(chunks)
+        sender.flush()
+    else:
+        sender = _claimed(sender, spec, batch)
+        if sender is None:
+            for _ in chunks:  # Spark wants its rows taken
+                pass
+            return Written(0, skipped=True)
+        with sender.aborted_on_error():
+            written = sender.send_all(chunks)
+            sender.commit(batch)
+    _kept[key] = sender
+    return written
+
+
+def last_batch(spec: SinkSpec, task: int, query: str) -> int | None:
+    """Give the number of the last batch that a task of a query has committed."""
+    with _reading(spec) as consumer:
+        return _marker(consumer, spec, task, query)
+
+
+def forget_kept() -> None:
+    """Close the producers that this process keeps."""
+    while _kept:
+        _kept.popitem()[1].close()
+
+
+def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender | None":
+    """Give a sender with an open transaction that holds the marker; None when all is written."""
+    if kept is not None and kept.steady:
+        if kept.holds(batch):
+            return None
+        try:
+            kept.begin(batch)
+        except Fenced:
+            pass  # another worker has had this task since
+        else:
+            return kept
+    sender = _Sender(spec, batch.task)
+    sender.take_over(batch.query)
+    if sender.holds(batch):
+        return None
+    sender.begin(batch)
+    return sender
+
+
+class _Sender:
+    """One producer, and what it takes to claim its batches."""
+
+    def __init__(self, spec: SinkSpec, task: int) -> None:
+        self.spec = spec
+        self._task = task
+        self._failed: Code | None = None
+        self._shaken = False
+        self._last: tuple[str, int | None] = ("", None)
+        self._failed_at: tuple[str | None, int | None] = (None, None)
+        self._transactional = spec.guarantee == "exactly_once"
+        # a broker that is being restarted is waited for as long as a delivery may take
+        self._topics = Topics(spec.connection, timeout=spec.delivery_timeout)
+        self._router = Router(self._topics, spec.policies)
+        self._producer = Producer(self._settings())
+        self._group: Any = None
+
+    def _settings(self) -> dict[str, Any]:
+        spec = self.spec
+        # a delivery that fails is reported; a report for each that succeeds would cost a call each
+        settings: dict[str, Any] = {
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "message.max.bytes": 64 * 1024 * 1024,  # the topic's own limit is what counts
+            "queue.buffering.max.messages": 200_000,
+            "enable.idempotence": True,
+            "message.timeout.ms": int(spec.delivery_timeout * 1_000),
+            "delivery.report.only.error": True,
+            "on_delivery": self._remember,
+            "error_cb": self._shake,
+            **spec.connection.client(),
+        }
+        if self._transactional:
+            settings["transactional.id"] = spec.transactional_id(self._task)
+            settings["transaction.timeout.ms"] = int(spec.transaction_timeout * 1_000)
+        return settings
+
+    @property
+    def steady(self) -> bool:
+        """Tell whether nothing has happened to its connections since it was made.
+
+        After a broker was away the client may wait for a coordinator until the transaction times
+        out, minutes later, whatever time limit it is given; a new one does not.
+        """
+        try:
+            with _told("looking after connections"):
+                self._producer.poll(0)
+        except KafkaError:
+            self._shaken = True
+        return not self._shaken
+
+    def holds(self, batch: Batch) -> bool:
+        """Tell whether a batch is written, as far as this sender knows: see `take_over`."""
+        query, last = self._last
+        return batch.query == query and last is not None and batch.number <= last
+
+    def take_over(self, query: str) -> None:
+        """Fence earlier attempts and end what they left; learn which batch was the last."""
+        spec, task = self.spec, self._task
+        self._topics.ensure_partitions(spec.marker_topic, max(_FIRST_MARKERS, _doubled(task + 1)))
+        with _told("beginning to write"):
+            again(lambda: self._producer.init_transactions(_ANSWER), spec.delivery_timeout)
+        with _reading(spec) as consumer:
+            self._group = consumer.consumer_group_metadata()
+            self._last = (query, _marker(consumer, spec, task, query))
+
+    def begin(self, batch: Batch) -> None:
+        """Open a transaction that says the batch is written."""
+        marker = TopicPartition(
+            self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.query
+        )
+        with _told("claiming a batch"):
+            self._producer.begin_transaction()
+            again(
+                lambda: self._producer.send_offsets_to_transaction([marker], self._group, _ANSWER),
+                self.spec.delivery_timeout,
+            )
+
+    def send_all(self, chunks: Iterable[Sequence[OutRecord]]) -> Written:
+        """Hand records to the producer; what cannot go out is raised here or by `commit`."""
+        self._router.new_batch()
+        count = 0
+        for records in chunks:
+            self._router.look_up({record.topic for record in records})
+            if not self._router.plain:
+                records = [self._router.route(record) for record in records]  # noqa: PLW2901
+                self._router.look_up({record.topic for record in records})
+            with _told("sending"):
+                self._send(records)
+            self._raise_failed()
+            count += len(records)
+        return Written(count, self._router.dead_letters)
+
+    def commit(self, batch: Batch) -> None:
+        """Make records and marker visible."""
+        with _told("committing"):
+            try:
+                self._flush()
+                again(
+                    lambda: self._producer.commit_transaction(_ANSWER), self.spec.delivery_timeout
+                )
+            except KafkaException:
+                self._raise_failed()  # says more than that the transaction has failed
+                raise
+        self._last = (batch.query, batch.number)
+
+    def flush(self) -> None:
+        """Wait until everything is stored."""
+        with _told("sending"):
+            self._flush()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        with suppress(KafkaException):
+            self._producer.close()
+
+    @contextmanager
+    def aborted_on_error(self) -> Iterator[None]:
+        """Abort the transaction when something goes wrong, so that no reader waits for it."""
+        try:
+            yield
+        except BaseException:
+            with suppress(KafkaException, SystemError):
+                self._producer.purge()
+                self._producer.abort_transaction(5)
+            raise
+
+    def _send(self, records: Sequence[OutRecord]) -> None:
+        produce, poll = self._producer.produce, self._producer.poll
+        for topic, key, value, partition, timestamp, headers in records:
+            # 0 means now to the client; a millisecond after 1970 is nearer to the truth
+            when = 0 if timestamp is None else timestamp or 1
+            while True:
+                try:
+                    produce(topic, value, key, partition, timestamp=when, headers=headers)
+                    break
+                except BufferError:
+                    poll(0.05)
+                    self._raise_failed()
+                except KafkaException as error:
+                    self._raise_failed()
+                    raise translated(error, "sending", topic=topic) from error
+        poll(0)
+
+    def _flush(self) -> None:
+        deadline = time.monotonic() + self.spec.delivery_timeout + _ANSWER
+        while self._producer.flush(1.0):
+            self._raise_failed()
+            if time.monotonic() > deadline:
+                break
+        self._raise_failed()
+
+    def _shake(self, error: Code) -> None:  # noqa: ARG002 whatever it is
+        self._shaken = True
+
+    def _remember(self, error: Code | None, message: Any) -> None:
+        if error is None:
+            return
+        # what is purged because of another failure is not the cause
+        if self._failed is None or self._failed.code() == Code._PURGE_QUEUE:  # noqa: SLF001
+            self._failed = error
+            self._failed_at = (message.topic(), message.partition())
+
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            topic, partition = self._failed_at
+            raise translated(self._failed, "sending", topic=topic, partition=partition)
+
+
+_kept: dict[str, _Sender] = {}
+
+
+@contextmanager
+def _reading(spec: SinkSpec) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            **spec.connection.client(),
+            "group.id": spec.group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _marker(consumer: Consumer, spec: SinkSpec, task: int, query: str) -> int | None:
+    place = TopicPartition(spec.marker_topic, task)
+    with _told("reading the last batch"):
+        found = again(lambda: _committed(consumer, place), spec.delivery_timeout)
+    # a query that began anew, from an empty checkpoint, counts its batches from 0 again
+    return found.offset - 1 if found.offset > 0 and found.metadata == query else None
+
+
+def _committed(consumer: Consumer, place: TopicPartition) -> TopicPartition:
+    (found,) = consumer.committed([place], timeout=_ANSWER)
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return found
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise translated(error, doing) from error
+    except SystemError as error:
+        # the client raises a fatal error while it is calling back, and trips over that itself
+        if isinstance(error.__cause__, KafkaException):
+            raise translated(error.__cause__, doing) from error.__cause__
+        raise
+
+
+def _doubled(least: int) -> int:
+    """Give the next power of two: markers grow seldom."""
+    return 1 << (least - 1).bit_length()

@@ -1,0 +1,60 @@
+"""Tell Kafka how far a query is: its offsets as a consumer group, for ordinary tools to see."""
+
+import json
+import logging
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import KafkaError
+from thulawa.kafka.groups import commit_offsets
+from thulawa.kafka.topics import Offsets
+
+__all__ = ["GroupCommits", "progress_offsets"]
+
+_log = logging.getLogger("thulawa.kafka")
+
+
+def progress_offsets(progress: Any) -> Offsets:
+    """Give the end offsets of a query's Kafka sources, from its progress."""
+    found: Offsets = {}
+    for source in progress.sources:
+        if "Kafka" not in source.description:
+            continue
+        for topic, partitions in json.loads(source.endOffset).items():
+            found[topic] = {int(partition): offset for partition, offset in partitions.items()}
+    return found
+
+
+class GroupCommits(StreamingQueryListener):
+    """Commits the offsets of one query to a group after each batch.
+
+    Add it with ``spark.streams.addListener(GroupCommits(connection, "geo", query.id))``. A commit
+    that fails is logged and not tried again: the next batch brings a newer one.
+    """
+
+    def __init__(self, connection: Connection, group: str, query: str | None = None) -> None:
+        self._connection = connection
+        self._group = group
+        self._query = query
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing: there are no offsets yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Commit where the query is."""
+        if self._query not in (None, str(event.progress.id)):
+            return
+        try:
+            commit_offsets(self._connection, self._group, progress_offsets(event.progress))
+        except KafkaError as error:
+            _log.warning("the offsets of group %s are out of date: %s", self._group, error)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing: what was committed stands."""

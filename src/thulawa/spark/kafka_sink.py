@@ -1,0 +1,174 @@
+"""Kafka as a Spark sink: each batch exactly once.
+
+The columns are those of the embedded log's sink. Every Spark task writes its rows in one Kafka
+transaction, together with the number of the batch (see `thulawa.kafka.transactions`). It needs
+stable task indexes: no speculation, and no adaptive coalescing after the last shuffle.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from thulawa.core.durations import milliseconds
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.routing import Missing, OutRecord, Oversized, Policies
+from thulawa.kafka.topics import Cleanup, TopicSpec, reachable
+from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, Written, write
+from thulawa.spark.record_columns import check_columns, column_values
+
+__all__ = ["KafkaFormat", "KafkaStreamWriter", "kafka_sink", "register"]
+
+FORMAT = "thulawa-kafka"
+_PREFIX = "kafka."
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``thulawa-kafka`` known to a session."""
+    spark.dataSource.register(KafkaFormat)
+
+
+def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> DataStreamWriter:
+    """Give a writer of a streaming DataFrame that writes each batch to Kafka exactly once.
+
+    Give it a checkpoint and a trigger, and start it::
+
+        kafka_sink(rows, SinkSpec(connection=…, application="geo"), topic="visits")
+        .option("checkpointLocation", "…").start()
+
+    ``topic`` is for rows without a topic of their own. Raises at once when the brokers do not
+    answer or do not let us in.
+
+    .. versionadded:: 0.1.0
+    """
+    spark = df.sparkSession
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise ConfigurationError(
+            "spark.speculation runs a task twice at a time, and each would fence the other"
+        )
+    check_columns(df.schema, topic)
+    reachable(sink.connection)
+    register(spark)
+    return df.writeStream.format(FORMAT).options(**_options(sink, topic))
+
+
+@dataclass(slots=True)
+class Committed(WriterCommitMessage):
+    """What a task has written."""
+
+    task: int
+    written: Written
+
+
+class KafkaFormat(DataSource):
+    """Kafka, to write the batches of a query to."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name of the format."""
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
+        """Append the batches of a query."""
+        topic = self.options.get("topic")
+        check_columns(schema, topic)
+        return KafkaStreamWriter(_sink(self.options), topic)
+
+
+class KafkaStreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a query exactly once."""
+
+    def __init__(self, sink: SinkSpec, topic: str | None) -> None:
+        self._sink = sink
+        self._topic = topic
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+        """Write the records of one task and the number of its batch."""
+        context: Any = TaskContext.get()
+        batch = Batch(
+            context.getLocalProperty("sql.streaming.queryId"),
+            int(context.getLocalProperty("streaming.sql.batchId")),
+            context.partitionId(),
+        )
+        rows = (out_records(one, self._topic) for one in iterator)
+        return Committed(batch.task, write(self._sink, batch, rows))
+
+
+def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
+    """Give the rows of an Arrow batch as records to be sent."""
+    names = ("topic", "key", "value", "partition", "timestamp", "headers")
+    return [
+        OutRecord(
+            own or topic or "",
+            key,
+            value,
+            -1 if partition is None else partition,
+            timestamp,
+            [(one["key"], one["value"]) for one in headers] if headers else None,
+        )
+        for own, key, value, partition, timestamp, headers in zip(
+            *(column_values(batch, name) for name in names), strict=True
+        )
+    ]
+
+
+def _options(sink: SinkSpec, topic: str | None) -> dict[str, str]:
+    """Write a sink as options of a format."""
+    policies = sink.policies
+    options = {
+        "application": sink.application,
+        "sink": sink.name,
+        "processingGuarantee": sink.guarantee,
+        "transactionTimeout": f"{sink.transaction_timeout} s",
+        "deliveryTimeout": f"{sink.delivery_timeout} s",
+        "missingTopic": policies.missing,
+        "oversized": policies.oversized,
+        "partitions": str(policies.spec.partitions),
+        "cleanup": policies.spec.cleanup,
+        f"{_PREFIX}bootstrap.servers": sink.connection.bootstrap,
+        **{f"{_PREFIX}{name}": value for name, value in sink.connection.settings.items()},
+    }
+    given = {"topic": topic, "deadLetterTopic": policies.dead_letter}
+    return options | {name: value for name, value in given.items() if value is not None}
+
+
+def _sink(options: Mapping[str, str]) -> SinkSpec:
+    """Read a sink from the options of a format; Spark does not keep the case of their names."""
+    bootstrap = options.get(f"{_PREFIX}bootstrap.servers")
+    if not bootstrap or not options.get("application"):
+        raise ConfigurationError(
+            'the sink needs .option("kafka.bootstrap.servers", "…") and .option("application", "…")'
+        )
+    settings = {
+        name.removeprefix(_PREFIX): value
+        for name, value in dict(options).items()
+        if name.startswith(_PREFIX) and name != f"{_PREFIX}bootstrap.servers"
+    }
+    return SinkSpec(
+        connection=Connection(bootstrap, settings),
+        application=options["application"],
+        name=options.get("sink", "sink"),
+        guarantee=cast("Guarantee", options.get("processingGuarantee", "exactly_once")),
+        transaction_timeout=_seconds(options, "transactionTimeout", 300),
+        delivery_timeout=_seconds(options, "deliveryTimeout", 120),
+        policies=Policies(
+            missing=cast("Missing", options.get("missingTopic", "fail")),
+            oversized=cast("Oversized", options.get("oversized", "fail")),
+            dead_letter=options.get("deadLetterTopic"),
+            spec=TopicSpec(
+                partitions=int(options.get("partitions", "1")),
+                cleanup=cast("Cleanup", options.get("cleanup", "delete")),
+            ),
+        ),
+    )
+
+
+def _seconds(options: Mapping[str, str], name: str, default: int) -> float:
+    return milliseconds(options.get(name, f"{default} s"), name=name) / 1_000

@@ -1,0 +1,108 @@
+"""Kafka as a Spark source: Spark's own connector, in the shape of the embedded log's source.
+
+One Spark partition per topic partition, rows in offset order, committed records only. Options that
+would break this are refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import UnknownTopic
+from thulawa.kafka.maven import connector_jars
+from thulawa.kafka.topics import Offsets, Topics, reachable
+
+__all__ = ["COLUMNS", "Starting", "kafka_source", "load_connector"]
+
+Starting: TypeAlias = Literal["earliest", "latest"] | Offsets
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+_CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_SPLITTING = ("minpartitions", "maxrecordsperpartition")
+_OURS = {
+    "subscribe": "topics",
+    "subscribepattern": "pattern",
+    "assign": "topics",
+    "startingoffsets": "starting",
+    "maxoffsetspertrigger": "max_records",
+}
+
+
+def kafka_source(
+    spark: SparkSession,
+    connection: Connection | str,
+    topics: str | Sequence[str] = (),
+    *,
+    pattern: str | None = None,
+    starting: Starting = "earliest",
+    max_records: int | None = None,
+    ordered: bool = True,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Give a streaming DataFrame of topics, or of all topics whose name matches a pattern.
+
+    ``max_records`` bounds a trigger. ``options`` are the connector's own; with ``ordered`` those
+    that split a partition, or hide that records were lost, are refused. Raises at once when the
+    brokers do not answer, do not let us in, or have no such topic.
+
+    .. versionadded:: 0.1.0
+    """
+    connection = Connection.of(connection)
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if bool(names) == (pattern is not None):
+        raise ConfigurationError("give topics, or a pattern of their names, and not both")
+    more = dict(options or {})
+    _refuse(more, ordered=ordered)
+    reachable(connection)
+    for name, count in Topics(connection).partitions(*names).items():
+        if count is None:
+            raise UnknownTopic("there is no such topic to read", topic=name)
+    load_connector(spark)
+    chosen = {
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+        "kafka.isolation.level": "read_committed",
+        "startingOffsets": starting if isinstance(starting, str) else json.dumps(starting),
+        **connection.spark(),
+        **more,
+    }
+    if pattern is None:
+        chosen["subscribe"] = ",".join(names)
+    else:
+        chosen["subscribePattern"] = pattern
+    if max_records is not None:
+        chosen["maxOffsetsPerTrigger"] = str(max_records)
+    return spark.readStream.format("kafka").options(**chosen).load().select(*COLUMNS)
+
+
+def load_connector(spark: SparkSession) -> None:
+    """Give a running session Spark's Kafka connector, fetched on first use, unless it has one."""
+    jvm: Any = spark._jvm  # noqa: SLF001 the only door to the class loader
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.Class.forName(_CONNECTOR, False, loader)  # noqa: FBT003 Java's signature
+    except Py4JJavaError:
+        for jar in connector_jars():
+            spark.sql(f"ADD JAR '{jar}'")
+
+
+def _refuse(options: Mapping[str, str], *, ordered: bool) -> None:
+    for name, value in options.items():
+        lowered = name.lower()
+        if lowered in _OURS:
+            raise ConfigurationError(f"{name}: say it with {_OURS[lowered]}=…")
+        if ordered and lowered in _SPLITTING:
+            raise ConfigurationError(
+                f"{name} splits a topic's partition over several tasks, which ends the order of "
+                "its keys; leave it out, or say ordered=False"
+            )
+        if ordered and lowered == "failondataloss" and value.lower() == "false":
+            raise ConfigurationError(
+                "failOnDataLoss=false goes on silently where records were lost; leave it out, or "
+                "say ordered=False"
+            )

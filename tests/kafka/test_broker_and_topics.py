@@ -1,0 +1,127 @@
+"""The broker for development, topics, groups and changelogs; connections that show no secret."""
+
+import pytest
+
+from tests.kafka.conftest import PASSWORDS
+from tests.kafka.helpers import fill
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.broker import Broker, brokers
+from thulawa.kafka.changelogs import changelog_records, checksum, ensure_changelog, restore
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import (
+    AuthenticationFailed,
+    BrokerFailed,
+    BrokerUnreachable,
+    ToolMissing,
+    TopicDiffers,
+    UnknownTopic,
+)
+from thulawa.kafka.groups import commit_offsets, committed_offsets, lag
+from thulawa.kafka.maven import connector_jars
+from thulawa.kafka.topics import Topics, TopicSpec, reachable
+from thulawa.kafka.transactions import Batch, SinkSpec, write
+
+
+def test_up_is_idempotent_and_others_see_the_broker(broker: Broker) -> None:
+    before = broker.up().status()
+    assert Broker(broker.name).up().status() == before
+    assert before.name in [one.name for one in brokers()]
+    assert before.running == before.nodes == 1
+
+
+def test_a_taken_port_is_named(broker: Broker) -> None:
+    port = int(broker.up().bootstrap.rpartition(":")[2])
+    with pytest.raises(BrokerFailed, match=str(port)):
+        Broker("tests-never-started", port=port).up()
+
+
+def test_a_missing_java_or_maven_is_named(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("THULAWA_CACHE", str(tmp_path))
+    with pytest.raises(ToolMissing, match="mvn"):
+        connector_jars()
+
+
+def test_a_wrong_password_is_told_from_silence(broker: Broker, connection: Connection) -> None:
+    reachable(broker.secured("ann", PASSWORDS["ann"]))
+    with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
+        reachable(broker.secured("ann", "wrong"))
+    with pytest.raises(BrokerUnreachable, match="nobody answered"):
+        reachable(Connection("127.0.0.1:1"), timeout=2)
+
+
+def test_ensuring_a_topic_twice_makes_it_once_and_other_settings_are_refused(
+    topics: Topics, name: str
+) -> None:
+    spec = TopicSpec(partitions=2, cleanup="compact")
+    assert topics.ensure(name, spec)
+    assert not topics.ensure(name, spec)
+    with pytest.raises(TopicDiffers, match="2 partitions"):
+        topics.ensure(name, TopicSpec(partitions=3, cleanup="compact"))
+    with pytest.raises(TopicDiffers, match=r"cleanup\.policy"):
+        topics.ensure(name, TopicSpec(partitions=2))
+    topics.delete(name)
+    with pytest.raises(UnknownTopic):
+        topics.end_offsets(name)
+
+
+def test_a_group_shows_committed_offsets_and_lag(
+    topics: Topics, connection: Connection, name: str
+) -> None:
+    topics.ensure(name)
+    fill(connection, name, range(10))
+    commit_offsets(connection, f"{name}-group", {name: {0: 4}})
+    assert committed_offsets(connection, f"{name}-group") == {name: {0: 4}}
+    assert lag(connection, f"{name}-group") == {name: {0: 6}}
+
+
+def test_a_changelog_gives_back_the_last_value_of_each_key(
+    topics: Topics, connection: Connection, name: str
+) -> None:
+    assert ensure_changelog(topics, name, tasks=2)
+    sink = SinkSpec(connection=connection, application=f"app-{name}")
+    first = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
+    second: list[tuple[bytes, bytes | None]] = [(b"b", None), (b"c", b"3")]
+    assert write(sink, Batch("q", 0, 1), [changelog_records(name, 1, first, 5)]).records == 2
+    write(sink, Batch("q", 1, 1), [changelog_records(name, 1, second, 6)])
+
+    store: dict[bytes, bytes | None] = {}
+    seen: list[int] = []
+    restored = restore(connection, name, 1, store.__setitem__, progress=seen.append)
+    assert {key: value for key, value in store.items() if value is not None} == {
+        b"a": b"2", b"c": b"3",
+    }  # fmt: skip
+    assert (restored.records, restored.entries, seen[-1]) == (4, 2, 4)
+    assert restored.checksum == checksum([(b"c", b"3"), (b"a", b"2")])
+    assert restored.checksum != checksum([(b"c", b"3"), (b"a", b"1")])
+    assert restore(connection, name, 0, store.__setitem__).entries == 0
+
+
+def test_a_connection_speaks_to_both_clients_and_shows_no_secret() -> None:
+    settings = {
+        "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ann",
+        "sasl.password": 'se"cret', "ssl.ca.location": "/ca.pem",
+    }  # fmt: skip
+    connection = Connection("kafka://one:9092,two:9092", settings)
+    assert "cret" not in repr(connection)
+    java = connection.spark()
+    assert java["kafka.sasl.jaas.config"].endswith(r'username="ann" password="se\"cret";')
+    assert java["kafka.ssl.truststore.location"] == "/ca.pem"
+    assert java["kafka.bootstrap.servers"] == "one:9092,two:9092"
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", "a:1,b", "http://x"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="address"):
+        Connection(address)
+
+
+def test_a_setting_that_java_spells_differently_is_refused_unless_said_in_java() -> None:
+    settings = {"ssl.key.location": "/key.pem"}
+    with pytest.raises(ConfigurationError, match=r"ssl\.key\.location"):
+        Connection("a:1", settings).spark()
+    said = Connection("a:1", settings, {"ssl.keystore.location": "/key.p12"})
+    assert said.spark()["kafka.ssl.keystore.location"] == "/key.p12"

@@ -1,0 +1,107 @@
+"""Kafka as a source and a sink of Spark, on a real broker."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.kafka.conftest import PASSWORDS
+from tests.kafka.helpers import CLEAN, fill, judge, read
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.broker import Broker
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import AuthenticationFailed, BrokerUnreachable, UnknownTopic
+from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.kafka.transactions import SinkSpec
+from thulawa.spark.kafka_sink import kafka_sink
+from thulawa.spark.kafka_source import kafka_source
+
+
+def copy_all(df: DataFrame, sink: SinkSpec, topic: str, checkpoint: Path) -> list[dict[str, Any]]:
+    columns = df.select("key", "value", "timestamp", "headers")
+    query = (
+        kafka_sink(columns, sink, topic=topic)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return [dict(progress) for progress in query.recentProgress]
+
+
+def facts(connection: Connection, topic: str) -> list[tuple[Any, ...]]:
+    return sorted(
+        (m.partition(), m.key(), m.value(), m.timestamp(), m.headers())
+        for m in read(connection, topic)
+    )
+
+
+def test_a_copy_keeps_partitions_keys_values_timestamps_headers_and_repeats_no_batch(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    for topic in (f"{name}-in", f"{name}-out"):
+        topics.ensure(topic, TopicSpec(partitions=2))
+    sink = SinkSpec(connection=connection, application=name)
+    fill(connection, f"{name}-in", range(300))
+    source = kafka_source(spark, connection, f"{name}-in", max_records=200)
+    progress = copy_all(source, sink, f"{name}-out", tmp_path / "cp")
+    assert sum(one["numInputRows"] for one in progress) == 300
+    assert facts(connection, f"{name}-out") == facts(connection, f"{name}-in")
+
+    last = progress[-1]["batchId"]
+    for file in (tmp_path / "cp/commits" / f"{last}", tmp_path / "cp/commits" / f".{last}.crc"):
+        file.unlink()  # as if the driver had died between the sink's commit and Spark's
+    fill(connection, f"{name}-in", range(300, 350))
+    copy_all(source, sink, f"{name}-out", tmp_path / "cp")
+    assert judge(read(connection, f"{name}-out"), range(350)) == CLEAN
+
+
+def test_a_source_reads_by_pattern_from_chosen_offsets_with_a_password(
+    spark: SparkSession, broker: Broker, connection: Connection, topics: Topics, name: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    for topic in (f"{name}-a", f"{name}-b", f"{name}-out"):
+        topics.ensure(topic)
+        fill(connection, topic, range(10) if topic != f"{name}-out" else ())
+    secured = broker.secured("ann", PASSWORDS["ann"])
+    source = kafka_source(
+        spark, secured, pattern=f"{name}-[ab]",
+        starting={f"{name}-a": {0: 8}, f"{name}-b": {0: 9}},
+    )  # fmt: skip
+    sink = SinkSpec(connection=secured, application=name, guarantee="at_least_once")
+    copy_all(source, sink, f"{name}-out", tmp_path / "cp")
+    assert sorted(int(m.value() or b"") for m in read(connection, f"{name}-out")) == [8, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"minPartitions": "8"}, "splits"),
+        ({"maxRecordsPerPartition": "10"}, "splits"),
+        ({"failOnDataLoss": "False"}, "silently"),
+        ({"startingOffsets": "latest"}, "starting="),
+    ],
+)
+def test_options_that_end_the_order_or_hide_losses_are_refused(
+    spark: SparkSession, options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        kafka_source(spark, "localhost:1", "visits", options=options)
+
+
+def test_a_source_that_cannot_work_is_refused_at_once(
+    spark: SparkSession, broker: Broker, connection: Connection, name: str
+) -> None:
+    with pytest.raises(BrokerUnreachable, match="nobody answered"):
+        kafka_source(spark, "127.0.0.1:1", name)
+    with pytest.raises(UnknownTopic, match=name):
+        kafka_source(spark, connection, name)
+    with pytest.raises(AuthenticationFailed) as caught:
+        kafka_source(spark, broker.secured("ann", "not-it"), name)
+    assert "not-it" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="pattern"):
+        kafka_source(spark, connection, name, pattern="x.*")

@@ -1,0 +1,154 @@
+"""Batches to Kafka in plain Python: exactly once, zombies fenced, policies, brokers that go."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.kafka.helpers import CLEAN, judge, out, read
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka import transactions
+from thulawa.kafka.broker import Broker
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import Fenced, RecordTooLarge, UnknownTopic
+from thulawa.kafka.routing import OutRecord, Policies
+from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.kafka.transactions import Batch, SinkSpec, Written, last_batch, write
+
+
+@pytest.fixture
+def topic(topics: Topics, name: str) -> str:
+    topics.ensure(name, TopicSpec(partitions=2))
+    return name
+
+
+@pytest.fixture
+def sink(connection: Connection, topic: str) -> SinkSpec:
+    return SinkSpec(connection=connection, application=f"app-{topic}")
+
+
+def as_another_worker(sink: SinkSpec, task: int = 0) -> None:
+    """Forget the kept producer, as a process that never had it."""
+    transactions._kept.pop(sink.transactional_id(task), None)
+
+
+@pytest.mark.parametrize("worker", ["the same", "another"])
+def test_a_batch_that_is_run_again_writes_nothing(sink: SinkSpec, topic: str, worker: str) -> None:
+    assert write(sink, Batch("q", 0, 0), [out(topic, range(50))]) == Written(50)
+    if worker == "another":
+        as_another_worker(sink)
+    assert write(sink, Batch("q", 0, 0), [out(topic, range(50))]).skipped
+    assert write(sink, Batch("q", 1, 0), [out(topic, range(50, 60))]) == Written(10)
+    assert last_batch(sink, 0, "q") == 1
+    assert judge(read(sink.connection, topic), range(60)) == CLEAN
+
+
+def test_a_new_query_of_the_same_application_begins_at_batch_0(sink: SinkSpec, topic: str) -> None:
+    write(sink, Batch("first", 7, 0), [out(topic, range(5))])
+    assert not write(sink, Batch("second", 0, 0), [out(topic, range(5, 9))]).skipped
+    assert last_batch(sink, 0, "second") == 0
+    assert judge(read(sink.connection, topic), range(9)) == CLEAN
+
+
+def test_tasks_have_markers_of_their_own_beyond_those_there_were(
+    sink: SinkSpec, topic: str
+) -> None:
+    for task in (0, 9):
+        assert write(sink, Batch("q", 0, task), [out(topic, [task])]) == Written(1)
+    assert last_batch(sink, 9, "q") == 0
+    assert last_batch(sink, 5, "q") is None
+
+
+def test_a_zombie_attempt_is_fenced_and_leaves_nothing(sink: SinkSpec, topic: str) -> None:
+    def while_another_attempt_takes_over() -> Iterator[list[OutRecord]]:
+        yield out(topic, range(10))
+        as_another_worker(sink)
+        assert write(sink, Batch("q", 0, 0), [out(topic, range(10))]) == Written(10)
+        yield out(topic, range(10, 20))
+
+    with pytest.raises(Fenced):
+        write(sink, Batch("q", 0, 0), while_another_attempt_takes_over())
+    assert judge(read(sink.connection, topic), range(10)) == CLEAN
+
+
+def test_a_failing_batch_leaves_nothing_and_can_be_run_again(sink: SinkSpec, topic: str) -> None:
+    def breaks() -> Iterator[list[OutRecord]]:
+        yield out(topic, range(10))
+        raise RuntimeError("the function failed")
+
+    with pytest.raises(RuntimeError, match="the function failed"):
+        write(sink, Batch("q", 0, 0), breaks())
+    assert read(sink.connection, topic) == []
+    assert write(sink, Batch("q", 0, 0), [out(topic, range(10))]) == Written(10)
+    assert judge(read(sink.connection, topic), range(10)) == CLEAN
+
+
+def test_a_kept_producer_survives_a_broker_that_is_killed_and_restarted(
+    sink: SinkSpec, topic: str, broker: Broker
+) -> None:
+    write(sink, Batch("q", 0, 0), [out(topic, range(10))])
+    broker.kill()
+    restart = threading.Timer(0.5, broker.up)
+    restart.start()
+    write(sink, Batch("q", 1, 0), [out(topic, range(10, 20))])
+    restart.join()
+    assert judge(read(sink.connection, topic), range(20)) == CLEAN
+
+
+def test_missing_topics_and_oversized_records_fail_unless_a_policy_says_otherwise(
+    sink: SinkSpec, topic: str, topics: Topics
+) -> None:
+    nowhere = out(f"{topic}-gone", [1])
+    large = out(topic, [2], value=b"x" * 2_000_000)
+    with pytest.raises(UnknownTopic, match=f"{topic}-gone"):
+        write(sink, Batch("q", 0, 0), [nowhere])
+    with pytest.raises(RecordTooLarge):
+        write(sink, Batch("q", 0, 0), [large])
+    assert read(sink.connection, topic) == []
+
+    dead = f"{topic}-dead"
+    topics.ensure(dead)
+    policies = Policies(missing="dead_letter", oversized="dead_letter", dead_letter=dead)
+    careful = replace(sink, policies=policies)
+    assert write(careful, Batch("q", 0, 0), [nowhere + large + out(topic, [3])]) == Written(3, 2)
+    letters = [dict(message.headers() or []) for message in read(sink.connection, dead)]
+    assert [one["__streams.errors.exception"] for one in letters] == [
+        b"UnknownTopic", b"RecordTooLarge",
+    ]  # fmt: skip
+    assert letters[1]["thulawa.errors.size"] == b"2000000"
+    assert judge(read(sink.connection, topic), [3]) == CLEAN
+
+    making = replace(sink, policies=Policies(missing="create", spec=TopicSpec(partitions=3)))
+    write(making, Batch("q", 1, 0), [nowhere])
+    assert topics.partitions(f"{topic}-gone") == {f"{topic}-gone": 3}
+
+
+def test_records_go_where_java_s_clients_put_them_or_where_they_ask_to(
+    sink: SinkSpec, topic: str
+) -> None:
+    from thulawa.log import partition_of  # noqa: PLC0415 the reference, held to Java's own figures
+
+    write(sink, Batch("q", 0, 0), [out(topic, range(40)) + out(topic, [99], partition=1)])
+    for message in read(sink.connection, topic):
+        key = message.key()
+        assert isinstance(key, bytes)
+        if message.value() == b"99":
+            assert message.partition() == 1
+        else:
+            assert message.partition() == partition_of(key, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"application": ""}, "application"),
+        ({"guarantee": "perhaps"}, "exactly_once"),
+        ({"delivery_timeout": 400.0}, "transaction_timeout"),
+    ],
+    ids=["no application", "no such guarantee", "longer than the transaction"],
+)
+def test_a_sink_that_cannot_work_is_refused(changes: dict[str, object], reason: str) -> None:
+    sink = SinkSpec(connection=Connection("localhost:1"), application="a")
+    with pytest.raises(ConfigurationError, match=reason):
+        replace(sink, **changes)  # type: ignore[arg-type]
