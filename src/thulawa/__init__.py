@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thulawa.app import Restart, State, Streams
     from thulawa.core.errors import (
         ConfigurationError,
         Overload,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "thulawa.app": ("Restart", "State", "Streams"),
     "thulawa.core.errors": (
         "ConfigurationError",
         "Overload",
@@ -158,14 +160,17 @@ __all__ = [
     "Record",
     "RecordError",
     "Repartitioned",
+    "Restart",
     "Retriable",
     "Retry",
     "Serdes",
     "SessionWindows",
     "Sharing",
     "SlidingWindows",
+    "State",
     "StoreSpec",
     "StreamJoined",
+    "Streams",
     "StreamsBuilder",
     "Suppressed",
     "TaskOptions",

@@ -1,5 +1,6 @@
 """Bad input gets the answer the table in SEMANTICS.md gives."""
 
+import asyncio
 import logging
 import pickle
 from typing import Any
@@ -24,6 +25,7 @@ from thulawa.dsl import (
     StreamsBuilder,
     TimeWindows,
 )
+from thulawa.engine import Retry as Attempts
 from thulawa.runtime.handlers import (
     DeadLetterQueue,
     ErrorRecord,
@@ -242,6 +244,64 @@ def test_a_huge_key_and_a_hot_key_are_keys_like_others() -> None:
         driver.create_input_topic("in").pipe_key_value_list(pairs)
         store = driver.get_key_value_store("counts")
         assert (store.get(huge), store.get("hot")) == (1, 1_000)
+
+
+def test_a_million_keys_in_a_batch_do_not_hold_more_than_the_bound() -> None:
+    running, most = 0, 0
+
+    async def count(value: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return value
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(count, in_flight=50).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        pairs = [*((f"k{n}", n) for n in range(20_000)), ("last", -1)]
+        driver.create_input_topic("in").pipe_key_value_list(pairs)
+        assert driver.create_output_topic("out").queue_size == 20_001
+    assert most == 50
+
+
+def test_one_hot_key_does_not_starve_the_others() -> None:
+    async def slow(value: int) -> int:
+        await asyncio.sleep(1)
+        return value
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(slow, in_flight=10).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        pairs = [*(("hot", n) for n in range(50)), ("other", -1)]
+        driver.create_input_topic("in").pipe_key_value_list(pairs)
+        values = driver.create_output_topic("out").read_values_to_list()
+    assert values.index(-1) < 3
+    assert [value for value in values if value >= 0] == list(range(50))
+
+
+def test_a_call_that_never_returns_is_tried_again_and_then_set_aside() -> None:
+    calls: list[str] = []
+
+    async def stuck(value: str) -> str:
+        calls.append(value)
+        if value == "poison":
+            await asyncio.sleep(10**9)
+        return value
+
+    builder = StreamsBuilder()
+    retry = Attempts(attempts=3)
+    builder.stream("in").map_values_async(stuck, timeout=5.0, retry=retry).to("out")
+    chosen = options(processing=DeadLetterQueue("dead"))
+    with TopologyTestDriver(builder.build(), options=chosen) as driver:
+        topic = driver.create_input_topic("in")
+        topic.pipe_key_value_list([("a", "poison"), ("a", "after"), ("b", "other")])
+        assert driver.create_output_topic("out").read_values_to_list() == ["other", "after"]
+        letter = driver.create_output_topic("dead").read_record()
+    assert letter.value == "poison"
+    assert b"AttemptTimedOut" in dict(letter.headers)["__streams.errors.exception"]
+    assert calls.count("poison") == 3
 
 
 @pytest.mark.parametrize("name", ["../x", "a\0b", "a\nb", "a" * 250, ".", "..", ""])
