@@ -5,14 +5,11 @@ takes a while. For each latency three queries read the same visits at the same t
 way (`enrichment`), and write to a topic of their own. All figures come from those topics.
 """
 
-import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from heapq import nlargest
-from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -129,7 +126,6 @@ def run(job: Job, folder: Path, watcher: Watcher) -> list[Row]:
     """Measure every system at every latency; ``folder`` takes the log and all else."""
     rows: list[Row] = []
     watcher.doing("Starting Spark and the lookup service")
-    _share_bytecode(folder)
     with lookup_service() as port, _spark(folder) as spark, Log(f"file:{folder}/topics") as log:
         for latency in job.latencies:
             with _race(spark, log, folder, port, job, latency, watcher) as race:
@@ -137,19 +133,6 @@ def run(job: Job, folder: Path, watcher: Watcher) -> list[Row]:
                 rows += race.run()
             watcher.result(rows[-len(SYSTEMS) :])
     return rows
-
-
-def _share_bytecode(folder: Path) -> None:
-    """Let the processes that Spark starts compile once what they import, where nobody has.
-
-    Where Python is told to write no bytecode and none is installed, each of more than a dozen
-    processes would compile pyspark, pandas and pyarrow anew: most of a minute.
-    """
-    pyspark = find_spec("pyspark")
-    installed = pyspark is not None and pyspark.cached and Path(pyspark.cached).exists()
-    if sys.dont_write_bytecode and not installed:
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
 
 @contextmanager

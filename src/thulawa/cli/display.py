@@ -27,6 +27,7 @@ NAMES: dict[System, str] = {
 PAPER = {5: (210, 210), 20: (39, 211), 250: (4, 143)}
 _PAPER_S_RATE = 215
 _PAPER_S_KEYS = 1_000
+_BAR = 14
 
 _STYLES: dict[System, str] = {"one_at_a_time": "yellow", "spark_udf": "magenta", "thulawa": "green"}
 
@@ -83,12 +84,13 @@ def _race(moment: Moment, job: Job) -> RenderableType:
         (f"Lookups of {moment.latency_ms} ms", "bold"),
         f"   {moment.passed:.0f} s of {moment.total:.0f} s",
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
     table.add_column("system", no_wrap=True, min_width=max(map(len, NAMES.values())))
-    table.add_column(f"events/s, of {job.rate:g}", min_width=24)
-    for name in ("", "in flight", "waiting"):
-        table.add_column(name, justify="right")
-    table.add_column("slowest keys just now", no_wrap=True, overflow="ellipsis")
+    table.add_column(f"of {job.rate:g}/s", min_width=_BAR, no_wrap=True)
+    for name, width in (("events/s", 8), ("in flight", 9), ("waiting", 7)):
+        table.add_column(name, justify="right", min_width=width, no_wrap=True)
+    # what is too long for the terminal is left off here, and here only
+    table.add_column("slowest keys", no_wrap=True, overflow="ellipsis", ratio=1)
     for look in moment.looks:
         table.add_row(*_cells(look, job))
     return Group("", head, table)
@@ -101,7 +103,7 @@ def _cells(look: Look, job: Job) -> tuple[RenderableType, ...]:
     return (
         Text(NAMES[look.system], style),
         ProgressBar(
-            total=job.rate, completed=share, width=24, complete_style=style, finished_style=style
+            total=job.rate, completed=share, width=_BAR, complete_style=style, finished_style=style
         ),
         f"{look.events_per_second:.0f}",
         f"{look.in_flight:,}",

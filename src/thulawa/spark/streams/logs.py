@@ -79,7 +79,8 @@ class EmbeddedTopics:
 def topics_at(address: str) -> Topics:
     """Give the topics at an address: ``file:./topics``."""
     if address.startswith("file:"):
-        return EmbeddedTopics(address)
+        with Log(address) as log:  # workers may stand in another folder
+            return EmbeddedTopics(log.address)
     raise ConfigurationError(
         f"log={address!r} is not known; use file:PATH for an embedded log, or kafka://HOST:PORT"
     )

@@ -36,7 +36,7 @@ class Checkpoint:
     """The folder of one application."""
 
     def __init__(self, path: str) -> None:
-        self._root = Path(path.removeprefix("file:"))
+        self._root = Path(path.removeprefix("file:")).absolute()  # Spark may stand elsewhere
         self._file = self._root / "application.json"
 
     @property
