@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thulawa.app import Restart, State, Streams
+    from thulawa.core.buckets import Buckets, UnknownBucket
     from thulawa.core.errors import (
         ConfigurationError,
         Overload,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "thulawa.core.buckets": ("Buckets", "UnknownBucket"),
     "thulawa.app": ("Restart", "State", "Streams"),
     "thulawa.core.errors": (
         "ConfigurationError",
@@ -132,6 +134,7 @@ __all__ = [
     "Batch",
     "Bounds",
     "Branched",
+    "Buckets",
     "Cache",
     "ConfigurationError",
     "Consumed",
@@ -179,6 +182,7 @@ __all__ = [
     "TimeWindows",
     "Topology",
     "TopologyBuilder",
+    "UnknownBucket",
     "configure",
     "flat_map_by_key",
     "map_by_key",
