@@ -150,12 +150,15 @@ class GateRule(Rule):
             self.tokens -= 1
             assert self.tokens >= -HAIR, "faster than the rate"
         if step.started:
-            assert len(self.of.running) <= self.of.scheduler.limit.permits, "no permit"
+            assert self._permits_used() <= self.of.scheduler.limit.permits, "no permit"
         self._check_nothing_idles(step.now)
+
+    def _permits_used(self) -> int:
+        return len(self.of.running) + len(self.of.unwinding)
 
     def _check_nothing_idles(self, now: float) -> None:
         scheduler = self.of.scheduler
-        idle = len(self.of.running) < scheduler.limit.permits
+        idle = self._permits_used() < scheduler.limit.permits
         if scheduler.stopped or not idle or not scheduler.ready.count:
             return
         closed = self.tokens < 1 - HAIR or now < self.closed_until
@@ -192,7 +195,7 @@ class FairRule(Rule):
     def _check(self, step: Step, left: list[Record | None]) -> None:
         heads = [record for record in left if record is not None]
         started = [call.tickets[0] for call in step.started]
-        before = Counter(lead.record.lane for lead in self.of.running)
+        before = Counter(lead.record.lane for lead in (*self.of.running, *self.of.unwinding))
         before.subtract(lead.record.lane for lead in started)
         there = {lead.queue for lead in started} | set(self.of.scheduler.ready.keys())
         aged = [queue for queue in self._aged(step.now) if queue in there]

@@ -76,6 +76,15 @@ class OrderRule(Rule):
         return [offset for offset in offsets if offset in self.known]
 
 
+class AbandonedRule(Rule):
+    """No call begins while an abandoned one of its keys runs on."""
+
+    def after(self, step: Step) -> None:
+        taken = {ticket.queue.key for call in self.of.unwinding.values() for ticket in call.tickets}
+        for call in step.started:
+            assert not taken.intersection(ticket.queue.key for ticket in call.tickets), "overlap"
+
+
 class ResultRule(Rule):
     """Every outcome is what its last call said, or is accounted for without a call."""
 
@@ -252,7 +261,7 @@ def watch(of: Drive, *, cached: bool) -> OrderOracle:
     """Have a run judged by all rules; give the oracle, for its word at the end."""
     facts = Facts(of)
     order = OrderRule(of, facts)
-    rules = (ResultRule, GateRule, FairRule, BoundsRule, BatchRule)
+    rules = (AbandonedRule, ResultRule, GateRule, FairRule, BoundsRule, BatchRule)
     of.rules += [facts, RetryRule(of, facts), order, *(rule(of, facts) for rule in rules)]
     of.rules += [SharingRule(of, facts, cached=cached), QuarantineRule(of, facts)]
     of.rules.append(EndRule(of, facts))

@@ -280,9 +280,16 @@ def test_what_is_no_exception_gets_the_policys_answer_too(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("stop", [SystemExit(3), KeyboardInterrupt()], ids=repr)
-def test_a_thread_cannot_end_the_process(policy: Policy, stop: BaseException) -> None:
-    error = run_on(answer(policy, bad_at(raising(stop)), SelfCancelled))
-    assert policy == "drop" or type(stop).__name__ in str(error)
+def test_a_plain_function_that_exits_ends_the_run_and_nothing_is_lost(
+    policy: Policy, stop: BaseException
+) -> None:
+    engine = Engine(bad_at(raising(stop)), Options(on_error=policy, retry=Retry(attempts=3)))
+    source, sink = FakeSource(numbered("abc" * 4)), FakeSink()
+    with pytest.raises(ThulawaError, match=f"raised {type(stop).__name__}") as raised:
+        run_on(engine.run(source, sink))
+    assert raised.value.__cause__ is stop
+    assert BAD in offsets(engine.given_back)
+    nothing_is_lost(engine, source, sink)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -510,25 +517,40 @@ def test_a_deadline_ends_all_attempts(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("policy", "loop"), [*((policy, "asyncio") for policy in POLICIES), ("column", "uvloop")]
 )
-def test_a_thread_that_never_returns_is_written_off_and_replaced(policy: Policy, loop: str) -> None:
+def test_a_thread_that_never_returns_costs_its_own_key_alone(policy: Policy, loop: str) -> None:
     over = threading.Event()
-    calls = []
+    calls: list[object] = []
 
     def function(record: Record) -> int:
+        calls.append(record.key)
         if record.offset == BAD:
-            calls.append(record.offset)
             over.wait(timeout=60)
         return record.offset
 
-    options = {"timeout": 0.5, "retry": Retry(attempts=2, first=0), "in_flight": 1}
+    # the bad one is the last of its key, so that nothing waits behind it
+    records = [
+        Record(offset, "b" if offset in (1, BAD) else "ac"[offset % 2], offset)
+        for offset in range(12)
+    ]
+    options = {"timeout": 0.5, "in_flight": 2}
     try:
-        run_on(answer(policy, function, AttemptTimedOut, options=options, patience=0.05), loop)
+        run_on(
+            answer(
+                policy,
+                function,
+                AttemptTimedOut,
+                records=records,
+                options=options,
+                patience=0.05,
+            ),
+            loop,
+        )
     finally:
         over.set()
-    assert len(calls) == 2
+    assert calls.count("b") == 2
 
 
-def test_threads_written_off_are_bounded() -> None:
+def test_there_are_never_more_threads_than_calls_may_be_in_flight() -> None:
     over = threading.Event()
     before = threading.active_count()
 
@@ -541,8 +563,8 @@ def test_threads_written_off_are_bounded() -> None:
         source, sink = FakeSource(numbered(range(1_000))), FakeSink()
         with pytest.raises(ThulawaError, match="did not stop"):
             await engine.run(source, sink)
-        # twice as many as may be in flight, those found late with the last of them, and theirs
-        assert threading.active_count() - before <= 4 * 3
+        assert threading.active_count() - before <= 3
+        assert engine.statistics().abandoned == 3
         nothing_is_lost(engine, source, sink, dropped=engine.statistics().dropped)
 
     try:
@@ -569,8 +591,8 @@ def test_threads_that_come_back_are_used_again_and_end_with_the_run() -> None:
         await until(lambda: engine.statistics().taken == 50 and not engine.statistics().in_flight)
         assert engine._run is not None
         workers: Any = engine._run._workers
-        await until(lambda: workers.strays() == 0)
-        assert workers._threads <= 1 + engine.statistics().timeouts
+        assert workers._threads == 1
+        assert workers._running == workers._abandoned == set()
         engine.drain()
         await running
         nothing_is_lost(engine, source, sink, dropped=engine.statistics().dropped)

@@ -3,9 +3,14 @@
 A key is released only here, when its result is final. Of a batch, each key's records before
 the first one that is to be retried stand; that one and those after it are parked together at
 the head of their key and keep their order.
+
+A call that takes too long is abandoned: its records are judged at once, but it may run on for a
+while, so it keeps its permit and its keys until it is reported gone.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
+from math import inf
 from typing import Any
 
 from thulawa.core.errors import (
@@ -17,11 +22,11 @@ from thulawa.core.errors import (
     SelfCancelled,
     WrongResult,
 )
-from thulawa.engine.events import Abandon, Abort, Answered, Failed, Succeeded
+from thulawa.engine.events import Abandon, Abort, Answered, Failed, Gone, Succeeded
 from thulawa.engine.limits import Verdict
 from thulawa.engine.model import Outcome, Ticket
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.state import State
+from thulawa.engine.state import ABANDONED, Plan, State
 
 __all__ = ["Ending"]
 
@@ -35,21 +40,28 @@ class Ending(State):
         """End calls that returned."""
         calls = self.calls
         for ticket, attempt, result in event.answers:
-            if ticket not in calls or ticket.attempt != attempt:
-                continue  # abandoned meanwhile, and counted as failed
-            self.end_call(ticket, "success")
+            if calls.get(ticket) != attempt:
+                self.gone(ticket, attempt)
+                continue
+            self.learn(ticket, "success")
+            self.free(ticket)
             self.succeed(ticket, result)
             self.release(ticket.queue)
 
     def on_failed(self, event: Failed) -> None:
         """End a call that raised."""
-        if event.ticket in self.calls and event.ticket.attempt == event.attempt:
-            self.call_failed(event.ticket, event.error)
+        if self.calls.get(event.ticket) != event.attempt:
+            self.gone(event.ticket, event.attempt)
+            return
+        plan = self.call_failed(event.ticket, event.error)
+        self.free(event.ticket)
+        self.let_go(plan)
 
     def on_answered(self, event: Answered) -> None:
         """End a call over a batch that returned."""
         lead = event.ticket
-        if lead not in self.calls or lead.attempt != event.attempt:
+        if self.calls.get(lead) != event.attempt:
+            self.gone(lead, event.attempt)
             return
         members, results = lead.members(), event.results
         problem = _misfit(results, len(members))
@@ -58,10 +70,27 @@ class Ending(State):
         results = [_as_error(result) for result in results]
         overloads = [error for error in results if isinstance(error, Overload)]
         failed = any(isinstance(result, Exception) for result in results)
-        self.end_call(lead, "overload" if overloads else "failure" if failed else "success")
+        self.learn(lead, "overload" if overloads else "failure" if failed else "success")
+        self.free(lead)
         for overload in overloads:
             self.overloaded(overload)
-        self.settle(members, results)
+        self.let_go(self.settle(members, results))
+
+    def on_gone(self, event: Gone) -> None:
+        """Take note that an abandoned call runs no more."""
+        self.gone(event.ticket, event.attempt)
+
+    def gone(self, lead: Ticket, attempt: int) -> None:
+        """Let the keys of an abandoned call go on; nothing if that was known."""
+        if lead.attempt != attempt or lead not in self.abandoned:
+            return
+        plan = self.abandoned.pop(lead)
+        self.free(lead)
+        for queue, retry in plan.items():
+            if retry is None:
+                self.release(queue)
+            else:
+                self.park(queue, *retry)
 
     def overdue(self, lead: Ticket) -> None:
         """Abandon a call that took too long."""
@@ -72,9 +101,9 @@ class Ending(State):
         late = [self.judge.deadline(ticket) <= self.now for ticket in members]
         slow = f"no answer after {self.now - lead.started:.3g} s"
         if not any(late):
-            self.call_failed(lead, AttemptTimedOut(slow))
+            self.hold(lead, self.call_failed(lead, AttemptTimedOut(slow)))
             return
-        self.end_call(lead, "overload")
+        self.learn(lead, "overload")
         timeout = self.options.timeout
         results: list[Exception] = []
         for over in late:
@@ -85,35 +114,69 @@ class Ending(State):
                 results.append(AttemptTimedOut(slow))
             else:  # not its failure, so not counted as one
                 results.append(Overload("the call was ended by the deadline of another record"))
-        self.settle(members, results)
+        self.hold(lead, self.settle(members, results))
 
-    def end_call(self, lead: Ticket, verdict: Verdict) -> None:
-        """Give the permit back and learn from the call."""
+    def hold(self, lead: Ticket, plan: Plan) -> None:
+        """Keep the permit and the keys of an abandoned call until it is gone."""
+        self.calls[lead] = ABANDONED
+        self.abandoned[lead] = plan
+        for queue, retry in plan.items():
+            queue.taken = 1
+            if retry is not None:
+                queue.put_back(retry[0])
+        self.await_deadline(lead)
+
+    def await_deadline(self, lead: Ticket) -> None:
+        """Look after an abandoned call again when the first of its retries is too late."""
+        heads = [retry[0][0] for retry in self.abandoned[lead].values() if retry is not None]
+        when = min(map(self.judge.deadline, heads), default=inf)
+        if when < inf:
+            lead.timer = self.timers.add(when, self.waited_too_long, lead)
+
+    def waited_too_long(self, lead: Ticket) -> None:
+        """Give up what was to be retried, had the abandoned call been gone in time."""
+        lead.timer = None
+        plan = self.abandoned[lead]
+        ended = f"its call did not stop by the deadline of {self.options.deadline} s"
+        for queue, retry in plan.items():
+            tickets, when = retry or ([], inf)
+            late = list(takewhile(lambda t: self.judge.deadline(t) <= self.now, tickets))
+            for _ in late:
+                self.give_up(queue.pop(), DeadlineExceeded(ended))
+            rest = tickets[len(late) :]
+            plan[queue] = (rest, when) if rest else None
+        if not self.stopped:
+            self.await_deadline(lead)
+
+    def learn(self, lead: Ticket, verdict: Verdict) -> None:
+        """Learn from a call, which still has its permit."""
         latency = self.now - lead.started
         self.latency.add(latency)
         if self.adapts:
             self.limit.observe(latency, verdict, len(self.calls), self.now)
+        if lead.batch is not None:
+            if verdict == "success" and self.batch_size is not None:
+                self.batch_size.observe(len(lead.batch), latency)
+            lead.batch = None
+
+    def free(self, lead: Ticket) -> None:
+        """Give the permit of a call back."""
         del self.calls[lead]
         if lead.timer is not None:
             self.timers.cancel(lead.timer)
             lead.timer = None
         if self.several_lanes:
             self.ready.finished(lead.record.lane)
-        if lead.batch is not None:
-            if verdict == "success" and self.batch_size is not None:
-                self.batch_size.observe(len(lead.batch), latency)
-            lead.batch = None
 
-    def call_failed(self, lead: Ticket, error: Exception) -> None:
+    def call_failed(self, lead: Ticket, error: Exception) -> Plan:
         """Decide on all records of a call that raised."""
         members = lead.members()
-        self.end_call(lead, self.judge.verdict(error))
+        self.learn(lead, self.judge.verdict(error))
         if isinstance(error, Overload):
             self.overloaded(error)
         if len(members) == 1 or isinstance(error, Overload):
-            self.settle(members, [error] * len(members))
-        else:
-            self.whole_batch_failed(members, error)
+            return self.settle(members, [error] * len(members))
+        return self.whole_batch_failed(members, error)
 
     def overloaded(self, error: Overload) -> None:
         """Start nothing before the other side wants to hear of us again."""
@@ -122,7 +185,7 @@ class Ending(State):
             self.gated = self.equipped = True
             self.bucket.close_until(self.now + error.retry_after)
 
-    def whole_batch_failed(self, members: list[Ticket], error: Exception) -> None:
+    def whole_batch_failed(self, members: list[Ticket], error: Exception) -> Plan:
         """Nobody knows whose fault it is: all wait together, or else are tried one by one."""
         times = [self.judge.retry_at(ticket, error, self.now) for ticket in members]
         when = self.now
@@ -135,33 +198,36 @@ class Ending(State):
         groups: dict[KeyQueue, list[Ticket]] = {}
         for ticket in members:
             groups.setdefault(ticket.queue, []).append(ticket)
-        for queue, group in groups.items():
-            self.park(queue, group, when)
+        return {queue: (group, when) for queue, group in groups.items()}
 
-    def settle(self, members: list[Ticket], results: Sequence[Any]) -> None:
+    def settle(self, members: list[Ticket], results: Sequence[Any]) -> Plan:
         """Decide on each record of a call; of each key the prefix before a retry stands."""
-        held: dict[KeyQueue, tuple[list[Ticket], float]] = {}
+        plan: Plan = {}
         for ticket, result in zip(members, results, strict=True):
-            queue = ticket.queue
+            retry = plan.setdefault(ticket.queue, None)
             if self.stopped:
-                queue.put_back([ticket])
-            elif queue in held:
-                held[queue][0].append(ticket)
+                ticket.queue.put_back([ticket])
+            elif retry is not None:
+                retry[0].append(ticket)
             elif not isinstance(result, Exception):
                 self.succeed(ticket, result)
             elif (when := self.judge.retry_at(ticket, result, self.now)) is None:
                 self.give_up(ticket, result)
             else:
-                held[queue] = ([ticket], when)
-        for queue in dict.fromkeys(ticket.queue for ticket in members):
-            if queue in held:
-                self.park(queue, *held[queue])
-            else:
+                plan[ticket.queue] = ([ticket], when)
+        return plan
+
+    def let_go(self, plan: Plan) -> None:
+        """Let the keys of a call that is over go on."""
+        for queue, retry in plan.items():
+            if retry is None:
                 self.release(queue)
+            else:
+                queue.put_back(retry[0])
+                self.park(queue, *retry)
 
     def park(self, queue: KeyQueue, tickets: list[Ticket], when: float) -> None:
-        """Put tickets back at the head of their key until it is time to try again."""
-        queue.put_back(tickets)
+        """Have the tickets at the head of a key wait until it is time to try again."""
         queue.taken = 0
         queue.parked = len(tickets)
         self.counters.retries += len(tickets)

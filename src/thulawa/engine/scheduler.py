@@ -32,6 +32,7 @@ from thulawa.engine.events import (
     Event,
     Failed,
     GiveBack,
+    Gone,
     Instruction,
     Pull,
     Start,
@@ -43,7 +44,7 @@ from thulawa.engine.model import Outcome, Record, Ticket
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyQueue
 from thulawa.engine.starting import Starting
-from thulawa.engine.state import Memory
+from thulawa.engine.state import ABANDONED, Memory
 from thulawa.engine.statistics import Statistics
 
 __all__ = ["Scheduler"]
@@ -74,6 +75,7 @@ class Scheduler(Starting):
             Succeeded: self.on_succeeded,
             Answered: self.on_answered,
             Failed: self.on_failed,
+            Gone: self.on_gone,
             Delivered: self._on_delivered,
             Tick: self._on_tick,
             Drain: self._on_drain,
@@ -97,6 +99,9 @@ class Scheduler(Starting):
             if type(event) is not Succeeded or not outcomes:
                 self._pull()
             self._announce()
+        if self.stopped and starts:
+            self.call_off(starts)
+            starts = []
         if outcomes:
             self.emission.undelivered.extend(outcomes)
             others.append(Emit(outcomes))
@@ -115,11 +120,27 @@ class Scheduler(Starting):
     def unfinished(self) -> list[Record]:
         """List the records that were taken in and are not finished, by offset."""
         records = [record for queue in self.queues.values() for record in queue.records()]
-        records += [ticket.record for lead in self.calls for ticket in lead.members()]
+        records += [ticket.record for lead in self.running() for ticket in lead.members()]
         if self.answers is not None:
             records += [ticket.record for ticket in self.answers.followers()]
         records += self.emission.unfinished()
         return sorted(records, key=attrgetter("offset"))
+
+    def running(self) -> list[Ticket]:
+        """List the calls whose answer is awaited."""
+        return [lead for lead, attempt in self.calls.items() if attempt != ABANDONED]
+
+    @property
+    def stuck(self) -> bool:
+        """Whether nothing that is held can go on before an abandoned call is gone."""
+        if len(self.calls) > len(self.abandoned) or self.emission.undelivered or len(self.timers):
+            return False
+        if not self.abandoned:
+            return False
+        held = len(self.emission.frontier) > 0
+        if self.draining:
+            return held
+        return not self.pulling or (held and len(self.calls) >= self.limit.permits)
 
     def _on_arrived(self, event: Arrived) -> None:
         self.pulling = False
@@ -206,6 +227,6 @@ class Scheduler(Starting):
                 self.stop_lingering(queue)
 
     def _on_cancel(self, _: Cancel) -> None:
-        self.others.extend(Abandon(lead, lead.attempt) for lead in self.calls)
+        self.others.extend(Abandon(lead, lead.attempt) for lead in self.running())
         self.others.append(GiveBack(self.emission.frontier.records()))
         self.stopped = self.cancelled = True

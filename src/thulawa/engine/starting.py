@@ -48,9 +48,9 @@ class Starting(Ending):
                 queue = ready.pop(limit.permits)
                 queue.taken = 1
                 lead = queue.pop()
-                calls[lead] = None
                 lead.started = self.now
                 lead.attempt += 1
+                calls[lead] = lead.attempt
                 self.starts.append(lead)
                 if self.equipped:
                     self._equip(lead)
@@ -65,13 +65,23 @@ class Starting(Ending):
 
     def start(self, lead: Ticket) -> None:
         """Start the call that this ticket stands for."""
-        self.calls[lead] = None
         lead.started = self.now
         for ticket in lead.members():
             ticket.attempt += 1
+        self.calls[lead] = lead.attempt
         self.starts.append(lead)
         if self.equipped:
             self._equip(lead)
+
+    def call_off(self, leads: list[Ticket]) -> None:
+        """Undo starts that nobody has heard of yet: the run has failed in the same step."""
+        for lead in reversed(leads):
+            self.free(lead)
+            for ticket in reversed(lead.members()):
+                ticket.attempt -= 1
+                ticket.queue.taken = 0
+                ticket.queue.put_back([ticket])
+            lead.batch = None
 
     def _equip(self, lead: Ticket) -> None:
         """Do for a call that starts what not every engine asks for."""

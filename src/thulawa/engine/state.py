@@ -7,7 +7,7 @@ The scheduler is written in four steps, each a file that builds on the one befor
 
 from collections.abc import Hashable, MutableMapping
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from thulawa.engine.batching import BatchSize
 from thulawa.engine.emission import Emission
@@ -24,7 +24,12 @@ from thulawa.engine.sharing import Answers
 from thulawa.engine.statistics import Histogram
 from thulawa.engine.timers import Timers
 
-__all__ = ["Counters", "Memory", "State"]
+__all__ = ["ABANDONED", "Counters", "Memory", "Plan", "State"]
+
+ABANDONED = 0  # no attempt has this number
+
+# what each key of a call goes on with: tickets to be retried and when, or what waits behind
+Plan: TypeAlias = dict[KeyQueue, tuple[list[Ticket], float] | None]
 
 
 class Counters:
@@ -61,10 +66,15 @@ class State:
     A key in ``queues`` is in exactly one of four states: ready (in ``ready``), taken up (by a
     call in ``calls`` or by a follower), parked (until its timer), or lingering for a batch.
     ``make_ready`` lets a key be chosen that has a record at its head and nothing taken up.
+
+    ``calls`` holds a permit for each call that runs, with its attempt, or `ABANDONED`. Of an
+    abandoned call the results are decided; what its keys go on with once it is gone is in
+    ``abandoned``.
     """
 
     # slots, because beyond thirty attributes an instance dictionary loses its fast path
     __slots__ = (
+        "abandoned",
         "across",
         "adapts",
         "answers",
@@ -122,7 +132,8 @@ class State:
         self.queues: dict[Hashable, KeyQueue] = {}
         self.ready = ReadyKeys(options.lanes)
         self.ready_records = 0
-        self.calls: dict[Ticket, None] = {}
+        self.calls: dict[Ticket, int] = {}
+        self.abandoned: dict[Ticket, Plan] = {}
         self.following = 0
         self.ledger = Ledger(options.bounds)
         self.emission = Emission(options, self.ledger)
