@@ -130,7 +130,7 @@ class GateRule(Rule):
         super().__init__(of, facts)
         rate = of.options.rate
         self.per_second = 1e9 if rate is None else rate.per_second * rate.share
-        self.burst = 1e9 if rate is None else rate.burst
+        self.burst = 1e9 if rate is None else max(1.0, rate.burst * rate.share)
         self.tokens = self.burst
         self.filled_at = 0.0
         self.closed_until = 0.0

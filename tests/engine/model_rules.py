@@ -14,6 +14,7 @@ from tests.engine.model_facts import HAIR, Facts, Rule, can_be_a_key, told
 from thulawa.core.errors import (
     AttemptTimedOut,
     BadKey,
+    BadLane,
     DeadlineExceeded,
     Overload,
     Quarantined,
@@ -139,7 +140,7 @@ class ResultRule(Rule):
     def _is_accounted_for(self, outcome: Outcome, now: float) -> bool:
         record, options = outcome.record, self.options
         if record.offset in self.facts.rejected:
-            return isinstance(outcome.error, BadKey)
+            return isinstance(outcome.error, BadKey | BadLane)
         if isinstance(outcome.error, Quarantined):
             return options.quarantine is not None
         if isinstance(outcome.error, DeadlineExceeded) and options.sharing is None:

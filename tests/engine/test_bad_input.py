@@ -25,6 +25,7 @@ from tests.engine.driver_parts import (
 from thulawa.core.errors import (
     AttemptTimedOut,
     BadKey,
+    BadLane,
     ConfigurationError,
     DeadlineExceeded,
     RecordError,
@@ -185,7 +186,7 @@ def test_a_key_that_nothing_is_ordered_by_may_be_anything(order: Any) -> None:
 def test_a_lane_that_does_not_exist_gets_the_policys_answer(lane: int, policy: Policy) -> None:
     records = numbered("abc" * 4)
     records[BAD].lane = lane
-    error = run_on(answer(policy, good, RecordError, records=records))
+    error = run_on(answer(policy, good, BadLane, records=records))
     assert policy == "drop" or f"no lane {lane}" in str(error)
 
 

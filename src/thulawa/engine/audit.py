@@ -117,6 +117,9 @@ def _audit_bounds(of: "Scheduler") -> None:
     ledger, bounds = of.ledger, of.ledger.bounds
     assert min(ledger.records, ledger.bytes, ledger.parked) >= 0
     assert ledger.records + ledger.parked <= bounds.records + bounds.parked, "too many records"
+    largest = max((record.size for record in of.unfinished()), default=0)
+    most = bounds.bytes + ledger.allowed_bytes + max(1, largest)  # the last one may exceed it
+    assert ledger.bytes + ledger.parked_bytes < most, "too many bytes"
     if of.options.order == "key" and not of.stopped:
         assert len(of.queues) <= bounds.keys + bounds.parked, "too many keys"
     if of.failing is not None and of.options.quarantine is not None:

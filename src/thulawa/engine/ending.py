@@ -16,6 +16,7 @@ from typing import Any
 from thulawa.core.errors import (
     AttemptTimedOut,
     BadKey,
+    BadLane,
     DeadlineExceeded,
     Overload,
     Quarantined,
@@ -275,7 +276,7 @@ class Ending(State):
         if (
             self.failing is not None
             and key is not None
-            and not isinstance(error, Quarantined | BadKey)
+            and not isinstance(error, Quarantined | BadKey | BadLane)
         ):
             self.failing.failed(key, self.now)
         self.leave(Outcome(ticket.record, None, error, ticket.attempt))
@@ -285,7 +286,7 @@ class Ending(State):
                 if isinstance(error, Quarantined):  # no answer to what it asked
                     follower.queue.put_back([follower])
                 else:
-                    self.give_up(follower, error)
+                    self.give_up(follower, self.judge.for_follower(follower, error))
                 self.release(follower.queue)
 
     def leave(self, outcome: Outcome) -> None:

@@ -108,7 +108,8 @@ class Quarantine:
     """Stop calling for a key that ended ``after`` records in a row with a terminal error.
 
     For ``seconds`` its records get the error policy's answer without a call; then one is
-    tried again. At most ``keys`` failing keys are remembered, the oldest forgotten first.
+    tried again. At most ``keys`` failing keys are remembered, the oldest forgotten first. Calls
+    of the key that run already (order="emit", or the rest of a batch) are not called off.
     """
 
     after: int = 3
@@ -128,6 +129,9 @@ class Batch:
     ``across_keys=False``: all of one key. A batch that is not full waits up to ``linger``.
     With ``target`` the size adapts: one more record after each full batch that took less
     than ``target`` seconds, a tenth less after one that took more.
+
+    A batch that raises as a whole is retried as a whole; when its attempts are used up, each
+    record is tried alone, with all its attempts again.
     """
 
     size: int = 100
@@ -147,7 +151,8 @@ class Batch:
 class Rate:
     """Start at most ``per_second`` calls a second, ``burst`` at once after a pause.
 
-    ``share`` is this engine's part of a rate that several tasks have in common.
+    ``share`` is this engine's part of a rate that several tasks have in common, of the burst too
+    (but never less than one call). The split is static: what one task leaves, no other gets.
     """
 
     per_second: float
@@ -173,7 +178,11 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One priority. ``reserved`` is the part of the permits it has first call on."""
+    """One priority. ``reserved`` is the part of the permits it has first call on.
+
+    That is a preference, not a partition: a lane below its part goes first when a permit is
+    free, but none is kept idle for it, and none is taken from a call that runs.
+    """
 
     name: str
     weight: float = 1.0

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import islice
 
-from thulawa.core.errors import BadKey
+from thulawa.core.errors import BadKey, BadLane
 from thulawa.engine.model import Record, Ticket
 from thulawa.engine.options import Order, Unkeyed
 
@@ -106,10 +106,11 @@ class KeyRule:
         self._plain = _PLAIN if order == "key" else frozenset()
 
     def __call__(self, record: Record) -> Hashable:
-        """Give the key of the record's queue, or raise `BadKey`."""
+        """Give the key of the record's queue, or raise `BadKey` or `BadLane`."""
         key = record.key
         if record.lane and not 0 <= record.lane < self._lanes:
-            raise BadKey(f"there is no lane {record.lane}", offset=record.offset)
+            known = f"the engine has {self._lanes}, counted from 0"
+            raise BadLane(f"there is no lane {record.lane}: {known}", offset=record.offset)
         if type(key) in self._plain:
             return key
         if self._order == "partition":

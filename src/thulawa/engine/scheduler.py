@@ -18,7 +18,7 @@ from operator import attrgetter
 from random import Random
 from typing import Any
 
-from thulawa.core.errors import BadKey
+from thulawa.core.errors import BadKey, BadLane
 from thulawa.engine.audit import audit, picture
 from thulawa.engine.events import (
     Abandon,
@@ -161,7 +161,7 @@ class Scheduler(Starting):
                 if self.emission.reorders:
                     self.emission.expect(record, self.key_of)
                 key = key_of(record)
-            except BadKey as error:
+            except (BadKey, BadLane) as error:
                 self._reject(record, error)
                 continue
             queue = queues.get(key)
@@ -180,7 +180,7 @@ class Scheduler(Starting):
         elif queue.linger is not None and len(queue) >= self.size():
             self.stop_lingering(queue)
 
-    def _reject(self, record: Record, error: BadKey) -> None:
+    def _reject(self, record: Record, error: BadKey | BadLane) -> None:
         """Give a record that has no place among the keys the error policy's answer."""
         error.node = self.options.name
         self.queues[record] = queue = KeyQueue(record, record)
