@@ -39,6 +39,9 @@ class Ending(State):
 
     def on_succeeded(self, event: Succeeded) -> None:
         """End calls that returned."""
+        if self.bare:
+            self.all_succeeded(event.answers)
+            return
         calls = self.calls
         for ticket, attempt, result in event.answers:
             if calls.get(ticket) != attempt:
@@ -48,6 +51,29 @@ class Ending(State):
             self.free(ticket)
             self.succeed(ticket, result)
             self.release(ticket.queue)
+
+    def all_succeeded(self, answers: Sequence[tuple[Ticket, int, Any]]) -> None:
+        """Do the same where there is nothing to learn, to share or to reorder.
+
+        One loop without calls, for it is what most events are: 4 to 12 % of pure scheduling.
+        """
+        calls, queues, now, make_ready = self.calls, self.queues, self.now, self.make_ready
+        took, stayed, leave = self.latency.add, self.residence.add, self.outcomes.append
+        for ticket, attempt, result in answers:
+            if calls.get(ticket) != attempt:
+                self.gone(ticket, attempt)
+                continue
+            del calls[ticket]
+            record, queue = ticket.record, ticket.queue
+            took(now - ticket.started)
+            stayed(now - record.taken)
+            leave(Outcome(record, result, None, attempt))
+            queue.taken = 0
+            if queue.head is None and not queue.retries:
+                del queues[queue.key]
+            elif not self.stopped:
+                make_ready(queue)
+        self.succeeded += len(self.outcomes)
 
     def on_failed(self, event: Failed) -> None:
         """End a call that raised."""

@@ -78,6 +78,7 @@ class State:
         "across",
         "adapts",
         "answers",
+        "bare",
         "batch_due",
         "batch_size",
         "bucket",
@@ -155,6 +156,9 @@ class State:
         self.make_ready = self.ready.add if options.batch is None else self.make_batch_ready
         self.plain = not (
             options.batch or options.sharing or options.quarantine or options.deadline
+        )
+        self.bare = self.plain and not (
+            self.adapts or self.timed or self.several_lanes or self.emission.reorders
         )
         self.across = options.batch is not None and options.batch.across_keys
         self.linger = 0.0 if options.batch is None else options.batch.linger
