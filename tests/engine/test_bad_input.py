@@ -229,6 +229,23 @@ def test_a_cache_without_a_question_is_refused() -> None:
         Engine(good, cache={})
 
 
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"function": "x"}, "the function must be callable, not 'x'"),
+        ({"options": {"in_flight": 3}}, "not a dict"),
+        ({"threads": 0}, "threads must be a whole number from 1 on, not 0"),
+        ({"threads": "8"}, "threads must be a whole number"),
+        ({"patience": -1.0}, "patience is seconds, not negative"),
+        ({"patience": "5s"}, "patience is seconds"),
+    ],
+    ids=repr,
+)
+def test_an_engine_refuses_parts_that_cannot_work(parts: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        Engine(**{"function": good, **parts})
+
+
 # --- functions that raise
 
 
