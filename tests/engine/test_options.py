@@ -139,3 +139,21 @@ def test_the_steepest_back_off_allowed_never_overflows() -> None:
 )
 def test_retry_on_is_a_type_several_types_or_a_question(on: Any, covered: bool) -> None:  # noqa: FBT001 a parameter of the table
     assert Retry(on=on).covers(ValueError("x")) is covered
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reason"),
+    [
+        ({"in_flight": "3"}, "in_flight must be at least 1, a whole number, not '3'"),
+        ({"in_flight": 2.5}, "a whole number, not 2.5"),
+        ({"retry": 3}, r"retry must be made with Retry\(...\), not 3"),
+        ({"retry": None}, "retry must be made with Retry"),
+        ({"bounds": {"records": 3}}, "bounds must be made with Bounds"),
+        ({"batch": 10}, "batch must be made with Batch"),
+        ({"timeout": "2s"}, "timeout must be a number of seconds, or None, not '2s'"),
+    ],
+    ids=repr,
+)
+def test_values_of_the_wrong_type_are_refused_by_name(chosen: Any, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        Options(**chosen)

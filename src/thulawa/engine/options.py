@@ -217,6 +217,19 @@ class Lanes:
         )
 
 
+_PARTS: dict[str, type] = {
+    "adaptive": Adaptive,
+    "bounds": Bounds,
+    "lanes": Lanes,
+    "retry": Retry,
+    "quarantine": Quarantine,
+    "batch": Batch,
+    "rate": Rate,
+    "sharing": Sharing,
+}
+_NEEDED = ("bounds", "lanes", "retry")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything an engine can be told, one operator at a time."""
@@ -245,9 +258,23 @@ class Options:
         _refuse_unless(
             self.on_error in ("fail", "drop", "dead_letter", "column"), self._unknown("on_error")
         )
-        _refuse_unless(self.in_flight >= 1, "in_flight must be at least 1")
+        for name, kind in _PARTS.items():
+            part = getattr(self, name)
+            optional = part is None and name not in _NEEDED
+            _refuse_unless(
+                optional or isinstance(part, kind),
+                f"{name} must be made with {kind.__name__}(...), not {part!r}",
+            )
+        _refuse_unless(
+            type(self.in_flight) is int and self.in_flight >= 1,
+            f"in_flight must be at least 1, a whole number, not {self.in_flight!r}",
+        )
         for name in ("timeout", "deadline"):
             seconds = getattr(self, name)
+            _refuse_unless(
+                seconds is None or isinstance(seconds, int | float),
+                f"{name} must be a number of seconds, or None, not {seconds!r}",
+            )
             _refuse_unless(seconds is None or seconds > 0, f"{name} must be positive, or None")
         self._check_combinations()
 
