@@ -95,24 +95,24 @@ _PARTITION = "<partition>", object()
 
 
 class KeyRule:
-    """Says which queue a record belongs in, by the order contract."""
+    """Says which queue a record belongs in, by the order contract.
 
-    __slots__ = ("_lanes", "_order", "_plain", "_unkeyed")
+    ``easy`` are the types of keys that need not be asked about: in lane 0 they are the answer.
+    """
+
+    __slots__ = ("_lanes", "_order", "_unkeyed", "easy")
 
     def __init__(self, order: Order, unkeyed: Unkeyed, lanes: int) -> None:
         self._order = order
         self._unkeyed = unkeyed
         self._lanes = lanes
-        self._plain = _PLAIN if order == "key" else frozenset()
+        self.easy = _PLAIN if order == "key" else frozenset()
 
     def __call__(self, record: Record) -> Hashable:
         """Give the key of the record's queue, or raise `BadKey` or `BadLane`."""
-        key = record.key
         if record.lane and not 0 <= record.lane < self._lanes:
             known = f"the engine has {self._lanes}, counted from 0"
             raise BadLane(f"there is no lane {record.lane}: {known}", offset=record.offset)
-        if type(key) in self._plain:
-            return key
         if self._order == "partition":
             return _PARTITION
         if self._order != "key":

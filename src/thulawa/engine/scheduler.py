@@ -153,25 +153,31 @@ class Scheduler(Starting):
         self.ledger.bytes += sum([record.size for record in records])
         self.counters.taken += len(records)
         self._fold()
-        now, queues = self.now, self.queues
-        key_of = self.key_of.__call__  # calling the object costs 0.1 µs more than its method
+        now, queues, batched = self.now, self.queues, self.batch_size is not None
+        easy, reorders = self.key_of.easy, self.emission.reorders
         for record in records:
             record.taken = now
-            try:
-                if self.emission.reorders:
-                    self.emission.expect(record, self.key_of)
-                key = key_of(record)
-            except (BadKey, BadLane) as error:
-                self._reject(record, error)
-                continue
+            key = record.key
+            if type(key) not in easy or record.lane or reorders:
+                try:
+                    if reorders:
+                        self.emission.expect(record, self.key_of)
+                    key = self.key_of(record)
+                except (BadKey, BadLane) as error:
+                    self._reject(record, error)
+                    continue
             queue = queues.get(key)
             if queue is None:
                 queues[key] = queue = KeyQueue(key, record)
                 self.make_ready(queue)
+                continue
+            rest = queue.rest
+            if rest:
+                rest.append(record)
             else:
                 queue.append(record)
-                if self.batch_size is not None:
-                    self._grown(queue)
+            if batched:
+                self._grown(queue)
 
     def _grown(self, queue: KeyQueue) -> None:
         """Take note that a batch of this key could be larger now."""

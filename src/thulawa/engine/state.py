@@ -157,9 +157,7 @@ class State:
         self.plain = not (
             options.batch or options.sharing or options.quarantine or options.deadline
         )
-        self.bare = self.plain and not (
-            self.adapts or self.timed or self.several_lanes or self.emission.reorders
-        )
+        self.bare = self.plain and not (self.adapts or self.several_lanes or self.emission.reorders)
         self.across = options.batch is not None and options.batch.across_keys
         self.linger = 0.0 if options.batch is None else options.batch.linger
         self.batch_due = float("-inf")
