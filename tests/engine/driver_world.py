@@ -55,9 +55,10 @@ def draw_options(random: Random, on_error: tuple[str, ...]) -> Options:
     options: dict[str, Any] = {
         "order": order,
         "emit": "finished" if order == "emit" else random.choice(("finished", "partition")),
-        "unkeyed": random.choice(("ordered", "parallel")),
-        "in_flight": random.choice((1, 2, 5, 20)),
-        "adaptive": _adaptive(random) if chance() < 0.2 else None,
+        "unkeyed": random.choice(
+            ("ordered", "parallel" if order in ("key", "emit") else "ordered")
+        ),
+        **_limit(random),
         "bounds": _bounds(random),
         "lanes": _lanes(random) if chance() < 0.3 else Lanes(),
         "retry": _retry(random),
@@ -72,8 +73,12 @@ def draw_options(random: Random, on_error: tuple[str, ...]) -> Options:
     return Options(**options)
 
 
-def _adaptive(random: Random) -> Adaptive:
-    return Adaptive(mode=random.choice(("observe", "enforce")), initial=3, maximum=20)
+def _limit(random: Random) -> dict[str, Any]:
+    if random.random() < 0.1:
+        return {"adaptive": Adaptive(initial=3, maximum=20)}
+    observed = Adaptive(mode="observe", initial=3, maximum=20)
+    adaptive = observed if random.random() < 0.1 else None
+    return {"in_flight": random.choice((1, 2, 5, 20)), "adaptive": adaptive}
 
 
 def _bounds(random: Random) -> Bounds:
@@ -311,9 +316,9 @@ class World:
             await asyncio.sleep(self.random.choice((0, 0.1, 1.0)))
 
     def _check_permits(self) -> None:
-        top = self.options.in_flight
-        if self.options.adaptive is not None:
-            top = max(top, self.options.adaptive.maximum)
+        adaptive, top = self.options.adaptive, self.options.in_flight
+        if adaptive is not None and adaptive.mode == "enforce":
+            top = adaptive.maximum
         assert self.running <= top, f"{self.running} calls at once, {top} allowed"
 
     @asynccontextmanager

@@ -273,7 +273,9 @@ class BoundsRule(Rule):
         queues, allowed = self.of.scheduler.queues.values(), self.options.bounds.parked
         parked = [t.record.size for q in queues for t in list(q.retries or ())[: q.parked]]
         parked_keys = sum(queue.parked > 0 for queue in queues)
-        keys = len(queues) - min(parked_keys, allowed) if self.options.order == "key" else 0
+        tracked = {"key": queues, "emit": self.of.scheduler.emission.by_key or {}}
+        keys = len(tracked.get(self.options.order, ()))
+        keys = max(0, keys - min(parked_keys, allowed))
         records = len(sizes) - min(len(parked), allowed)
         return records, sum(sizes) - min(sum(parked), self.parked_bytes), keys
 

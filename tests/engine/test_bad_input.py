@@ -208,6 +208,28 @@ def test_offsets_that_do_not_rise_end_the_run_and_nothing_is_lost(
     run_on(main())
 
 
+@pytest.mark.parametrize(
+    ("stray", "named"),
+    [
+        ({"key": "a"}, "not dict: {'key': 'a'}"),
+        ((2, "a", "x"), "not tuple"),
+        (None, "not NoneType"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_record_ends_the_run_by_name_and_nothing_is_lost(stray: Any, named: str) -> None:
+    async def main() -> None:
+        engine = Engine(good, Options(name="locate"))
+        records = [Record(0, "a"), Record(1, "b"), stray]
+        message = rf"locate: records must be made with Record\(offset, key, value, ...\), {named}"
+        with pytest.raises(ThulawaError, match=message):
+            async for _ in engine.map(records):
+                pass
+        assert engine.given_back == records
+
+    run_on(main())
+
+
 def test_a_cache_that_breaks_is_no_cache_and_nothing_is_lost() -> None:
     class Broken(dict[Any, Any]):
         def __setitem__(self, key: Any, value: Any) -> None:

@@ -156,7 +156,7 @@ def test_a_plain_function_gets_no_more_calls_at_once_than_there_are_threads() ->
         await engine.run(FakeSource(numbered(range(30))), FakeSink())
 
     run_on(main(Options(in_flight=100)))
-    run_on(main(Options(in_flight=100, adaptive=Adaptive(initial=50, minimum=40))))
+    run_on(main(Options(adaptive=Adaptive(initial=50, minimum=40))))
     assert peak == 3
 
 

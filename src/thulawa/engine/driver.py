@@ -151,9 +151,8 @@ class Run:
 
     def keep(self, records: list[Record]) -> None:
         """Do not give back what turns out to be safe after all."""
-        if self.given_back:
-            safe = set(records)
-            self.given_back = [record for record in self.given_back if record not in safe]
+        safe = set(map(id, records))  # what is given back need not be a record, nor hashable
+        self.given_back = [record for record in self.given_back if id(record) not in safe]
 
     # --- from the workers
 
@@ -266,6 +265,7 @@ class Run:
         except Exception as error:  # noqa: BLE001 go() raises it; a worker must not swallow it
             if isinstance(event, Arrived):  # refused, it may be in no other place
                 self.given_back.extend(event.records)
+                error = _no_record(self._scheduler.options.name, event.records) or error
             self._end(error)
             return
         try:
@@ -315,7 +315,8 @@ class Run:
         self.given_back = []
         for instruction in self._scheduler.handle(Cancel(), self._loop.time()):
             if isinstance(instruction, GiveBack):
-                self.given_back = list(dict.fromkeys([*instruction.records, *late]))
+                both = {id(record): record for record in (*instruction.records, *late)}
+                self.given_back = list(both.values())
 
     # --- the scheduler's instructions
 
@@ -355,6 +356,17 @@ class Run:
             self._over.set_result(None)
         else:
             self._over.set_exception(error)
+
+
+def _no_record(engine: str, records: Sequence[object]) -> ThulawaError | None:
+    """Give an error that says what was taken for a record, if anything was."""
+    for record in records:
+        if not isinstance(record, Record):
+            return ThulawaError(
+                f"{engine}: records must be made with Record(offset, key, value, ...), "
+                f"not {type(record).__name__}: {record!r:.100}"
+            )
+    return None
 
 
 def _broken(engine: str, part: str, error: BaseException) -> ThulawaError:

@@ -208,7 +208,8 @@ class Engine:
         if adaptive is not None and adaptive.maximum > threads:
             top = {name: min(getattr(adaptive, name), threads) for name in ("minimum", "initial")}
             options = replace(options, adaptive=replace(adaptive, maximum=threads, **top))
-        if options.in_flight > threads:
+        observes = adaptive is None or adaptive.mode == "observe"
+        if observes and options.in_flight > threads:
             _log.info("%s is a plain function: %d calls at once, not %d; see Engine.threads",
                       self.name, threads, options.in_flight)  # fmt: skip
             options = replace(options, in_flight=threads)

@@ -64,8 +64,7 @@ class Ledger:
         bounds = self.bounds
         records = self.records + self.excess()
         size = self.bytes + max(0, self.parked_bytes - self.allowed_bytes)
-        if keys:
-            keys -= min(self.parked_keys, bounds.parked)
+        keys = max(0, keys - min(self.parked_keys, bounds.parked))
         if not self.open:
             low = bounds.resume_at
             self.open = (

@@ -126,6 +126,12 @@ class Scheduler(Starting):
         records += self.emission.unfinished()
         return sorted(records, key=attrgetter("offset"))
 
+    def tracked_keys(self) -> int:
+        """Count the keys with a record on its way, where the order contract knows keys."""
+        if self.options.order == "key":
+            return len(self.queues)
+        return len(self.emission.by_key or ())
+
     def running(self) -> list[Ticket]:
         """List the calls whose answer is awaited."""
         return [lead for lead, attempt in self.calls.items() if attempt != ABANDONED]
@@ -196,8 +202,7 @@ class Scheduler(Starting):
     def _pull(self) -> None:
         if self.pulling or self.draining:
             return
-        keys = len(self.queues) if self.options.order == "key" else 0
-        records, size = self.ledger.room(keys)
+        records, size = self.ledger.room(self.tracked_keys())
         if records > 0:
             self.pulling = True
             self.others.append(Pull(records, size))

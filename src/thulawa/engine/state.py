@@ -9,12 +9,13 @@ from collections.abc import Hashable, MutableMapping
 from random import Random
 from typing import Any, TypeAlias
 
+from thulawa.engine.adaptive import AdaptiveLimit
 from thulawa.engine.batching import BatchSize
 from thulawa.engine.emission import Emission
 from thulawa.engine.events import Instruction
 from thulawa.engine.lanes import ReadyKeys
 from thulawa.engine.ledger import Ledger
-from thulawa.engine.limits import AdaptiveLimit, FixedLimit, Limit
+from thulawa.engine.limits import FixedLimit, Limit
 from thulawa.engine.model import Outcome, Ticket
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyQueue, KeyRule
