@@ -117,32 +117,6 @@ def _batch(random: Random, order: str) -> Batch:
     )
 
 
-class Judge(OrderOracle):
-    """An order oracle that can be told that a record is final before its outcome is delivered."""
-
-    def __init__(self, options: Options, clock: Callable[[], float]) -> None:
-        super().__init__(
-            order=options.order, emit=options.emit, unkeyed=options.unkeyed, clock=clock
-        )
-        self._settled: set[int] = set()
-
-    def settled(self, offset: int) -> None:
-        """Let the next of its line start: the error policy, or a known answer, has ended it."""
-        self._settled.add(offset)
-        self._records[offset].line.to_start.discard(offset)
-
-    def failed(self, *offsets: int) -> None:
-        """Note that a call failed; one that was abandoned may do so when all is settled."""
-        super().failed(*offsets)
-        for offset in self._settled.intersection(offsets):
-            self.settled(offset)
-
-    def given_back(self, offset: int) -> None:
-        """Note that a record is to be processed again."""
-        self._settled.discard(offset)
-        super().given_back(offset)
-
-
 class Watched(Scheduler):
     """A scheduler that is looked at after every event."""
 
@@ -204,7 +178,12 @@ class World:
         self.seed = simulation.seed
         self.random = random = simulation.random
         self.options = draw_options(random, on_error)
-        self.oracle = Judge(self.options, simulation.now)
+        self.oracle = OrderOracle(
+            order=self.options.order,
+            emit=self.options.emit,
+            unkeyed=self.options.unkeyed,
+            clock=simulation.now,
+        )
         self.records = self._draw_records(random.choice((1, 10, 40)))
         self.position = 0  # of the source: what is before it has been handed over
         self.again: list[Record] = []  # given back, to be handed over first
