@@ -433,5 +433,5 @@ class World:
         assert not others, f"left over: {others}"
         engine = self.engine
         statistics = engine.statistics()
-        assert statistics.in_flight == statistics.abandoned, "only what runs on after its record"
+        assert statistics.in_flight == statistics.abandoned == statistics.keys == 0
         assert statistics.waiting == statistics.undelivered == 0

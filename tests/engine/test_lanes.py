@@ -148,6 +148,19 @@ def test_a_reservation_without_work_is_used_by_others() -> None:
     assert of.scheduler.statistics().in_flight_by_lane == (0, 10)
 
 
+def test_a_reservation_keeps_no_permit_idle_and_takes_none_from_a_call_that_runs() -> None:
+    urgent, slow = Lane(name="urgent", reserved=0.5), Lane(name="slow", weight=100)
+    of = Drive(Options(in_flight=2, lanes=Lanes(lanes=(urgent, slow)))).begin()
+    of.arrive(*(Record(offset, offset, lane=1) for offset in range(4)))
+    assert of.in_flight == [0, 1], "nothing urgent is there, so all permits are used"
+    step = of.arrive(*(Record(offset, offset, lane=0) for offset in (4, 5)))
+    assert (step.ended, step.started) == ([], []), "no call has been stopped for it"
+    of.succeed(0)
+    assert of.in_flight == [1, 4], "the first permit that is free is its own"
+    of.succeed(1)
+    assert of.in_flight == [4, 2], "it has its half, so now the weights decide"
+
+
 def test_the_smallest_reservation_is_good_for_one_call() -> None:
     reserved = Lanes(lanes=(Lane(name="urgent"), Lane(name="bulk", reserved=0.01)), strict=True)
     of = Drive(Options(lanes=reserved, in_flight=2)).begin()

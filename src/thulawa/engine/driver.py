@@ -142,6 +142,9 @@ class Run:
                 strays,
                 self._patience,
             )
+        else:  # with strays, nobody knows which ones are gone
+            for lead in list(self._scheduler.abandoned):
+                self._scheduler.handle(Gone(lead, lead.attempt), self._loop.time())
 
     def drain(self) -> None:
         """Take in nothing more; `go` returns when what was taken in is finished."""
