@@ -123,6 +123,8 @@ class ResultRule(Rule):
         assert offset not in self.emitted, "emitted twice"
         self.emitted.add(offset)
         assert outcome.attempts == self.starts[offset]
+        keeps = self.options.on_error in ("dead_letter", "column")
+        assert outcome.ok or keeps, "the policy lets no error out"
         if offset in self.verdicts:
             verdict = self.verdicts[offset]
             if not isinstance(verdict, Exception):
@@ -258,6 +260,29 @@ class EndRule(Rule):
             assert of.may_go_on(), "nothing will ever happen"
 
 
+class StatisticsRule(Rule):
+    """Every record taken in is in exactly one place, and what is counted is there."""
+
+    dropped = 0
+
+    def after(self, _: Step) -> None:
+        of, facts = self.of, self.facts
+        self.dropped += len(facts.dropped)
+        if of.cancelled or of.aborted is not None:
+            return
+        seen = of.scheduler.statistics()
+        calls = (seen.in_flight, seen.in_flight_records, seen.abandoned)
+        there = len(of.running) + len(of.unwinding), len(of.in_flight), len(of.unwinding)
+        assert calls == there, "calls are miscounted"
+        assert seen.undelivered == len(of.outbox)
+        places = seen.waiting + seen.in_flight_records + seen.following + seen.parked
+        places += seen.reordering + seen.undelivered
+        assert places == len(facts.unfinished), "a record is in no place, or in two"
+        assert seen.taken == len(facts.arrived)
+        assert seen.succeeded + seen.failed == seen.taken - len(facts.pending)
+        assert seen.dropped == self.dropped
+
+
 def watch(of: Drive, *, cached: bool) -> OrderOracle:
     """Have a run judged by all rules; give the oracle, for its word at the end."""
     facts = Facts(of)
@@ -265,5 +290,6 @@ def watch(of: Drive, *, cached: bool) -> OrderOracle:
     rules = (AbandonedRule, ResultRule, GateRule, FairRule, BoundsRule, BatchRule)
     of.rules += [facts, RetryRule(of, facts), order, *(rule(of, facts) for rule in rules)]
     of.rules += [SharingRule(of, facts, cached=cached), QuarantineRule(of, facts)]
+    of.rules.append(StatisticsRule(of, facts))
     of.rules.append(EndRule(of, facts))
     return order.oracle

@@ -45,7 +45,7 @@ def picture(of: "Scheduler") -> Statistics:
         batch_size=1 if of.batch_size is None else of.batch_size.now,
         in_flight_by_lane=tuple(of.ready.in_flight()) if of.several_lanes else (len(of.calls),),
         taken=counters.taken,
-        succeeded=of.succeeded,
+        succeeded=counters.succeeded,
         failed=counters.failed,
         dropped=counters.dropped,
         retries=counters.retries,
@@ -105,7 +105,7 @@ def _audit_counts(of: "Scheduler") -> None:
     assert ledger.parked_keys == sum(queue.parked > 0 for queue in queues)
     assert list(of.emission.frontier) == offsets, "the frontier is not what is unfinished"
     assert of.counters.taken == (
-        len(unfinished) - _final_but_held(of) + of.succeeded + of.counters.failed
+        len(unfinished) - _final_but_held(of) + of.counters.succeeded + of.counters.failed
     ), "records taken in are not records accounted for"
 
 
@@ -120,8 +120,8 @@ def _audit_bounds(of: "Scheduler") -> None:
     largest = max((record.size for record in of.unfinished()), default=0)
     most = bounds.bytes + ledger.allowed_bytes + max(1, largest)  # the last one may exceed it
     assert ledger.bytes + ledger.parked_bytes < most, "too many bytes"
-    if of.options.order == "key" and not of.stopped:
-        assert len(of.queues) <= bounds.keys + bounds.parked, "too many keys"
+    if not of.stopped:
+        assert of.tracked_keys() <= bounds.keys + bounds.parked, "too many keys"
     if of.failing is not None and of.options.quarantine is not None:
         assert len(of.failing) <= of.options.quarantine.keys, "too many failing keys"
 

@@ -78,7 +78,7 @@ class Ending(State):
                 del queues[queue.key]
             else:
                 freed.append(queue)
-        self.succeeded += len(self.outcomes)
+        self.counters.succeeded += len(self.outcomes)
         if freed and not self.stopped:
             self.ready.add_all(freed)
 
@@ -276,7 +276,7 @@ class Ending(State):
 
     def succeed(self, ticket: Ticket, result: Any) -> None:
         """End a record, and those who asked the same, with a result."""
-        self.succeeded += 1
+        self.counters.succeeded += 1
         record = ticket.record
         outcome = Outcome(record, result, None, ticket.attempt)
         if self.emission.reorders:
@@ -324,7 +324,7 @@ class Ending(State):
 
     def leave(self, outcome: Outcome) -> None:
         """Let a final result out, as soon as the order contract allows it."""
-        for released in self.emission.leave(outcome, self.key_of):
+        for released in self.emission.leave(outcome):
             record = released.record
             self.residence.add(self.now - record.taken)
             if released.error is not None and self.options.on_error == "drop":

@@ -167,7 +167,7 @@ class Scheduler(Starting):
             if type(key) not in easy or record.lane or reorders:
                 try:
                     if reorders:
-                        self.emission.expect(record, self.key_of)
+                        self.emission.expect(record)
                     key = self.key_of(record)
                 except (BadKey, BadLane) as error:
                     self._reject(record, error)

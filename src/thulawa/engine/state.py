@@ -36,10 +36,11 @@ Plan: TypeAlias = dict[KeyQueue, tuple[list[Ticket], float] | None]
 class Counters:
     """What has happened so far."""
 
-    __slots__ = ("dropped", "failed", "overloads", "retries", "taken", "timeouts")
+    __slots__ = ("dropped", "failed", "overloads", "retries", "succeeded", "taken", "timeouts")
 
     def __init__(self) -> None:
         self.taken = 0
+        self.succeeded = 0
         self.failed = 0
         self.dropped = 0
         self.retries = 0
@@ -71,6 +72,10 @@ class State:
     ``calls`` holds a permit for each call that runs, with its attempt, or `ABANDONED`. Of an
     abandoned call the results are decided; what its keys go on with once it is gone is in
     ``abandoned``.
+
+    What the options ask of each call is worked out once: in a ``plain`` engine a call needs
+    nothing but a permit to start; in a ``bare`` one it also needs nothing but its result to
+    end; in an ``equipped`` one a start takes a token, a place in a lane or a time-out besides.
     """
 
     # slots, because beyond thirty attributes an instance dictionary loses its fast path
@@ -110,7 +115,6 @@ class State:
         "several_lanes",
         "starts",
         "stopped",
-        "succeeded",
         "timed",
         "timers",
     )
@@ -138,12 +142,11 @@ class State:
         self.abandoned: dict[Ticket, Plan] = {}
         self.following = 0
         self.ledger = Ledger(options.bounds)
-        self.emission = Emission(options, self.ledger)
+        self.emission = Emission(options, self.ledger, self.key_of)
         self.timers = Timers()
         self.answers = None if options.sharing is None else Answers(options.sharing, cache)
         self.judge = Judge(options, random)
         self.counters = Counters()
-        self.succeeded = 0
         self.latency = Histogram()
         self.residence = Histogram()
         self.now = 0.0
