@@ -118,7 +118,10 @@ class Starting(Ending):
         return queue
 
     def _start_many(self, free: int) -> None:
-        """Start a call of each ready key, where no call needs anything but a permit."""
+        """Start a call of each ready key, where no call needs anything but a permit.
+
+        In bulk, for this is what most engines do (figures in docs/adr/0010).
+        """
         if free > 0:
             leads = []
             for queue in self.ready.take(free):

@@ -207,7 +207,7 @@ class CoroutineWorkers:
             running[ticket] = worker
             worker.attempt = attempt
             turn = self._turn
-            try:  # here, for a coroutine of its own would cost each call 0.5 µs
+            try:  # here: each call would pay for a coroutine of its own (docs/adr/0010)
                 result = await self._function(self._argument(ticket))
             except asyncio.CancelledError:
                 if self._closing:
