@@ -1,8 +1,8 @@
 """What a scheduler remembers, and how a key becomes ready.
 
-The scheduler is written in four steps, each a file that builds on the one before: its state
-(here), `ending` (what becomes of a call that ended), `starting` (which call starts next) and
-`scheduler` (events in, instructions out).
+The scheduler is written in five steps, each a file that builds on the one before: its state
+(here), `settling` (what becomes of records), `ending` (what becomes of a call that ended),
+`starting` (which call starts next) and `scheduler` (events in, instructions out).
 """
 
 from collections.abc import Hashable, MutableMapping
