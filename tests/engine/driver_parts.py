@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from thulawa.engine import Engine, Outcome, Record, new_event_loop
@@ -84,3 +85,26 @@ def nothing_is_lost(engine: Engine, source: FakeSource, sink: FakeSink, dropped:
     assert len(set(known)) == len(known), "delivered and given back"
     assert set(known) <= set(offsets(source.taken))
     assert len(known) + dropped == len(source.taken), "lost"
+
+
+async def coroutine(record: Record) -> int:
+    await asyncio.sleep(0)
+    return -record.offset
+
+
+def plain(record: Record) -> int:
+    return -record.offset
+
+
+class Stubborn:
+    """Swallows every cancellation until the test is over."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.over = asyncio.Event()
+
+    async def stay(self) -> None:
+        self.entered.set()
+        while not self.over.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.over.wait()

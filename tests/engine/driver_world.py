@@ -55,9 +55,10 @@ def draw_options(random: Random, on_error: tuple[str, ...]) -> Options:
     options: dict[str, Any] = {
         "order": order,
         "emit": "finished" if order == "emit" else random.choice(("finished", "partition")),
-        "unkeyed": random.choice(("ordered", "parallel")),
-        "in_flight": random.choice((1, 2, 5, 20)),
-        "adaptive": _adaptive(random) if chance() < 0.2 else None,
+        "unkeyed": random.choice(
+            ("ordered", "parallel" if order in ("key", "emit") else "ordered")
+        ),
+        **_limit(random),
         "bounds": _bounds(random),
         "lanes": _lanes(random) if chance() < 0.3 else Lanes(),
         "retry": _retry(random),
@@ -72,8 +73,12 @@ def draw_options(random: Random, on_error: tuple[str, ...]) -> Options:
     return Options(**options)
 
 
-def _adaptive(random: Random) -> Adaptive:
-    return Adaptive(mode=random.choice(("observe", "enforce")), initial=3, maximum=20)
+def _limit(random: Random) -> dict[str, Any]:
+    if random.random() < 0.1:
+        return {"adaptive": Adaptive(initial=3, maximum=20)}
+    observed = Adaptive(mode="observe", initial=3, maximum=20)
+    adaptive = observed if random.random() < 0.1 else None
+    return {"in_flight": random.choice((1, 2, 5, 20)), "adaptive": adaptive}
 
 
 def _bounds(random: Random) -> Bounds:
@@ -110,32 +115,6 @@ def _batch(random: Random, order: str) -> Batch:
         across_keys=order not in ("key", "partition") or random.random() < 0.5,
         target=random.choice((None, 0.3)),
     )
-
-
-class Judge(OrderOracle):
-    """An order oracle that can be told that a record is final before its outcome is delivered."""
-
-    def __init__(self, options: Options, clock: Callable[[], float]) -> None:
-        super().__init__(
-            order=options.order, emit=options.emit, unkeyed=options.unkeyed, clock=clock
-        )
-        self._settled: set[int] = set()
-
-    def settled(self, offset: int) -> None:
-        """Let the next of its line start: the error policy, or a known answer, has ended it."""
-        self._settled.add(offset)
-        self._records[offset].line.to_start.discard(offset)
-
-    def failed(self, *offsets: int) -> None:
-        """Note that a call failed; one that was abandoned may do so when all is settled."""
-        super().failed(*offsets)
-        for offset in self._settled.intersection(offsets):
-            self.settled(offset)
-
-    def given_back(self, offset: int) -> None:
-        """Note that a record is to be processed again."""
-        self._settled.discard(offset)
-        super().given_back(offset)
 
 
 class Watched(Scheduler):
@@ -199,7 +178,12 @@ class World:
         self.seed = simulation.seed
         self.random = random = simulation.random
         self.options = draw_options(random, on_error)
-        self.oracle = Judge(self.options, simulation.now)
+        self.oracle = OrderOracle(
+            order=self.options.order,
+            emit=self.options.emit,
+            unkeyed=self.options.unkeyed,
+            clock=simulation.now,
+        )
         self.records = self._draw_records(random.choice((1, 10, 40)))
         self.position = 0  # of the source: what is before it has been handed over
         self.again: list[Record] = []  # given back, to be handed over first
@@ -311,13 +295,10 @@ class World:
             await asyncio.sleep(self.random.choice((0, 0.1, 1.0)))
 
     def _check_permits(self) -> None:
-        run = self.engine._run
-        assert run is not None
-        top = self.options.in_flight
-        if self.options.adaptive is not None:
-            top = max(top, self.options.adaptive.maximum)
-        allowed = top + run._workers.strays()
-        assert self.running <= allowed, f"{self.running} calls at once, {allowed} allowed"
+        adaptive, top = self.options.adaptive, self.options.in_flight
+        if adaptive is not None and adaptive.mode == "enforce":
+            top = adaptive.maximum
+        assert self.running <= top, f"{self.running} calls at once, {top} allowed"
 
     @asynccontextmanager
     async def resource(self) -> AsyncIterator["World"]:
@@ -452,4 +433,5 @@ class World:
         assert not others, f"left over: {others}"
         engine = self.engine
         statistics = engine.statistics()
-        assert statistics.in_flight == statistics.waiting == statistics.undelivered == 0
+        assert statistics.in_flight == statistics.abandoned == statistics.keys == 0
+        assert statistics.waiting == statistics.undelivered == 0

@@ -130,7 +130,7 @@ class GateRule(Rule):
         super().__init__(of, facts)
         rate = of.options.rate
         self.per_second = 1e9 if rate is None else rate.per_second * rate.share
-        self.burst = 1e9 if rate is None else rate.burst
+        self.burst = 1e9 if rate is None else max(1.0, rate.burst * rate.share)
         self.tokens = self.burst
         self.filled_at = 0.0
         self.closed_until = 0.0
@@ -150,12 +150,15 @@ class GateRule(Rule):
             self.tokens -= 1
             assert self.tokens >= -HAIR, "faster than the rate"
         if step.started:
-            assert len(self.of.running) <= self.of.scheduler.limit.permits, "no permit"
+            assert self._permits_used() <= self.of.scheduler.limit.permits, "no permit"
         self._check_nothing_idles(step.now)
+
+    def _permits_used(self) -> int:
+        return len(self.of.running) + len(self.of.unwinding)
 
     def _check_nothing_idles(self, now: float) -> None:
         scheduler = self.of.scheduler
-        idle = len(self.of.running) < scheduler.limit.permits
+        idle = self._permits_used() < scheduler.limit.permits
         if scheduler.stopped or not idle or not scheduler.ready.count:
             return
         closed = self.tokens < 1 - HAIR or now < self.closed_until
@@ -192,7 +195,7 @@ class FairRule(Rule):
     def _check(self, step: Step, left: list[Record | None]) -> None:
         heads = [record for record in left if record is not None]
         started = [call.tickets[0] for call in step.started]
-        before = Counter(lead.record.lane for lead in self.of.running)
+        before = Counter(lead.record.lane for lead in (*self.of.running, *self.of.unwinding))
         before.subtract(lead.record.lane for lead in started)
         there = {lead.queue for lead in started} | set(self.of.scheduler.ready.keys())
         aged = [queue for queue in self._aged(step.now) if queue in there]
@@ -270,7 +273,9 @@ class BoundsRule(Rule):
         queues, allowed = self.of.scheduler.queues.values(), self.options.bounds.parked
         parked = [t.record.size for q in queues for t in list(q.retries or ())[: q.parked]]
         parked_keys = sum(queue.parked > 0 for queue in queues)
-        keys = len(queues) - min(parked_keys, allowed) if self.options.order == "key" else 0
+        tracked = {"key": queues, "emit": self.of.scheduler.emission.by_key or {}}
+        keys = len(tracked.get(self.options.order, ()))
+        keys = max(0, keys - min(parked_keys, allowed))
         records = len(sizes) - min(len(parked), allowed)
         return records, sum(sizes) - min(sum(parked), self.parked_bytes), keys
 

@@ -25,6 +25,7 @@ from thulawa.engine.events import (
     Event,
     Failed,
     GiveBack,
+    Gone,
     Instruction,
     Pull,
     Start,
@@ -102,6 +103,7 @@ class Drive:
         self.rules: list[Rule] = []
         self.now = 0.0
         self.running: dict[Ticket, Call] = {}
+        self.unwinding: dict[Ticket, Call] = {}
         self.over: deque[Call] = deque(maxlen=20)
         self.outbox: deque[Outcome] = deque()
         self.emitted: list[Outcome] = []
@@ -145,11 +147,27 @@ class Drive:
     def answer_late(self, call: Call, result: Any = "too late") -> Step:
         """Have a call return, or raise, that was abandoned or has returned already."""
         assert self.running.get(call.lead) is not call, "it is still awaited"
+        if self.unwinding.get(call.lead) is call:
+            del self.unwinding[call.lead]
+            self.over.append(call)
         if isinstance(result, Exception):
             return self.tell(Failed(call.lead, call.attempt, result))
         if self.options.batch is not None:
             return self.tell(Answered(call.lead, call.attempt, [result for _ in call.tickets]))
         return self.tell(Succeeded([(call.lead, call.attempt, result)]))
+
+    def gone(self, call: Call | int) -> Step:
+        """Have a call that was abandoned come to its end."""
+        if isinstance(call, int):
+            call = next(each for each in self.unwinding.values() if call in each.offsets)
+        del self.unwinding[call.lead]
+        self.over.append(call)
+        return self.tell(Gone(call.lead, call.attempt))
+
+    def give_way(self) -> None:
+        """Have all calls that were abandoned come to their end."""
+        for call in list(self.unwinding.values()):
+            self.gone(call)
 
     def deliver(self, count: int | None = None) -> Step:
         """Report outcomes delivered, all of them unless told otherwise."""
@@ -169,11 +187,13 @@ class Drive:
         self.wake = None
         return self.tell(Tick())
 
-    def sleep(self, seconds: float) -> None:
-        """Let time pass, waking the scheduler when it asked for it."""
+    def sleep(self, seconds: float, *, stubborn: bool = False) -> None:
+        """Let time pass, waking the scheduler when it asked for it; calls stop when told to."""
         until = self.now + seconds
         while self.wake is not None and self.wake <= until:
             self.tick()
+            if not stubborn:
+                self.give_way()
         self.now = max(self.now, until)
 
     # --- what can be seen
@@ -204,7 +224,8 @@ class Drive:
 
     def may_go_on(self) -> bool:
         """Tell whether anything is under way that will lead to an event."""
-        return bool(self.running or self.outbox or self.pull) or self.wake is not None
+        under_way = self.running or self.unwinding or self.outbox or self.pull
+        return bool(under_way) or self.wake is not None
 
     # --- carrying out
 
@@ -241,13 +262,14 @@ class Drive:
             case Start(tickets=leads):
                 for lead in leads:
                     assert lead not in self.running, "started while it runs"
+                    assert self.aborted is None, "started after the end"
                     call = Call(lead, lead.attempt, tuple(lead.members()), self.now)
                     self.running[lead] = call
                     step.started.append(call)
             case Abandon(ticket=ticket, attempt=attempt):
                 call = self.running.pop(ticket)
                 assert call.attempt == attempt
-                self.over.append(call)
+                self.unwinding[ticket] = call
                 step.ended.append(End(call, abandoned=True))
             case Emit(outcomes=outcomes):
                 self.emitted += outcomes

@@ -14,6 +14,7 @@ from tests.engine.model_facts import HAIR, Facts, Rule, can_be_a_key, told
 from thulawa.core.errors import (
     AttemptTimedOut,
     BadKey,
+    BadLane,
     DeadlineExceeded,
     Overload,
     Quarantined,
@@ -76,6 +77,15 @@ class OrderRule(Rule):
         return [offset for offset in offsets if offset in self.known]
 
 
+class AbandonedRule(Rule):
+    """No call begins while an abandoned one of its keys runs on."""
+
+    def after(self, step: Step) -> None:
+        taken = {ticket.queue.key for call in self.of.unwinding.values() for ticket in call.tickets}
+        for call in step.started:
+            assert not taken.intersection(ticket.queue.key for ticket in call.tickets), "overlap"
+
+
 class ResultRule(Rule):
     """Every outcome is what its last call said, or is accounted for without a call."""
 
@@ -113,6 +123,8 @@ class ResultRule(Rule):
         assert offset not in self.emitted, "emitted twice"
         self.emitted.add(offset)
         assert outcome.attempts == self.starts[offset]
+        keeps = self.options.on_error in ("dead_letter", "column")
+        assert outcome.ok or keeps, "the policy lets no error out"
         if offset in self.verdicts:
             verdict = self.verdicts[offset]
             if not isinstance(verdict, Exception):
@@ -130,7 +142,7 @@ class ResultRule(Rule):
     def _is_accounted_for(self, outcome: Outcome, now: float) -> bool:
         record, options = outcome.record, self.options
         if record.offset in self.facts.rejected:
-            return isinstance(outcome.error, BadKey)
+            return isinstance(outcome.error, BadKey | BadLane)
         if isinstance(outcome.error, Quarantined):
             return options.quarantine is not None
         if isinstance(outcome.error, DeadlineExceeded) and options.sharing is None:
@@ -248,12 +260,36 @@ class EndRule(Rule):
             assert of.may_go_on(), "nothing will ever happen"
 
 
+class StatisticsRule(Rule):
+    """Every record taken in is in exactly one place, and what is counted is there."""
+
+    dropped = 0
+
+    def after(self, _: Step) -> None:
+        of, facts = self.of, self.facts
+        self.dropped += len(facts.dropped)
+        if of.cancelled or of.aborted is not None:
+            return
+        seen = of.scheduler.statistics()
+        calls = (seen.in_flight, seen.in_flight_records, seen.abandoned)
+        there = len(of.running) + len(of.unwinding), len(of.in_flight), len(of.unwinding)
+        assert calls == there, "calls are miscounted"
+        assert seen.undelivered == len(of.outbox)
+        places = seen.waiting + seen.in_flight_records + seen.following + seen.parked
+        places += seen.reordering + seen.undelivered
+        assert places == len(facts.unfinished), "a record is in no place, or in two"
+        assert seen.taken == len(facts.arrived)
+        assert seen.succeeded + seen.failed == seen.taken - len(facts.pending)
+        assert seen.dropped == self.dropped
+
+
 def watch(of: Drive, *, cached: bool) -> OrderOracle:
     """Have a run judged by all rules; give the oracle, for its word at the end."""
     facts = Facts(of)
     order = OrderRule(of, facts)
-    rules = (ResultRule, GateRule, FairRule, BoundsRule, BatchRule)
+    rules = (AbandonedRule, ResultRule, GateRule, FairRule, BoundsRule, BatchRule)
     of.rules += [facts, RetryRule(of, facts), order, *(rule(of, facts) for rule in rules)]
     of.rules += [SharingRule(of, facts, cached=cached), QuarantineRule(of, facts)]
+    of.rules.append(StatisticsRule(of, facts))
     of.rules.append(EndRule(of, facts))
     return order.oracle

@@ -72,7 +72,8 @@ class World:
             self._go_on()
         assert of.drained or of.cancelled, f"no end in sight: {of.scheduler.statistics()}"
         self.oracle.check_complete()
-        if of.drained:
+        if of.drained and not of.scheduler.cancelled:
+            of.give_way()
             assert not of.scheduler.queues
             assert not of.scheduler.calls
             assert of.scheduler.ledger.records == of.scheduler.ledger.bytes == 0
@@ -85,6 +86,8 @@ class World:
             of.deliver()
         elif of.running:
             self.end(next(iter(of.running.values())), ["ok"])
+        elif of.unwinding:
+            of.give_way()
         else:
             of.tick()
         if of.aborted is not None:
@@ -101,23 +104,30 @@ def play(world: World, random: Random, total: int) -> None:
     for _ in range(total):
         if of.aborted is not None or of.drained:
             break
-        acts: list[Callable[[World, Random], None]] = []
-        if of.pull is not None:
-            acts += [_arrive] * 2
-        if of.running:
-            acts += [_end] * 4
-        if of.outbox:
-            acts += [_deliver]
-        if of.wake is not None:
-            acts += [_tick]
-        if of.over and random.random() < 0.1:
-            acts += [_answer_late]
-        random.choice(acts)(world, random)
+        random.choice(_possible(of, random))(world, random)
     if random.random() < 0.1:
         of.cancel()
         if of.pull is not None:
             world.arrive([world.record("late")])
     world.finish()
+
+
+def _possible(of: Drive, random: Random) -> list[Callable[[World, Random], None]]:
+    """List what can happen next, the likelier the more often."""
+    acts: list[Callable[[World, Random], None]] = []
+    if of.pull is not None:
+        acts += [_arrive] * 2
+    if of.running:
+        acts += [_end] * 4
+    if of.unwinding:
+        acts += [_give_way] * 2
+    if of.outbox:
+        acts += [_deliver]
+    if of.wake is not None:
+        acts += [_tick]
+    if of.over and random.random() < 0.1:
+        acts += [_answer_late]
+    return acts
 
 
 def _arrive(world: World, random: Random) -> None:
@@ -155,6 +165,14 @@ def _deliver(world: World, random: Random) -> None:
 
 def _tick(world: World, random: Random) -> None:
     world.of.tick(late=random.choice((0.0, 0.0, 0.01, 0.2)))
+
+
+def _give_way(world: World, random: Random) -> None:
+    call = random.choice(list(world.of.unwinding.values()))
+    if random.random() < 0.5:
+        world.of.gone(call)
+    else:
+        world.of.answer_late(call, random.choice(("too late", ValueError("too late"))))
 
 
 def _answer_late(world: World, random: Random) -> None:

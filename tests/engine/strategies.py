@@ -97,8 +97,9 @@ def options(draw: st.DrawFn, /, **chosen: st.SearchStrategy[Any]) -> Options:
     """Draw options that `Options` allows, from a family's choices."""
     picked: dict[str, Any] = {name: draw(choice) for name, choice in chosen.items()}
     order = picked.setdefault("order", draw(ORDERS))
-    picked.setdefault("unkeyed", draw(one_of(["ordered", "parallel"])))
-    picked.setdefault("in_flight", draw(in_flight))
+    adapts = picked.get("adaptive") is not None and picked["adaptive"].mode == "enforce"
+    if not adapts:
+        picked.setdefault("in_flight", draw(in_flight))
     picked["emit"] = "finished" if order == "emit" else draw(one_of(["finished", "partition"]))
     if picked.get("quarantine") is not None:
         picked["order"] = order = "emit" if order in ("none", "emit") else "key"
@@ -110,6 +111,8 @@ def options(draw: st.DrawFn, /, **chosen: st.SearchStrategy[Any]) -> Options:
         picked["batch"] = Batch(
             size=batch.size, linger=batch.linger, target=batch.target, across_keys=True
         )
+    if order in ("key", "emit"):
+        picked.setdefault("unkeyed", draw(one_of(["ordered", "parallel"])))
     return Options(**picked)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.engine.model_driver import Drive, drive
-from thulawa.core.errors import BadKey, Terminal
+from thulawa.core.errors import BadKey, BadLane, Terminal
 from thulawa.engine.model import Record
 from thulawa.engine.options import Lane, Lanes, Options
 
@@ -139,7 +139,7 @@ def test_a_lane_that_does_not_exist_is_answered_in_the_order_of_its_key() -> Non
     of.succeed(2)
     of.succeed(0)
     assert of.outcomes == [0, 1, 2]
-    assert of.errors() == {1: BadKey}
+    assert of.errors() == {1: BadLane}
 
 
 def test_a_function_that_raises_what_the_engine_raises_holds_up_nobody() -> None:

@@ -26,6 +26,11 @@ def lane_of(queue: KeyQueue) -> int:
     return queue.head.lane
 
 
+def place(head: Record | None) -> float:
+    assert head is not None
+    return head.timestamp
+
+
 def served(ready: ReadyKeys, count: int, permits: int = 100) -> Counter[int]:
     """Count whose turn it was, lane by lane, while every lane always has a ready key."""
     turns: Counter[int] = Counter()
@@ -48,6 +53,30 @@ def test_among_ready_keys_the_oldest_head_goes_first(options: Lanes) -> None:
         assert head is not None
         given.append(head.timestamp)
     assert given == sorted(times)
+
+
+@pytest.mark.parametrize("options", [Lanes(), Lanes(ageing=1_000)])
+@pytest.mark.parametrize("ready_before", [0, 7])
+@pytest.mark.parametrize("most", [1, 13, 47, 100])
+def test_keys_that_come_and_go_together_do_so_in_turn(
+    options: Lanes, ready_before: int, most: int
+) -> None:
+    together, one_by_one = ReadyKeys(options), ReadyKeys(options)
+    random = Random(most)
+    times = [random.randint(0, 20) for _ in range(40 + ready_before)]
+    for ready in (together, one_by_one):
+        for timestamp in times[:ready_before]:
+            ready.add(key(timestamp))
+    together.add_all([key(timestamp) for timestamp in times[ready_before:]])
+    for timestamp in times[ready_before:]:
+        one_by_one.add(key(timestamp))
+    while together:
+        taken = together.take(most)
+        heads = [one_by_one.pop(most).head for _ in taken]
+        assert [queue.stamp for queue in taken] == [0] * len(taken)
+        assert [place(queue.head) for queue in taken] == [place(head) for head in heads]
+        assert len(together) == len(one_by_one) == len(together.keys())
+    assert not one_by_one
 
 
 def test_of_equally_old_heads_the_one_that_was_ready_first_goes_first() -> None:
@@ -117,6 +146,19 @@ def test_a_reservation_without_work_is_used_by_others() -> None:
     of = Drive(Options(lanes=reserved, in_flight=10)).begin()
     of.arrive(*(Record(offset, offset, lane=1) for offset in range(30)))
     assert of.scheduler.statistics().in_flight_by_lane == (0, 10)
+
+
+def test_a_reservation_keeps_no_permit_idle_and_takes_none_from_a_call_that_runs() -> None:
+    urgent, slow = Lane(name="urgent", reserved=0.5), Lane(name="slow", weight=100)
+    of = Drive(Options(in_flight=2, lanes=Lanes(lanes=(urgent, slow)))).begin()
+    of.arrive(*(Record(offset, offset, lane=1) for offset in range(4)))
+    assert of.in_flight == [0, 1], "nothing urgent is there, so all permits are used"
+    step = of.arrive(*(Record(offset, offset, lane=0) for offset in (4, 5)))
+    assert (step.ended, step.started) == ([], []), "no call has been stopped for it"
+    of.succeed(0)
+    assert of.in_flight == [1, 4], "the first permit that is free is its own"
+    of.succeed(1)
+    assert of.in_flight == [4, 2], "it has its half, so now the weights decide"
 
 
 def test_the_smallest_reservation_is_good_for_one_call() -> None:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.limit_simulation import Measured, Server, Simulation
-from thulawa.engine.limits import Adaptive, AdaptiveLimit, FixedLimit, Limit, LimitReport, Verdict
+from thulawa.engine.adaptive import AdaptiveLimit
+from thulawa.engine.limits import Adaptive, FixedLimit, Limit, LimitReport, Verdict
 
 Controller = Callable[[Adaptive, int], Limit]
 Check = Callable[[Controller, int], None]

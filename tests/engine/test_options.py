@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.engine.limits import Adaptive
 from thulawa.engine.options import (
     Batch,
     Bounds,
@@ -55,10 +56,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "lanes reserve 120% of the permits",
     ),
     (lambda: Lanes(ageing=0), "Lanes.ageing must be positive, or None"),
-    (lambda: Options(order="sorted"), "order='sorted' is not known"),  # type: ignore[arg-type]
-    (lambda: Options(emit="never"), "emit='never' is not known"),  # type: ignore[arg-type]
-    (lambda: Options(unkeyed="lost"), "unkeyed='lost' is not known"),  # type: ignore[arg-type]
-    (lambda: Options(on_error="hope"), "on_error='hope' is not known"),  # type: ignore[arg-type]
     (lambda: Options(in_flight=0), "in_flight must be at least 1"),
     (lambda: Options(timeout=0), "timeout must be positive, or None"),
     (lambda: Options(timeout=nan), "timeout must be positive, or None"),
@@ -78,6 +75,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Options(batch=Batch(), order="none"), "same-key batches need order='key'"),
     (lambda: Options(batch=Batch(), order="emit"), r"use Batch\(across_keys=True\)"),
     (lambda: Options(order="emit", emit="partition"), "use order='none', emit='partition'"),
+    (
+        lambda: Options(in_flight=5, adaptive=Adaptive()),
+        r"in_flight=5 has no effect where the limit adapts: use Adaptive\(initial=",
+    ),
+    (
+        lambda: Options(unkeyed="parallel", order="partition"),
+        "unkeyed='parallel' has no effect with order='partition'",
+    ),
+    (
+        lambda: Options(unkeyed="parallel", order="none"),
+        "unkeyed='parallel' has no effect with order='none'",
+    ),
 ]
 
 
@@ -97,6 +106,8 @@ def test_is_refused_with_its_reason(make: Callable[[], Any], reason: str) -> Non
         {"quarantine": Quarantine(), "on_error": "column", "order": "emit"},
         {"order": "none", "emit": "partition"},
         {"timeout": inf, "deadline": inf},
+        {"unkeyed": "parallel", "order": "emit"},
+        {"adaptive": Adaptive()},
         {"sharing": Sharing(by=lambda record: record.key)},
     ],
     ids=" and ".join,
@@ -139,3 +150,54 @@ def test_the_steepest_back_off_allowed_never_overflows() -> None:
 )
 def test_retry_on_is_a_type_several_types_or_a_question(on: Any, covered: bool) -> None:  # noqa: FBT001 a parameter of the table
     assert Retry(on=on).covers(ValueError("x")) is covered
+
+
+WRONG_TYPES: list[tuple[type, dict[str, Any], str]] = [
+    (Options, {"in_flight": "3"}, "^in_flight must be a whole number, not '3'"),
+    (Options, {"in_flight": 2.5}, "^in_flight must be a whole number, not 2.5"),
+    (Options, {"in_flight": True}, "^in_flight must be a whole number, not True"),
+    (Options, {"retry": 3}, r"^retry must be made with Retry\(...\), not 3"),
+    (Options, {"retry": None}, r"^retry must be made with Retry\(...\), not None"),
+    (Options, {"bounds": {"records": 3}}, "^bounds must be made with Bounds"),
+    (Options, {"batch": 10}, r"^batch must be made with Batch\(...\) or None, not 10"),
+    (Options, {"timeout": "2s"}, "^timeout must be a number or None, not '2s'"),
+    (Options, {"order": "sorted"}, "^order must be one of 'key', 'partition', 'none', 'emit', not"),
+    (Options, {"emit": "never"}, "^emit must be one of 'finished', 'partition', not 'never'"),
+    (Options, {"unkeyed": "lost"}, "^unkeyed must be one of 'ordered', 'parallel', not 'lost'"),
+    (Options, {"on_error": "hope"}, "^on_error must be one of 'fail', 'drop', 'dead_letter', 'col"),
+    (Options, {"name": None}, "^name must be a string, not None"),
+    (Bounds, {"records": 1e4}, "^Bounds.records must be a whole number, not 10000.0"),
+    (Bounds, {"resume_at": "half"}, "^Bounds.resume_at must be a number, not 'half'"),
+    (Retry, {"attempts": "3"}, "^Retry.attempts must be a whole number, not '3'"),
+    (Retry, {"first": None}, "^Retry.first must be a number, not None"),
+    (Retry, {"on": "ValueError"}, "^Retry.on must be a class of Exception or a tuple.* a function"),
+    (Retry, {"on": int}, "^Retry.on must be a class of Exception"),
+    (Retry, {"on": (ValueError, 3)}, "^Retry.on must be a class of Exception"),
+    (Quarantine, {"seconds": "60"}, "^Quarantine.seconds must be a number, not '60'"),
+    (Batch, {"size": "10"}, "^Batch.size must be a whole number, not '10'"),
+    (Batch, {"across_keys": 1}, "^Batch.across_keys must be True or False, not 1"),
+    (Batch, {"target": "1s"}, "^Batch.target must be a number or None, not '1s'"),
+    (Rate, {"per_second": "fast"}, "^Rate.per_second must be a number, not 'fast'"),
+    (Lane, {"name": 3}, "^Lane.name must be a string, not 3"),
+    (Lane, {"name": "a", "weight": "1"}, "^Lane.weight must be a number, not '1'"),
+    (
+        Lanes,
+        {"lanes": ("a", "b")},
+        r"^Lanes.lanes must be a tuple, each made with Lane\(...\), not",
+    ),
+    (Lanes, {"lanes": [Lane(name="a")]}, "^Lanes.lanes must be a tuple"),
+    (Lanes, {"strict": "yes"}, "^Lanes.strict must be True or False, not 'yes'"),
+    (Sharing, {"by": "key"}, "^Sharing.by must be a function, not 'key'"),
+    (Adaptive, {"mode": "on"}, "^Adaptive.mode must be one of 'observe', 'enforce', not 'on'"),
+    (Adaptive, {"maximum": 1e3}, "^Adaptive.maximum must be a whole number, not 1000.0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "reason"),
+    WRONG_TYPES,
+    ids=[f"{kind.__name__}-{chosen}" for kind, chosen, _ in WRONG_TYPES],
+)
+def test_values_of_the_wrong_type_are_refused_by_name(kind: type, chosen: Any, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        kind(**chosen)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import BadKey
+from thulawa.core.errors import BadKey, BadLane
 from thulawa.engine.model import Record
 from thulawa.engine.options import Order
 from thulawa.engine.queues import KeyQueue, KeyRule
@@ -95,7 +95,7 @@ def test_where_keys_do_not_matter_any_key_will_do(order: Order) -> None:
 @pytest.mark.parametrize("lane", [-1, 2, 99])
 @pytest.mark.parametrize("order", ["key", "partition", "none", "emit"])
 def test_a_lane_that_does_not_exist_is_refused(order: Order, lane: int) -> None:
-    with pytest.raises(BadKey, match=f"there is no lane {lane}"):
+    with pytest.raises(BadLane, match=f"there is no lane {lane}"):
         key_of("a", order, lane=lane)
 
 

@@ -66,6 +66,19 @@ def test_a_pause_saves_up_one_burst_and_no_more() -> None:
     assert len(starts(bucket, [1_000.0] * 10)) == 3
 
 
+def test_a_share_is_that_part_of_the_burst_and_at_least_one_call() -> None:
+    assert _at_once(TokenBucket(Rate(per_second=10, burst=10, share=0.5))) == 5
+    assert _at_once(TokenBucket(Rate(per_second=10, burst=2, share=0.1))) == 1
+
+
+def _at_once(bucket: TokenBucket) -> int:
+    started = 0
+    while bucket.ready_at(0.0) <= 0.0:
+        bucket.take()
+        started += 1
+    return started
+
+
 def test_a_share_is_that_part_of_the_rate() -> None:
     bucket = TokenBucket(Rate(per_second=10, share=0.2))
     bucket.ready_at(0.0)

@@ -15,7 +15,7 @@ from thulawa.core.errors import (
     WrongResult,
 )
 from thulawa.engine.model import Record
-from thulawa.engine.options import Batch, OnError, Options, Quarantine, Retry
+from thulawa.engine.options import Batch, OnError, Options, Quarantine, Rate, Retry, Sharing
 from thulawa.engine.retries import FailingKeys, Judge
 
 STEADY = Retry(attempts=3, first=1, factor=2, jitter=0)
@@ -261,6 +261,29 @@ def test_after_a_failure_nothing_starts_and_later_answers_lose_nothing() -> None
     assert [record.offset for record in of.given_back] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("batch", [None, Batch(size=2), Batch(size=2, across_keys=True)], ids=repr)
+def test_starts_of_the_step_that_ends_the_run_never_begin(batch: Batch | None) -> None:
+    def by(record: Record) -> object:
+        return 1 / record.value  # the third record cannot be asked about
+
+    options = Options(
+        on_error="fail",
+        sharing=Sharing(by=by),
+        batch=batch,
+        timeout=1,
+        rate=Rate(per_second=1, burst=9),
+    )
+    of = Drive(options).begin()
+    step = of.arrive(*(Record(o, "abcd"[o], 2 - o, timestamp=o) for o in range(4)))
+    assert isinstance(of.aborted, RecordError)
+    assert of.aborted.offset == 2
+    assert (step.started, of.in_flight) == ([], [])
+    statistics = of.scheduler.statistics()
+    assert (statistics.in_flight, statistics.waiting) == (0, 4)
+    of.cancel()
+    assert [record.offset for record in of.given_back] == [0, 1, 2, 3]
+
+
 def test_what_ends_a_record_says_where_it_happened() -> None:
     of = drive(Options(name="locate", on_error="column"), "a")
     of.fail(0, SelfCancelled("cancelled itself"))
@@ -352,3 +375,15 @@ def test_with_calls_that_may_overlap_a_key_is_quarantined_all_the_same() -> None
     of.succeed(0)
     assert of.outcomes == [0, 1, 2, 3]
     assert of.errors() == {1: Terminal, 2: Quarantined, 3: Quarantined}
+
+
+def test_the_rest_of_a_batch_is_not_called_off_by_the_quarantine_of_its_key() -> None:
+    options = Options(
+        quarantine=Quarantine(after=1, seconds=10), on_error="column", batch=Batch(size=3)
+    )
+    of = drive(options, "a")
+    of.answer(0, ["ok"])
+    of.arrive(*records("aaaa", first=1))
+    of.answer(1, [Terminal("no"), "ok", Terminal("no")])
+    assert of.outcomes == [0, 1, 2, 3, 4]
+    assert of.errors() == {1: Terminal, 3: Terminal, 4: Quarantined}

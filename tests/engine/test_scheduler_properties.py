@@ -106,6 +106,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     def time_passes_unnoticed(self, seconds: float) -> None:
         self.world.of.now += seconds
 
+    @precondition(holds(lambda world: world.of.unwinding))
+    @rule(which=numbers)
+    def an_abandoned_call_gives_way(self, which: int) -> None:
+        calls = list(self.world.of.unwinding.values())
+        self.world.of.gone(calls[which % len(calls)])
+
+    @precondition(holds(lambda world: world.of.unwinding))
+    @rule(which=numbers, late=st.sampled_from(["too late", ValueError("too late")]))
+    def an_abandoned_call_answers_after_all(self, which: int, late: Any) -> None:
+        calls = list(self.world.of.unwinding.values())
+        self.world.of.answer_late(calls[which % len(calls)], late)
+
     @precondition(holds(lambda world: world.of.over))
     @rule(which=numbers, late=st.sampled_from(["too late", ValueError("too late")]))
     def a_call_that_is_over_answers_after_all(self, which: int, late: Any) -> None:

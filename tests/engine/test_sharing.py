@@ -6,7 +6,7 @@ import pytest
 from cachetools import LRUCache
 
 from tests.engine.model_driver import Drive, drive
-from thulawa.core.errors import Quarantined, Terminal
+from thulawa.core.errors import Quarantined, Terminal, WrongResult
 from thulawa.engine.events import Arrived, Emit, Start, Succeeded, Tick
 from thulawa.engine.model import Record
 from thulawa.engine.options import Batch, Options, Quarantine, Retry, Sharing
@@ -72,6 +72,28 @@ def test_followers_share_the_leader_s_final_error() -> None:
     of.fail(0, Terminal("no"))
     assert of.errors() == {0: Terminal, 1: Terminal}
     assert of.in_flight == [2]
+
+
+def test_followers_get_an_error_of_their_own_that_says_where_they_are() -> None:
+    of = asking(drive(sharing()), ("a", "x"), ("b", "x"))
+    of.fail(0, WrongResult("no"))
+    first, second = (outcome.error for outcome in of.emitted)
+    assert isinstance(first, WrongResult)
+    assert isinstance(second, WrongResult)
+    assert (first.offset, first.key) == (0, "a")
+    assert (second.offset, second.key) == (1, "b")
+    assert second.__cause__ is first
+
+
+def test_an_error_that_cannot_be_copied_is_shared() -> None:
+    class Odd(Exception):
+        def __init__(self, code: int, text: str) -> None:
+            super().__init__(f"{code} {text}")
+
+    of = asking(drive(sharing()), ("a", "x"), ("b", "x"))
+    of.fail(0, Odd(1, "no"))
+    first, second = (outcome.error for outcome in of.emitted)
+    assert first is second
 
 
 def test_followers_of_a_leader_in_quarantine_ask_for_themselves() -> None:

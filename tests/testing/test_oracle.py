@@ -268,6 +268,64 @@ def test_a_record_answered_while_its_call_was_being_cancelled_is_final() -> None
     oracle.check_complete()
 
 
+def test_a_key_may_go_on_once_its_record_is_settled_though_not_emitted() -> None:
+    oracle = oracle_of("aa")
+    oracle.started(0)
+    oracle.failed(0)
+    oracle.settled(0)
+    oracle.settled(0)
+    oracle.started(1)
+    oracle.finished(1)
+    oracle.emitted(0)
+    oracle.emitted(1)
+    oracle.check_complete()
+
+
+def test_a_call_that_fails_after_its_record_was_settled_holds_up_nobody() -> None:
+    oracle = oracle_of("aa")
+    oracle.started(0)
+    oracle.settled(0)
+    oracle.failed(0)
+    oracle.started(1)
+    oracle.finished(1)
+    oracle.emitted(0)
+    oracle.emitted(1)
+    oracle.check_complete()
+
+
+def test_a_key_must_not_go_on_while_the_call_of_a_settled_record_runs() -> None:
+    oracle = oracle_of("aa")
+    oracle.started(0)
+    oracle.settled(0)
+    convict(oracle, lambda: oracle.started(1), "1 started while 0 was running")
+
+
+def test_nothing_is_settled_out_of_turn() -> None:
+    oracle = oracle_of("aa")
+    convict(oracle, lambda: oracle.settled(1), "1 settled before 0 was final")
+
+
+def test_nothing_starts_after_it_was_settled() -> None:
+    oracle = oracle_of("a")
+    oracle.settled(0)
+    convict(oracle, lambda: oracle.started(0), "0 started after it was settled")
+
+
+def test_nothing_is_settled_after_it_has_left() -> None:
+    oracle = oracle_of("a")
+    process(oracle, 0)
+    convict(oracle, lambda: oracle.settled(0), "0 settled after it was emitted")
+
+
+def test_a_settled_record_that_is_given_back_may_come_again() -> None:
+    oracle = oracle_of("a")
+    oracle.settled(0)
+    oracle.given_back(0)
+    oracle.arrived(0, "a")
+    process(oracle, 0)
+    oracle.check_complete()
+
+
 def test_unkeyed_records_may_overlap_when_parallel() -> None:
     oracle = oracle_of("--", unkeyed="parallel")
     oracle.started(1)

@@ -11,6 +11,7 @@
     ├── StateError                        kept state that is damaged, foreign or of another program
     └── RecordError                       one record could not be processed; says which and why
         ├── BadKey (TypeError)            its key cannot be hashed or does not equal itself
+        ├── BadLane (ValueError)          its lane is not one of the engine's
         ├── AttemptTimedOut (TimeoutError)
         ├── DeadlineExceeded (TimeoutError)
         ├── SelfCancelled                 the function raised CancelledError of its own
@@ -32,6 +33,7 @@ from collections.abc import Hashable
 __all__ = [
     "AttemptTimedOut",
     "BadKey",
+    "BadLane",
     "ConfigurationError",
     "DeadlineExceeded",
     "Overload",
@@ -126,6 +128,12 @@ class BadKey(RecordError, TypeError):
     """A key that cannot be hashed, or that does not equal itself (NaN): it has no order."""
 
     action = "use a key of str, bytes, int or a tuple of these"
+
+
+class BadLane(RecordError, ValueError):
+    """A lane that the engine does not have."""
+
+    action = "set Record.lane to an index into the lanes of the engine's options"
 
 
 class AttemptTimedOut(RecordError, TimeoutError):

@@ -25,7 +25,8 @@ def picture(of: "Scheduler") -> Statistics:
     return Statistics(
         waiting=waiting,
         in_flight=len(of.calls),
-        in_flight_records=sum(len(lead.members()) for lead in of.calls),
+        in_flight_records=sum(len(lead.members()) for lead in of.running()),
+        abandoned=len(of.abandoned),
         following=of.following,
         parked=ledger.parked,
         reordering=emission.held_back(),
@@ -44,7 +45,7 @@ def picture(of: "Scheduler") -> Statistics:
         batch_size=1 if of.batch_size is None else of.batch_size.now,
         in_flight_by_lane=tuple(of.ready.in_flight()) if of.several_lanes else (len(of.calls),),
         taken=counters.taken,
-        succeeded=of.succeeded,
+        succeeded=counters.succeeded,
         failed=counters.failed,
         dropped=counters.dropped,
         retries=counters.retries,
@@ -60,7 +61,7 @@ def picture(of: "Scheduler") -> Statistics:
 def _binding(of: "Scheduler") -> Binding:
     """Say what keeps the scheduler from having more calls in flight."""
     if of.ready.count and len(of.calls) >= of.limit.permits:
-        return "limit"
+        return "abandoned" if 2 * len(of.abandoned) > len(of.calls) else "limit"
     if of.ready.count and of.gated and of.bucket.ready_at(of.now) > of.now:
         return "rate"
     # behind others of their key, as against those that wait for a batch to be filled
@@ -104,7 +105,7 @@ def _audit_counts(of: "Scheduler") -> None:
     assert ledger.parked_keys == sum(queue.parked > 0 for queue in queues)
     assert list(of.emission.frontier) == offsets, "the frontier is not what is unfinished"
     assert of.counters.taken == (
-        len(unfinished) - _final_but_held(of) + of.succeeded + of.counters.failed
+        len(unfinished) - _final_but_held(of) + of.counters.succeeded + of.counters.failed
     ), "records taken in are not records accounted for"
 
 
@@ -116,29 +117,38 @@ def _audit_bounds(of: "Scheduler") -> None:
     ledger, bounds = of.ledger, of.ledger.bounds
     assert min(ledger.records, ledger.bytes, ledger.parked) >= 0
     assert ledger.records + ledger.parked <= bounds.records + bounds.parked, "too many records"
-    if of.options.order == "key" and not of.stopped:
-        assert len(of.queues) <= bounds.keys + bounds.parked, "too many keys"
+    largest = max((record.size for record in of.unfinished()), default=0)
+    most = bounds.bytes + ledger.allowed_bytes + max(1, largest)  # the last one may exceed it
+    assert ledger.bytes + ledger.parked_bytes < most, "too many bytes"
+    if not of.stopped:
+        assert of.tracked_keys() <= bounds.keys + bounds.parked, "too many keys"
     if of.failing is not None and of.options.quarantine is not None:
         assert len(of.failing) <= of.options.quarantine.keys, "too many failing keys"
 
 
 def _audit_calls(of: "Scheduler") -> None:
     assert of.adapts or len(of.calls) <= of.limit.permits, "more calls than permits"
+    abandoned = of.calls.keys() - of.running()
+    assert abandoned == of.abandoned.keys(), "a call is neither awaited nor abandoned"
+    waiting = [q for plan in of.abandoned.values() for q, retry in plan.items() if retry]
+    assert all(queue.retries for queue in waiting), "what is to be retried is not at its head"
     if of.several_lanes:
         lanes = Counter(lead.record.lane for lead in of.calls)
         counted = [lanes[lane] for lane in range(len(of.options.lanes.lanes))]
         assert of.ready.in_flight() == counted, "calls are miscounted by lane"
     if of.answers is not None:
-        asking = {ticket for lead in of.calls for ticket in lead.members()}
+        asking = {ticket for lead in of.running() for ticket in lead.members()}
         asking.update(ticket for queue in of.queues.values() for ticket in queue.retries or ())
         assert asking.issuperset(of.answers.leaders()), "an answer is awaited that nobody asks for"
 
 
 def _audit_timers(of: "Scheduler") -> None:
-    timed = sum(lead.timer is not None for lead in of.calls)
-    assert timed == (len(of.calls) if of.timed else 0), "a call has lost its time-out"
+    running = of.running()
+    timed = sum(lead.timer is not None for lead in running)
+    assert timed == (len(running) if of.timed else 0), "a call has lost its time-out"
+    abandoned = sum(lead.timer is not None for lead in of.abandoned)
     lingering = sum(queue.linger is not None for queue in of.queues.values())
-    expected = timed + lingering + of.ledger.parked_keys
+    expected = timed + abandoned + lingering + of.ledger.parked_keys
     # one more each for the rate and for the linger of a batch across keys
     assert expected <= len(of.timers) <= expected + 2, "timers are miscounted"
 
@@ -149,8 +159,8 @@ def _audit_keys(of: "Scheduler") -> None:
     if of.options.batch is not None and of.options.batch.across_keys:
         assert of.ready_records == sum(map(len, ready)), "ready records are miscounted"
     taken: Counter[KeyQueue] = Counter()
-    for lead in of.calls:
-        in_call = Counter(ticket.queue for ticket in lead.members())
+    in_calls = [Counter(ticket.queue for ticket in lead.members()) for lead in of.running()]
+    for in_call in in_calls + [Counter(plan.keys()) for plan in of.abandoned.values()]:
         assert not in_call.keys() & taken.keys(), "two calls of one key"
         taken.update(in_call)
     if of.answers is not None:
@@ -173,5 +183,6 @@ def _audit_liveness(of: "Scheduler") -> None:
     )
     if len(of.emission.frontier) and not of.calls and not of.emission.undelivered:
         assert len(of.timers), "records are held and nothing will ever happen"
-    if not len(of.emission.frontier) and not of.draining:
+    # an abandoned call may take up all the keys there may be
+    if not len(of.emission.frontier) and not of.draining and not of.abandoned:
         assert of.pulling, "nothing is held and nothing is asked for"

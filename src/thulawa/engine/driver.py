@@ -9,6 +9,9 @@ Nothing is reported finished before the sink has taken it. When a run fails or i
 the calls under way are cancelled, what is not finished is given back, and all of this ends
 within ``patience`` seconds, whatever function, source and sink do; when cancelled while it
 stops, at once.
+
+A call that is told to stop keeps its key and its permit until it has: a warning names one that
+has not within ``patience``, and when nothing else is left to wait for, the run fails.
 """
 
 import asyncio
@@ -30,6 +33,7 @@ from thulawa.engine.events import (
     Event,
     Failed,
     GiveBack,
+    Gone,
     Pull,
     Start,
     Succeeded,
@@ -43,6 +47,8 @@ from thulawa.engine.workers import Report, Workers
 __all__ = ["Run", "Sink", "Source"]
 
 _log = logging.getLogger("thulawa.engine")
+
+_GIVING_WAY = 1.0  # seconds that a call has at least to stop in before a run is given up
 
 
 class Source(Protocol):
@@ -87,6 +93,8 @@ class Run:
         self._outbox: list[Outcome] = []
         self._outbox_filled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._reminders: dict[Ticket, asyncio.TimerHandle] = {}
+        self._standstill: asyncio.TimerHandle | None = None
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._parts: list[asyncio.Task[None]] = []
         self._intake: asyncio.Task[None] | None = None
@@ -115,8 +123,9 @@ class Run:
 
     async def _stop(self) -> None:
         patient_until = self._loop.time() + self._patience
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._standstill, *self._reminders.values()):
+            if timer is not None:
+                timer.cancel()
         for task in self._parts:
             if not task.cancelling():  # else it is stopping already, and not to be disturbed
                 task.cancel()
@@ -133,6 +142,9 @@ class Run:
                 strays,
                 self._patience,
             )
+        else:  # with strays, nobody knows which ones are gone
+            for lead in list(self._scheduler.abandoned):
+                self._scheduler.handle(Gone(lead, lead.attempt), self._loop.time())
 
     def drain(self) -> None:
         """Take in nothing more; `go` returns when what was taken in is finished."""
@@ -142,9 +154,8 @@ class Run:
 
     def keep(self, records: list[Record]) -> None:
         """Do not give back what turns out to be safe after all."""
-        if self.given_back:
-            safe = set(records)
-            self.given_back = [record for record in self.given_back if record not in safe]
+        safe = set(map(id, records))  # what is given back need not be a record, nor hashable
+        self.given_back = [record for record in self.given_back if id(record) not in safe]
 
     # --- from the workers
 
@@ -162,8 +173,14 @@ class Run:
         """Tell the scheduler of a call that raised."""
         self._tell(Failed(ticket, attempt, error))
 
+    def gone(self, ticket: Ticket, attempt: int) -> None:
+        """Tell the scheduler of a call that was abandoned and runs no more."""
+        if (reminder := self._reminders.pop(ticket, None)) is not None:
+            reminder.cancel()
+        self._tell(Gone(ticket, attempt))
+
     def exited(self, error: BaseException) -> None:
-        """End the run: asyncio lets the error out of the loop, but the loop may go on."""
+        """End the run: asyncio lets the error of a coroutine out, but the loop may go on."""
         self._end(_broken(self._scheduler.options.name, "the function", error))
 
     def _checked(
@@ -251,6 +268,7 @@ class Run:
         except Exception as error:  # noqa: BLE001 go() raises it; a worker must not swallow it
             if isinstance(event, Arrived):  # refused, it may be in no other place
                 self.given_back.extend(event.records)
+                error = _no_record(self._scheduler.options.name, event.records) or error
             self._end(error)
             return
         try:
@@ -258,6 +276,39 @@ class Run:
                 self._carry_out[type(instruction)](instruction)
         except Exception as error:  # noqa: BLE001 as above
             self._end(error)
+        if self._scheduler.abandoned or self._standstill is not None:
+            self._look_for_standstill()
+
+    def _look_for_standstill(self) -> None:
+        """Fail if for long nothing is left to wait for but calls that were told to stop."""
+        if self._standstill is not None:
+            self._standstill.cancel()
+            self._standstill = None
+        if self._scheduler.stuck:
+            patience = max(self._patience, _GIVING_WAY)
+            self._standstill = self._loop.call_later(patience, self._stand_still)
+
+    def _stand_still(self) -> None:
+        options, count = self._scheduler.options, len(self._scheduler.abandoned)
+        self._end(
+            ThulawaError(
+                f"{options.name}: {count} calls timed out and did not stop when told to, and "
+                "nothing can go on without their keys or permits; let the function give way to "
+                "cancellation, or give it a time-out of its own"
+            )
+        )
+
+    def _remind(self, ticket: Ticket) -> None:
+        del self._reminders[ticket]
+        if ticket not in self._scheduler.abandoned:
+            return
+        _log.warning(
+            "%s: the call of offset %d was told to stop %g s ago and has not; its key, %r, waits",
+            self._scheduler.options.name,
+            ticket.record.offset,
+            self._patience,
+            ticket.record.key,
+        )
 
     def _give_back_rest(self) -> None:
         """Give back what is not finished; the workers have been told to stop already."""
@@ -267,7 +318,8 @@ class Run:
         self.given_back = []
         for instruction in self._scheduler.handle(Cancel(), self._loop.time()):
             if isinstance(instruction, GiveBack):
-                self.given_back = list(dict.fromkeys([*instruction.records, *late]))
+                both = {id(record): record for record in (*instruction.records, *late)}
+                self.given_back = list(both.values())
 
     # --- the scheduler's instructions
 
@@ -288,18 +340,11 @@ class Run:
         self._timer = self._loop.call_at(instruction.when, self._tell, Tick())
 
     def _abandon(self, instruction: Abandon) -> None:
-        self._workers.abandon(instruction.ticket, instruction.attempt)
-        options = self._scheduler.options
-        most = options.in_flight if options.adaptive is None else options.adaptive.maximum
-        strays = self._workers.strays()
-        # all that may be in flight can time out at once, and once more before they give way
-        if strays > 2 * max(most, 2) and not self._over.done():
-            self._end(
-                ThulawaError(
-                    f"{options.name}: {strays} calls timed out and did not stop when told to; let "
-                    "the function give way to cancellation, or give it a time-out of its own"
-                )
-            )
+        ticket = instruction.ticket
+        self._workers.abandon(ticket, instruction.attempt)
+        if (reminder := self._reminders.pop(ticket, None)) is not None:
+            reminder.cancel()  # its call had ended when it was told to stop
+        self._reminders[ticket] = self._loop.call_later(self._patience, self._remind, ticket)
 
     def _drained(self, _: Drained) -> None:
         self._end(None)
@@ -314,6 +359,17 @@ class Run:
             self._over.set_result(None)
         else:
             self._over.set_exception(error)
+
+
+def _no_record(engine: str, records: Sequence[object]) -> ThulawaError | None:
+    """Give an error that says what was taken for a record, if anything was."""
+    for record in records:
+        if not isinstance(record, Record):
+            return ThulawaError(
+                f"{engine}: records must be made with Record(offset, key, value, ...), "
+                f"not {type(record).__name__}: {record!r:.100}"
+            )
+    return None
 
 
 def _broken(engine: str, part: str, error: BaseException) -> ThulawaError:

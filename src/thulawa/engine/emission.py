@@ -22,38 +22,45 @@ __all__ = ["Emission"]
 class Emission:
     """Holds results back until they may leave, and records until they are finished."""
 
-    __slots__ = ("_ledger", "by_key", "by_partition", "frontier", "reorders", "undelivered")
+    __slots__ = (
+        "_keys",
+        "_ledger",
+        "by_key",
+        "by_partition",
+        "frontier",
+        "reorders",
+        "undelivered",
+    )
 
-    def __init__(self, options: Options, ledger: Ledger) -> None:
+    def __init__(self, options: Options, ledger: Ledger, keys: KeyRule) -> None:
         self._ledger = ledger
+        self._keys = keys
         self.frontier = Frontier()
         self.by_partition = InOrder() if options.emit == "partition" else None
         self.by_key: dict[Hashable, InOrder] | None = {} if options.order == "emit" else None
         self.reorders = self.by_partition is not None or self.by_key is not None
         self.undelivered: deque[Outcome] = deque()
 
-    def expect(self, record: Record, keys: KeyRule) -> None:
+    def expect(self, record: Record) -> None:
         """Note a record's place in the order in which results leave; may raise `BadKey`."""
         if self.by_partition is not None:
             self.by_partition.expect(record.offset)
         elif self.by_key is not None:
-            key = keys.named(record)
+            key = self._keys.named(record)
             if key is not record:  # else unkeyed and parallel: it waits for nobody
                 self.by_key.setdefault(key, InOrder()).expect(record.offset)
 
-    def leave(self, outcome: Outcome, keys: KeyRule) -> list[Outcome]:
+    def leave(self, outcome: Outcome) -> list[Outcome]:
         """Give the outcomes that may leave now that this one is final."""
         if self.by_partition is not None:
             return self.by_partition.finish(outcome.record.offset, outcome)
         if self.by_key is not None:
-            return self._leave_by_key(self.by_key, outcome, keys)
+            return self._leave_by_key(self.by_key, outcome)
         return [outcome]
 
-    def _leave_by_key(
-        self, orders: dict[Hashable, InOrder], outcome: Outcome, keys: KeyRule
-    ) -> list[Outcome]:
+    def _leave_by_key(self, orders: dict[Hashable, InOrder], outcome: Outcome) -> list[Outcome]:
         try:
-            key = keys.named(outcome.record)
+            key = self._keys.named(outcome.record)
         except BadKey:  # it was never expected
             return [outcome]
         order = orders.get(key)

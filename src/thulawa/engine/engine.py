@@ -81,6 +81,7 @@ class Engine:
         watch: bool = True,
         random: Random | None = None,
     ) -> None:
+        _check_parts(function, options, threads, patience)
         self._function = function
         self._inner = _unwrapped(function)
         self._is_coroutine = inspect.iscoroutinefunction(self._inner)
@@ -207,7 +208,8 @@ class Engine:
         if adaptive is not None and adaptive.maximum > threads:
             top = {name: min(getattr(adaptive, name), threads) for name in ("minimum", "initial")}
             options = replace(options, adaptive=replace(adaptive, maximum=threads, **top))
-        if options.in_flight > threads:
+        observes = adaptive is None or adaptive.mode == "observe"
+        if observes and options.in_flight > threads:
             _log.info("%s is a plain function: %d calls at once, not %d; see Engine.threads",
                       self.name, threads, options.in_flight)  # fmt: skip
             options = replace(options, in_flight=threads)
@@ -221,6 +223,20 @@ class Engine:
         if self._is_coroutine:
             return CoroutineWorkers(self._call, argument, report)
         return ThreadWorkers(self._call, argument, report, self.name)
+
+
+def _check_parts(function: object, options: object, threads: object, patience: object) -> None:
+    """Refuse what would fail later with an error that says nothing."""
+    if not callable(function):
+        raise ConfigurationError(f"the function must be callable, not {function!r}")
+    if options is not None and not isinstance(options, Options):
+        raise ConfigurationError(
+            f"options must be made with Options(...), not a {type(options).__name__}"
+        )
+    if type(threads) is not int or threads < 1:
+        raise ConfigurationError(f"threads must be a whole number from 1 on, not {threads!r}")
+    if not isinstance(patience, int | float) or not patience >= 0:
+        raise ConfigurationError(f"patience is seconds, not negative, not {patience!r}")
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "Event",
     "Failed",
     "GiveBack",
+    "Gone",
     "Instruction",
     "Pull",
     "Start",
@@ -76,6 +77,17 @@ class Failed:
 
 
 @_message
+class Gone:
+    """A call that was abandoned runs no more, or never began; answers `Abandon`.
+
+    Any other answer that comes after `Abandon` says the same.
+    """
+
+    ticket: Ticket
+    attempt: int
+
+
+@_message
 class Delivered:
     """The oldest ``count`` outcomes that were emitted are now safe with whoever took them."""
 
@@ -97,7 +109,9 @@ class Cancel:
     """Stop at once and give back what is not finished."""
 
 
-Event: TypeAlias = Arrived | Succeeded | Answered | Failed | Delivered | Tick | Drain | Cancel
+Event: TypeAlias = (
+    Arrived | Succeeded | Answered | Failed | Gone | Delivered | Tick | Drain | Cancel
+)
 
 
 # --- instructions
@@ -120,7 +134,7 @@ class Start:
 
 @_message
 class Abandon:
-    """Stop that call; its answer no longer counts."""
+    """Stop that call, whose answer no longer counts; then `Gone`."""
 
     ticket: Ticket
     attempt: int

@@ -88,6 +88,40 @@ class ReadyKeys:
             lane.turn = max(lane.turn, self._turn)
         lane.count += 1
 
+    def add_all(self, queues: list[KeyQueue]) -> None:
+        """Make several keys ready."""
+        if not self._plain or self._first.heap or len(queues) == 1:
+            for queue in queues:
+                self.add(queue)
+            return
+        entries: list[_Entry] = []
+        stamp = self._sequence
+        for queue in queues:
+            record = queue.retries[0].record if queue.retries else queue.head
+            assert record is not None
+            queue.stamp = stamp = stamp + 1
+            entries.append((record.timestamp, stamp, queue))
+        entries.sort()  # what is sorted is a heap
+        self._first.heap = entries
+        self._sequence = stamp
+        self.count = len(entries)
+
+    def take(self, most: int) -> list[KeyQueue]:
+        """Give out as many keys as are ready, in turn; there must be one lane."""
+        if self._ageing is not None:
+            return [self.pop(most) for _ in range(min(most, self.count))]
+        heap = self._first.heap
+        if most >= len(heap):
+            heap.sort()
+            taken = [entry[2] for entry in heap]
+            heap.clear()
+        else:
+            taken = [heappop(heap)[2] for _ in range(most)]
+        for queue in taken:
+            queue.stamp = 0
+        self.count = len(heap)
+        return taken
+
     def pop(self, permits: int) -> KeyQueue:
         """Give out the key whose turn it is; there must be one."""
         self.count -= 1

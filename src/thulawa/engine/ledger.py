@@ -16,7 +16,7 @@ class Ledger:
     """Counts records, bytes and keys; says how many more may come."""
 
     __slots__ = (
-        "_allowed_bytes",
+        "allowed_bytes",
         "bounds",
         "bytes",
         "open",
@@ -28,7 +28,7 @@ class Ledger:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self._allowed_bytes = bounds.bytes * min(bounds.parked, bounds.records) // bounds.records
+        self.allowed_bytes = bounds.bytes * min(bounds.parked, bounds.records) // bounds.records
         self.records = 0
         self.bytes = 0
         self.parked = 0
@@ -63,9 +63,8 @@ class Ledger:
         """
         bounds = self.bounds
         records = self.records + self.excess()
-        size = self.bytes + max(0, self.parked_bytes - self._allowed_bytes)
-        if keys:
-            keys -= min(self.parked_keys, bounds.parked)
+        size = self.bytes + max(0, self.parked_bytes - self.allowed_bytes)
+        keys = max(0, keys - min(self.parked_keys, bounds.parked))
         if not self.open:
             low = bounds.resume_at
             self.open = (

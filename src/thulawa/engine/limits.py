@@ -1,92 +1,19 @@
-"""How many calls may be in flight: a fixed number, or one that finds what the server bears.
+"""How many calls may be in flight: what a limit is, the fixed one, and options of the adaptive one.
 
-The adaptive limit is Netflix's Gradient2 and Envoy's gradient controller with the faults on record
-taken out. A *window* of calls gives one latency, a geometric mean, for heavy tails hardly move it.
-Its ratio to the *baseline*, the latency without a queue, is the signal, for behind a full server
-latency is proportional to the calls in flight (Little's law). Below the target (half-way to
-``tolerance``) the limit steps up, above it down, by at most √L. The stride widens while the
-direction lasts and narrows when it turns (as in Rprop), so small limits do not swing; above
-``tolerance`` the limit is cut to what the ratio says, ×0.9 to ×0.5.
-
-Invariants. ``minimum <= permits <= maximum``. The limit moves at window ends only, and only if the
-window saw it reached: idle, bursty or key-starved times hold it and leave no trace. Calls begun
-under an old limit are not measured: after a move the window waits for about a latency.
-
-A ratio is as good as its baseline, which no amount of watching a steadily overloaded server can
-show. So the baseline is measured where there is no queue: *probing* starts with two calls and
-doubles up to the goal (``initial`` at first), and a *dip* now and then spends a window at half the
-limit. Where latency halves along with the limit the queue is still there, and the dip goes on;
-where it does not, it is the server's own. So two cuts in a row end in a dip, and a server that
-merely became slower keeps its limit. At the floor the latency itself is the baseline, where it is
-far off after five windows. When trouble ends the limit doubles back to half of where it began.
-
-Overload (time-outs, 429, 503) cuts by the share of call time it took, which is the share of the
-limit that was too much even where rejections are quick; application errors stop growth above 10 %
-and cut above 50 %. Mode ``observe`` can neither probe nor dip: calls that end with at most half of
-the permits in flight are its dips.
-
-Measured in virtual time (152 runs; capacity 4 to 100, latency constant or lognormal with sigma 0.3
-to 0.6): mean limit 0.97 to 1.16 of the capacity, 1.06 on average; throughput 91 to 100 % of the
-server's, 98 % on average, dips included; ``observe`` costs 0.3 to 0.5 µs. Tried and rejected, with
-the runs of these that ended over 20 % off the capacity or under 90 % of the throughput (now: none):
-
-- windows of 25 calls whatever the noise: 75, down to 0.50 of the capacity. So a window goes on
-  until its standard error is 5 %, at most to 200 calls. Ending it once it is clearly good or bad
-  favours extremes: 0.41 in an earlier version.
-- the full √L step always: 34; small limits swing.
-- letting good windows refine the baseline: 31; the queue carries it up, to limits of 2.35.
-- no dips: 4, worst 0.83; one in 100 windows from the start on: 3. Later changes of the server stay
-  unseen besides.
-- a quicker window as the new baseline, a minimum of noise: 2, worst 0.88. It asks for a dip.
-- a dead band instead of steps down rests at its upper edge: 1.24 in an earlier version.
+How the adaptive limit finds what the server bears is in `adaptive`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
-from random import Random
-from typing import Final, Literal, Protocol
+from math import inf
+from typing import Final, Literal, Protocol, TypeAlias
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.engine.checks import check_types, refuse_unless
 
-Verdict = Literal["success", "failure", "overload"]
+__all__ = ["Adaptive", "FixedLimit", "Limit", "LimitReport", "Verdict"]
 
-# Quicker successes never left the process; slower ones are a broken clock.
-FASTEST: Final = 1e-4
-SLOWEST: Final = 1e6
-# Calls in a window: while probing or stuck at the floor, otherwise, and where noise asks for more.
-FEW: Final = 10
-MANY: Final = 25
-MOST: Final = 200
-# Standard error at which a window's log-latency is believed.
-PRECISION: Final = 0.05
-# Latencies until the calls of the old limit are gone; on the way down the queue goes with them.
-SETTLE_UP: Final = 1.25
-SETTLE_DOWN: Final = 2.0
-# Windows between dips; doubled from the first to the last while dips agree.
-DIP_FIRST: Final = 10
-DIP_LAST: Final = 100
-# A log-latency fallen by this at half the limit (log 2 is 0.69) shows a queue.
-STILL_QUEUED: Final = 0.5
-# A ratio that calls for a new baseline: the server has become faster.
-FASTER: Final = 0.85
-# A limit fallen this far since the last dip without having met its target does the same.
-DRIFTED: Final = 0.6
-STUCK: Final = 5
-STRIDE_MIN: Final = 0.05
-STRIDE_AFTER_PROBE: Final = 0.25
-STRIDE_WIDEN: Final = 1.5
-STRIDE_NARROW: Final = 0.7
-CUT_LEAST: Final = 0.9
-CUT_MOST: Final = 0.5
-# Shares of a window: overload that cuts, errors that stop growth, failures that cut.
-OVERLOAD: Final = 0.05
-ERRORS: Final = 0.1
-FAILURES: Final = 0.5
+Verdict: TypeAlias = Literal["success", "failure", "overload"]
+
 LOWEST_TOLERANCE: Final = 1.05
-
-UNBOUND: Final = "holding: limit does not bind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,21 +30,20 @@ class Adaptive:
     tolerance: float = 1.25
 
     def __post_init__(self) -> None:
-        if self.mode not in ("observe", "enforce"):
-            raise ConfigurationError(
-                f"mode is 'observe' or 'enforce', not {self.mode!r}; to switch it off, leave "
-                "Adaptive out"
-            )
-        if not 1 <= self.minimum <= self.initial <= self.maximum:
-            raise ConfigurationError(
-                "1 <= minimum <= initial <= maximum must hold, not "
-                f"{self.minimum}, {self.initial}, {self.maximum}"
-            )
-        if not LOWEST_TOLERANCE <= self.tolerance < inf:
-            raise ConfigurationError(
-                f"tolerance is a ratio of latencies of at least {LOWEST_TOLERANCE}, not "
-                f"{self.tolerance}: any less and noise alone would cut the limit"
-            )
+        refuse_unless(
+            str(self.mode) != "off", "to switch the adaptive limit off, leave Adaptive out"
+        )
+        check_types(self)
+        refuse_unless(
+            1 <= self.minimum <= self.initial <= self.maximum,
+            "1 <= minimum <= initial <= maximum must hold, not "
+            f"{self.minimum}, {self.initial}, {self.maximum}",
+        )
+        refuse_unless(
+            LOWEST_TOLERANCE <= self.tolerance < inf,
+            f"tolerance is a ratio of latencies of at least {LOWEST_TOLERANCE}, not "
+            f"{self.tolerance}: any less and noise alone would cut the limit",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +75,7 @@ class FixedLimit:
     """A limit that never moves."""
 
     def __init__(self, permits: int) -> None:
-        if permits < 1:
-            raise ConfigurationError(f"at least one call must be allowed in flight, not {permits}")
+        refuse_unless(permits >= 1, f"at least one call must be in flight, not {permits}")
         self.permits = permits
 
     def observe(self, latency: float, verdict: Verdict, in_flight: int, now: float) -> None:
@@ -161,309 +86,3 @@ class FixedLimit:
         return LimitReport(
             mode="off", permits=self.permits, would_be=float(self.permits), why="fixed"
         )
-
-
-class _Window:
-    """Sums over the calls since the last decision."""
-
-    __slots__ = ("count", "enough", "failures", "lost", "overloads", "slack", "squares", "sum")
-
-    def __init__(self) -> None:
-        self.restart(MANY)
-
-    def restart(self, enough: int) -> None:
-        self.enough = enough
-        self.count: int = 0
-        self.failures: int = 0
-        self.overloads: int = 0
-        self.slack: int = 0
-        self.sum: float = 0.0
-        self.squares: float = 0.0
-        self.lost: float = 0.0
-
-    @property
-    def successes(self) -> int:
-        return self.count - self.failures - self.overloads
-
-    @property
-    def has_errors(self) -> bool:
-        return self.failures + self.overloads > ERRORS * self.count
-
-    def extend_until(self, error: float) -> bool:
-        """Ask for more calls while the standard error is above ``error``."""
-        successes = self.successes
-        mean = self.sum / successes
-        if self.count >= MOST or self.squares / successes - mean * mean <= error**2 * successes:
-            return False
-        self.enough += self.enough // 4
-        return True
-
-
-class _Baseline:
-    """The log-latency without a queue, averaged over about the last three readings."""
-
-    __slots__ = ("latency", "weight")
-
-    def __init__(self) -> None:
-        self.latency = 0.0
-        self.weight = 0
-
-    def learn(self, latency: float, calls: int) -> bool:
-        """Take the mean of old and new, or the new if it is quite another; say if they agreed."""
-        self.weight = min(self.weight, calls)
-        return self.refine(latency, calls)
-
-    def refine(self, latency: float, calls: int) -> bool:
-        """Average the reading in by its calls."""
-        difference = abs(latency - self.latency)
-        weight = min(self.weight, MOST) if difference < 5 * PRECISION else 0
-        self.latency = (self.latency * weight + latency * calls) / (weight + calls)
-        self.weight = weight + calls
-        return difference < 3 * PRECISION
-
-    def ratio(self, latency: float) -> float:
-        return exp(latency - self.latency)
-
-
-class AdaptiveLimit:
-    """A limit that finds the server's capacity; the module's docstring says how.
-
-    In mode ``observe`` the permits stay at ``in_flight``; mode ``enforce`` does not use it.
-    """
-
-    def __init__(self, options: Adaptive, in_flight: int, rng: Random) -> None:
-        self._options = options
-        self._rng = rng
-        self._target = (1 + options.tolerance) / 2
-        self._watching = options.mode == "observe"
-        self._phase: Literal["probing", "dipping", "steady"] = "probing"
-        self._why = "probing"
-        self._goal = float(options.initial)
-        self._limit = self._goal if self._watching else max(options.minimum, min(self._goal, 2.0))
-        self.permits = in_flight if self._watching else int(self._limit)
-        self._baseline = _Baseline()
-        self._quiet = _Window()
-        self._window = _Window()
-        self._latency = -inf
-        self._settled = -inf
-        self._cut_from = 0.0
-        self._dip_from = (0.0, 0.0)
-        self._highest, self._doubt = 0.0, False
-        self._stride = self._error = 1.0
-        self._stuck = self._moves = 0
-        self._plan_dip(DIP_FIRST)
-        self._restart()
-
-    def report(self) -> LimitReport:
-        """Say where the limit is, where it would be and why."""
-        return LimitReport(
-            mode=self._options.mode,
-            permits=self.permits,
-            would_be=self._limit,
-            baseline=exp(self._baseline.latency) if self._baseline.weight else None,
-            latency=exp(self._latency) if self._latency > -inf else None,
-            why=self._why,
-            moves=self._moves,
-        )
-
-    def observe(self, latency: float, verdict: Verdict, in_flight: int, now: float) -> None:
-        """Take in a finished call: sums only, until its window ends."""
-        window = self._window
-        permits = self.permits
-        if in_flight >= permits:
-            window.slack = 0
-        elif not self._is_bound(window, latency, verdict, in_flight):
-            return
-        if now < self._settled:
-            return
-        if verdict == "success":
-            if not FASTEST <= latency <= SLOWEST:
-                return
-            value = log(latency)
-            window.sum += value
-            window.squares += value * value
-        elif verdict == "overload":
-            window.overloads += 1
-            window.lost += min(max(latency, 0.0), SLOWEST)
-        else:
-            window.failures += 1
-        window.count += 1
-        if window.count >= window.enough and in_flight >= permits:
-            self._end_window(window, now)
-
-    def _is_bound(self, window: _Window, latency: float, verdict: Verdict, in_flight: int) -> bool:
-        """Tell a pause between two refills from a source that cannot fill the limit."""
-        window.slack += 1
-        if window.slack > self.permits:
-            self._hold(UNBOUND)
-            return False
-        quiet = 2 * in_flight < self.permits
-        if quiet and self._watching:
-            self._take_quiet(latency, verdict)
-        return not quiet
-
-    def _take_quiet(self, latency: float, verdict: Verdict) -> None:
-        quiet = self._quiet
-        if verdict == "success" and FASTEST <= latency <= SLOWEST:
-            quiet.sum += log(latency)
-            quiet.count += 1
-            if quiet.count >= quiet.enough:
-                self._baseline.learn(quiet.sum / quiet.count, quiet.count)
-                quiet.restart(MANY)
-
-    def _end_window(self, window: _Window, now: float) -> None:
-        overloaded = window.overloads > OVERLOAD * window.count
-        successes = window.successes
-        if successes:
-            rough = self._phase == "probing" and self._baseline.weight
-            if not overloaded and window.extend_until(2 * PRECISION if rough else PRECISION):
-                return
-            self._latency = window.sum / successes
-        elif window.overloads:
-            self._latency = log(max(FASTEST, window.lost / window.overloads))
-        if overloaded:
-            useful = successes * exp(self._latency)
-            self._cut(useful / (useful + window.lost) if useful else 0.0, "cut: overload", now)
-        elif window.failures > FAILURES * window.count:
-            self._cut(1.0, "cut: failures", now)
-        else:
-            self._judge(successes, now)
-
-    def _judge(self, successes: int, now: float) -> None:
-        """Decide by the latency of a window that is free of trouble."""
-        if not self._baseline.weight:
-            self._baseline.learn(self._latency, successes)
-        ratio = self._baseline.ratio(self._latency)
-        tolerable = ratio <= self._options.tolerance
-        if self._watching:
-            self._watch(ratio, successes, now)
-        elif self._phase == "dipping":
-            self._end_dip(successes, now)
-        elif not tolerable and self._stuck >= STUCK:
-            self._baseline = _Baseline()
-            self._baseline.learn(self._latency, successes)
-            self._recover(successes, now)
-        elif not tolerable and self._cut_from and self._can_dip():
-            self._doubt = True
-            self._dip(now)
-        elif not tolerable:
-            self._cut(self._target / ratio, "cut: latency", now)
-        elif self._cut_from and self._limit < self._goal / 2:
-            self._recover(successes, now)
-        elif self._phase == "probing":
-            self._probe(ratio, successes, now)
-        else:
-            self._steer(ratio, successes, now)
-
-    def _watch(self, ratio: float, successes: int, now: float) -> None:
-        """Say where the limit would go; beyond the calls really in flight nothing is known."""
-        if ratio < FASTER:
-            self._baseline.learn(self._latency, successes)
-        if ratio > self._target:
-            self._cut(self._target / ratio, "cut: latency", now)
-        elif self._window.has_errors:
-            self._hold("holding: errors")
-        elif self._limit < self.permits:
-            self._move(self._limit + sqrt(self._limit), "growing", now)
-        else:
-            self._hold(UNBOUND)
-
-    def _probe(self, ratio: float, successes: int, now: float) -> None:
-        """Double towards the goal, averaging the baseline on the way."""
-        if 1 / self._target < ratio < self._target and ratio != 1.0:  # 1: it is this very window
-            self._baseline.refine(self._latency, successes)
-        if self._window.has_errors:
-            self._hold("holding: errors")
-        elif self._limit < self._goal:
-            self._move(min(self._goal, 2 * self._limit), "probing", now)
-        else:
-            self._phase, self._cut_from = "steady", 0.0
-            self._hold("holding: probing is over")
-
-    def _steer(self, ratio: float, successes: int, now: float) -> None:
-        """Step towards the target, wider while the direction lasts, narrower when it turns."""
-        self._cut_from, self._stuck = 0.0, 0
-        self._dip_in -= 1
-        self._highest = max(self._highest, self._limit)
-        self._doubt = ratio < FASTER or self._limit < DRIFTED * self._highest
-        if self.permits == self._options.minimum:
-            self._baseline.learn(self._latency, successes)
-        elif (self._doubt or self._dip_in <= 0) and self._can_dip():
-            self._goal = self._limit
-            self._dip(now)
-            return
-        error = max(-1.0, min(1.0, (self._target - ratio) / (self._target - 1)))
-        if error > 0 and (self._window.has_errors or self._limit >= self._options.maximum):
-            self._hold("holding: errors" if self._window.has_errors else "holding: at the maximum")
-            return
-        lasts = (error > 0) == (self._error > 0)
-        stride = self._stride * (STRIDE_WIDEN if lasts else STRIDE_NARROW)
-        self._stride, self._error = max(STRIDE_MIN, min(1.0, stride)), error
-        step = sqrt(self._limit) * self._stride * error
-        self._move(self._limit + step, "growing" if error > 0 else "trimming: latency", now)
-
-    def _cut(self, factor: float, why: str, now: float) -> None:
-        """Cut to ``factor``, within bounds, and remember where from."""
-        if self._watching:
-            self._move((self._limit + self.permits * factor) / 2, why, now)
-            return
-        if not self._cut_from:
-            self._cut_from = self._limit
-            if self._phase == "steady":
-                self._goal = self._limit
-        self._stride = STRIDE_AFTER_PROBE if self._phase == "probing" else STRIDE_MIN
-        self._phase, self._error = "steady", 1.0
-        if self._limit <= self._options.minimum:
-            self._stuck += 1
-        self._move(self._limit * max(CUT_MOST, min(CUT_LEAST, factor)), why, now)
-
-    def _recover(self, successes: int, now: float) -> None:
-        """Double back to half of where the trouble began."""
-        self._phase, self._goal = "probing", max(self._limit, self._goal / 2)
-        self._stride, self._stuck, self._cut_from = 1.0, 0, 0.0
-        self._probe(1.0, successes, now)
-
-    def _can_dip(self) -> bool:
-        return self._limit >= 2 * self._options.minimum
-
-    def _plan_dip(self, gap: int) -> None:
-        self._dip_gap = gap
-        self._dip_in = round(gap * self._rng.uniform(0.85, 1.15))
-
-    def _dip(self, now: float) -> None:
-        self._phase = "dipping"
-        self._dip_from = (self._limit, self._latency)
-        self._move(self._limit / 2, "probing: baseline at half the limit", now)
-
-    def _end_dip(self, successes: int, now: float) -> None:
-        limit, latency = self._dip_from
-        if self._latency < latency - STILL_QUEUED and self._can_dip():
-            self._goal = self._limit
-            self._dip(now)
-            return
-        if self._doubt:
-            self._baseline = _Baseline()
-        agreed = self._baseline.learn(self._latency, successes) and not self._doubt
-        self._plan_dip(min(DIP_LAST, 2 * self._dip_gap) if agreed else DIP_FIRST)
-        self._highest, self._doubt = limit, False
-        self._phase, self._cut_from = "probing" if self._goal > limit else "steady", 0.0
-        self._move(limit, "probing: baseline measured", now)
-
-    def _hold(self, why: str) -> None:
-        self._why = why
-        self._restart()
-
-    def _move(self, limit: float, why: str, now: float) -> None:
-        before = int(self._limit)
-        self._limit = max(float(self._options.minimum), min(float(self._options.maximum), limit))
-        if int(self._limit) != before:
-            self._moves += 1
-            if not self._watching:
-                self.permits = int(self._limit)
-                settle = SETTLE_UP if self.permits > before else SETTLE_DOWN
-                self._settled = now + settle * exp(self._latency)
-        self._hold(why)
-
-    def _restart(self) -> None:
-        few = self._phase == "probing" or self._stuck
-        self._window.restart(max(FEW if few else MANY, self.permits))

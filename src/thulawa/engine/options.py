@@ -7,9 +7,9 @@ with the reason and what to do instead. Times are seconds.
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.engine.checks import check_types, refuse_unless
 from thulawa.engine.limits import Adaptive
 from thulawa.engine.model import Record
 
@@ -34,12 +34,8 @@ Emit: TypeAlias = Literal["finished", "partition"]
 Unkeyed: TypeAlias = Literal["ordered", "parallel"]
 OnError: TypeAlias = Literal["fail", "drop", "dead_letter", "column"]
 
+_DEFAULT_IN_FLIGHT = 100
 _STEEPEST = 1_000  # to the power of 64 it is still a float
-
-
-def _refuse_unless(holds: object, reason: str) -> None:
-    if not holds:
-        raise ConfigurationError(reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,8 @@ class Bounds:
 
     Intake stops when a bound is reached and resumes when what is held has fallen to
     ``resume_at`` of it. Parked records (waiting for a retry) have an allowance of their own:
-    they take room from fresh records only beyond it.
+    they take room from fresh records only beyond it. ``keys`` bounds those with a record on its
+    way, where order="key" or "emit"; the other contracts know no keys.
     """
 
     records: int = 10_000
@@ -58,10 +55,11 @@ class Bounds:
     resume_at: float = 0.7
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("records", "bytes", "keys"):
-            _refuse_unless(getattr(self, name) >= 1, f"Bounds.{name} must be at least 1")
-        _refuse_unless(self.parked >= 0, "Bounds.parked must not be negative")
-        _refuse_unless(0 <= self.resume_at < 1, "Bounds.resume_at must be in [0, 1)")
+            refuse_unless(getattr(self, name) >= 1, f"Bounds.{name} must be at least 1")
+        refuse_unless(self.parked >= 0, "Bounds.parked must not be negative")
+        refuse_unless(0 <= self.resume_at < 1, "Bounds.resume_at must be in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +80,18 @@ class Retry:
     on: type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool] = Exception
 
     def __post_init__(self) -> None:
-        _refuse_unless(self.attempts >= 1, "Retry.attempts must be at least 1 (1: no retry)")
-        _refuse_unless(self.first >= 0, "Retry.first must not be negative")
-        _refuse_unless(
+        check_types(self)
+        refuse_unless(
+            not isinstance(self.on, type) or issubclass(self.on, Exception),
+            f"Retry.on must be a class of Exception, several, or a function, not {self.on!r}",
+        )
+        refuse_unless(self.attempts >= 1, "Retry.attempts must be at least 1 (1: no retry)")
+        refuse_unless(self.first >= 0, "Retry.first must not be negative")
+        refuse_unless(
             1 <= self.factor <= _STEEPEST, "Retry.factor must be in [1, 1000]: waits never shrink"
         )
-        _refuse_unless(self.longest >= self.first, "Retry.longest must be at least Retry.first")
-        _refuse_unless(0 <= self.jitter <= 1, "Retry.jitter must be in [0, 1]")
+        refuse_unless(self.longest >= self.first, "Retry.longest must be at least Retry.first")
+        refuse_unless(0 <= self.jitter <= 1, "Retry.jitter must be in [0, 1]")
 
     def wait(self, failures: int, chance: float) -> float:
         """Give the wait before the next attempt; ``chance`` is a random number in [0, 1)."""
@@ -108,7 +111,8 @@ class Quarantine:
     """Stop calling for a key that ended ``after`` records in a row with a terminal error.
 
     For ``seconds`` its records get the error policy's answer without a call; then one is
-    tried again. At most ``keys`` failing keys are remembered, the oldest forgotten first.
+    tried again. At most ``keys`` failing keys are remembered, the oldest forgotten first. Calls
+    of the key that run already (order="emit", or the rest of a batch) are not called off.
     """
 
     after: int = 3
@@ -116,9 +120,10 @@ class Quarantine:
     keys: int = 10_000
 
     def __post_init__(self) -> None:
-        _refuse_unless(self.after >= 1, "Quarantine.after must be at least 1")
-        _refuse_unless(self.seconds > 0, "Quarantine.seconds must be positive")
-        _refuse_unless(self.keys >= 1, "Quarantine.keys must be at least 1")
+        check_types(self)
+        refuse_unless(self.after >= 1, "Quarantine.after must be at least 1")
+        refuse_unless(self.seconds > 0, "Quarantine.seconds must be positive")
+        refuse_unless(self.keys >= 1, "Quarantine.keys must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +133,9 @@ class Batch:
     ``across_keys=False``: all of one key. A batch that is not full waits up to ``linger``.
     With ``target`` the size adapts: one more record after each full batch that took less
     than ``target`` seconds, a tenth less after one that took more.
+
+    A batch that raises as a whole is retried as a whole; when its attempts are used up, each
+    record is tried alone, with all its attempts again.
     """
 
     size: int = 100
@@ -136,9 +144,10 @@ class Batch:
     target: float | None = None
 
     def __post_init__(self) -> None:
-        _refuse_unless(self.size >= 1, "Batch.size must be at least 1")
-        _refuse_unless(0 <= self.linger < inf, "Batch.linger must be finite and not negative")
-        _refuse_unless(
+        check_types(self)
+        refuse_unless(self.size >= 1, "Batch.size must be at least 1")
+        refuse_unless(0 <= self.linger < inf, "Batch.linger must be finite and not negative")
+        refuse_unless(
             self.target is None or self.target > 0, "Batch.target must be positive, or None"
         )
 
@@ -147,7 +156,8 @@ class Batch:
 class Rate:
     """Start at most ``per_second`` calls a second, ``burst`` at once after a pause.
 
-    ``share`` is this engine's part of a rate that several tasks have in common.
+    ``share`` is this engine's part of a rate that several tasks have in common, of the burst too
+    (but never less than one call). The split is static: what one task leaves, no other gets.
     """
 
     per_second: float
@@ -155,9 +165,10 @@ class Rate:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        _refuse_unless(self.per_second > 0, "Rate.per_second must be positive")
-        _refuse_unless(self.burst >= 1, "Rate.burst must be at least 1, or nothing ever starts")
-        _refuse_unless(0 < self.share <= 1, "Rate.share must be in (0, 1]")
+        check_types(self)
+        refuse_unless(self.per_second > 0, "Rate.per_second must be positive")
+        refuse_unless(self.burst >= 1, "Rate.burst must be at least 1, or nothing ever starts")
+        refuse_unless(0 < self.share <= 1, "Rate.share must be in (0, 1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,18 +181,26 @@ class Sharing:
 
     by: Callable[[Record], Hashable]
 
+    def __post_init__(self) -> None:
+        check_types(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One priority. ``reserved`` is the part of the permits it has first call on."""
+    """One priority. ``reserved`` is the part of the permits it has first call on.
+
+    That is a preference, not a partition: a lane below its part goes first when a permit is
+    free, but none is kept idle for it, and none is taken from a call that runs.
+    """
 
     name: str
     weight: float = 1.0
     reserved: float = 0.0
 
     def __post_init__(self) -> None:
-        _refuse_unless(self.weight > 0, f"lane {self.name!r}: weight must be positive")
-        _refuse_unless(0 <= self.reserved <= 1, f"lane {self.name!r}: reserved must be in [0, 1]")
+        check_types(self)
+        refuse_unless(self.weight > 0, f"lane {self.name!r}: weight must be positive")
+        refuse_unless(0 <= self.reserved <= 1, f"lane {self.name!r}: reserved must be in [0, 1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,25 +217,29 @@ class Lanes:
     ageing: float | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         names = [lane.name for lane in self.lanes]
-        _refuse_unless(bool(names), "Lanes needs at least one lane")
-        _refuse_unless(len(set(names)) == len(names), f"lane names must differ: {names}")
+        refuse_unless(bool(names), "Lanes needs at least one lane")
+        refuse_unless(len(set(names)) == len(names), f"lane names must differ: {names}")
         reserved = sum(lane.reserved for lane in self.lanes)
-        _refuse_unless(reserved <= 1 + 1e-9, f"lanes reserve {reserved:.0%} of the permits")
-        _refuse_unless(
+        refuse_unless(reserved <= 1 + 1e-9, f"lanes reserve {reserved:.0%} of the permits")
+        refuse_unless(
             self.ageing is None or self.ageing > 0, "Lanes.ageing must be positive, or None"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything an engine can be told, one operator at a time."""
+    """Everything an engine can be told, one operator at a time.
+
+    ``in_flight`` is the number of calls at once, unless ``adaptive`` finds it.
+    """
 
     name: str = "engine"
     order: Order = "key"
     emit: Emit = "finished"
     unkeyed: Unkeyed = "ordered"
-    in_flight: int = 100
+    in_flight: int = _DEFAULT_IN_FLIGHT
     adaptive: Adaptive | None = None
     bounds: Bounds = field(default_factory=Bounds)
     lanes: Lanes = field(default_factory=Lanes)
@@ -230,38 +253,41 @@ class Options:
     sharing: Sharing | None = None
 
     def __post_init__(self) -> None:
-        _refuse_unless(self.order in ("key", "partition", "none", "emit"), self._unknown("order"))
-        _refuse_unless(self.emit in ("finished", "partition"), self._unknown("emit"))
-        _refuse_unless(self.unkeyed in ("ordered", "parallel"), self._unknown("unkeyed"))
-        _refuse_unless(
-            self.on_error in ("fail", "drop", "dead_letter", "column"), self._unknown("on_error")
-        )
-        _refuse_unless(self.in_flight >= 1, "in_flight must be at least 1")
+        check_types(self, prefix="")
+        refuse_unless(self.in_flight >= 1, "in_flight must be at least 1")
         for name in ("timeout", "deadline"):
             seconds = getattr(self, name)
-            _refuse_unless(seconds is None or seconds > 0, f"{name} must be positive, or None")
+            refuse_unless(seconds is None or seconds > 0, f"{name} must be positive, or None")
         self._check_combinations()
 
-    def _unknown(self, name: str) -> str:
-        known = {"order": Order, "emit": Emit, "unkeyed": Unkeyed, "on_error": OnError}[name]
-        return f"{name}={getattr(self, name)!r} is not known; it is one of {get_args(known)}"
-
     def _check_combinations(self) -> None:
-        _refuse_unless(
+        refuse_unless(
+            self.adaptive is None
+            or self.adaptive.mode == "observe"
+            or self.in_flight == _DEFAULT_IN_FLIGHT,
+            f"in_flight={self.in_flight} has no effect where the limit adapts: "
+            "use Adaptive(initial=..., maximum=...), or Adaptive(mode='observe')",
+        )
+        refuse_unless(
+            self.unkeyed == "ordered" or self.order in ("key", "emit"),
+            f"unkeyed={self.unkeyed!r} has no effect with order={self.order!r}, which does not "
+            "look at keys: leave it out, or use order='key' or 'emit'",
+        )
+        refuse_unless(
             self.quarantine is None or self.on_error != "fail",
             "quarantine needs on_error='drop', 'dead_letter' or 'column': "
             "with 'fail' the first terminal error ends the run",
         )
-        _refuse_unless(
+        refuse_unless(
             self.quarantine is None or self.order in ("key", "emit"),
             "quarantine needs order='key' or 'emit': it is about keys",
         )
-        _refuse_unless(
+        refuse_unless(
             self.batch is None or self.batch.across_keys or self.order in ("key", "partition"),
             "same-key batches need order='key' or 'partition'; "
             "use Batch(across_keys=True) where order does not matter",
         )
-        _refuse_unless(
+        refuse_unless(
             self.order != "emit" or self.emit == "finished",
             "order='emit' gives results in key order; for partition order use "
             "order='none', emit='partition'",

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import islice
 
-from thulawa.core.errors import BadKey
+from thulawa.core.errors import BadKey, BadLane
 from thulawa.engine.model import Record, Ticket
 from thulawa.engine.options import Order, Unkeyed
 
@@ -95,23 +95,24 @@ _PARTITION = "<partition>", object()
 
 
 class KeyRule:
-    """Says which queue a record belongs in, by the order contract."""
+    """Says which queue a record belongs in, by the order contract.
 
-    __slots__ = ("_lanes", "_order", "_plain", "_unkeyed")
+    ``easy`` are the types of keys that need not be asked about: in lane 0 they are the answer.
+    """
+
+    __slots__ = ("_lanes", "_order", "_unkeyed", "easy")
 
     def __init__(self, order: Order, unkeyed: Unkeyed, lanes: int) -> None:
         self._order = order
         self._unkeyed = unkeyed
         self._lanes = lanes
-        self._plain = _PLAIN if order == "key" else frozenset()
+        self.easy = _PLAIN if order == "key" else frozenset()
 
     def __call__(self, record: Record) -> Hashable:
-        """Give the key of the record's queue, or raise `BadKey`."""
-        key = record.key
+        """Give the key of the record's queue, or raise `BadKey` or `BadLane`."""
         if record.lane and not 0 <= record.lane < self._lanes:
-            raise BadKey(f"there is no lane {record.lane}", offset=record.offset)
-        if type(key) in self._plain:
-            return key
+            known = f"the engine has {self._lanes}, counted from 0"
+            raise BadLane(f"there is no lane {record.lane}: {known}", offset=record.offset)
         if self._order == "partition":
             return _PARTITION
         if self._order != "key":

@@ -19,7 +19,7 @@ class TokenBucket:
 
     def __init__(self, rate: Rate | None) -> None:
         self._per_second = float("inf") if rate is None else rate.per_second * rate.share
-        self._burst = 1.0 if rate is None else rate.burst
+        self._burst = 1.0 if rate is None else max(1.0, rate.burst * rate.share)
         self._tokens = self._burst
         self._filled_at = 0.0
         self._closed_until = float("-inf")

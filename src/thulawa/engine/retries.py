@@ -7,6 +7,7 @@ Quarantine remembers, for a bounded number of keys, how many records in a row en
 """
 
 from collections.abc import Hashable
+from copy import copy
 from random import Random
 
 from thulawa.core.errors import (
@@ -72,6 +73,20 @@ class Judge:
         if isinstance(error, RecordError) and error.offset is None:
             self._locate(error, ticket)
         return error
+
+    def for_follower(self, ticket: Ticket, error: Exception) -> Exception:
+        """Give a record that shared a call an error of its own; the call's is its cause.
+
+        An error that cannot be copied is shared.
+        """
+        try:
+            own = copy(error)
+        except Exception:  # noqa: BLE001 the user's class may ask for arguments nobody knows
+            return error
+        own.__cause__ = error
+        if isinstance(own, RecordError) and own.node == self._name:
+            self._locate(own, ticket)
+        return own
 
     def story(self, ticket: Ticket, error: Exception) -> RecordError:
         """Give the error that ends the run: it names the engine, the record and the cause."""

@@ -18,7 +18,7 @@ from operator import attrgetter
 from random import Random
 from typing import Any
 
-from thulawa.core.errors import BadKey
+from thulawa.core.errors import BadKey, BadLane
 from thulawa.engine.audit import audit, picture
 from thulawa.engine.events import (
     Abandon,
@@ -32,6 +32,7 @@ from thulawa.engine.events import (
     Event,
     Failed,
     GiveBack,
+    Gone,
     Instruction,
     Pull,
     Start,
@@ -43,7 +44,7 @@ from thulawa.engine.model import Outcome, Record, Ticket
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyQueue
 from thulawa.engine.starting import Starting
-from thulawa.engine.state import Memory
+from thulawa.engine.state import ABANDONED, Memory
 from thulawa.engine.statistics import Statistics
 
 __all__ = ["Scheduler"]
@@ -74,6 +75,7 @@ class Scheduler(Starting):
             Succeeded: self.on_succeeded,
             Answered: self.on_answered,
             Failed: self.on_failed,
+            Gone: self.on_gone,
             Delivered: self._on_delivered,
             Tick: self._on_tick,
             Drain: self._on_drain,
@@ -97,6 +99,9 @@ class Scheduler(Starting):
             if type(event) is not Succeeded or not outcomes:
                 self._pull()
             self._announce()
+        if self.stopped and starts:
+            self.call_off(starts)
+            starts = []
         if outcomes:
             self.emission.undelivered.extend(outcomes)
             others.append(Emit(outcomes))
@@ -115,11 +120,33 @@ class Scheduler(Starting):
     def unfinished(self) -> list[Record]:
         """List the records that were taken in and are not finished, by offset."""
         records = [record for queue in self.queues.values() for record in queue.records()]
-        records += [ticket.record for lead in self.calls for ticket in lead.members()]
+        records += [ticket.record for lead in self.running() for ticket in lead.members()]
         if self.answers is not None:
             records += [ticket.record for ticket in self.answers.followers()]
         records += self.emission.unfinished()
         return sorted(records, key=attrgetter("offset"))
+
+    def tracked_keys(self) -> int:
+        """Count the keys with a record on its way, where the order contract knows keys."""
+        if self.options.order == "key":
+            return len(self.queues)
+        return len(self.emission.by_key or ())
+
+    def running(self) -> list[Ticket]:
+        """List the calls whose answer is awaited."""
+        return [lead for lead, attempt in self.calls.items() if attempt != ABANDONED]
+
+    @property
+    def stuck(self) -> bool:
+        """Whether nothing that is held can go on before an abandoned call is gone."""
+        if len(self.calls) > len(self.abandoned) or self.emission.undelivered or len(self.timers):
+            return False
+        if not self.abandoned:
+            return False
+        held = len(self.emission.frontier) > 0
+        if self.draining:
+            return held
+        return not self.pulling or (held and len(self.calls) >= self.limit.permits)
 
     def _on_arrived(self, event: Arrived) -> None:
         self.pulling = False
@@ -132,25 +159,31 @@ class Scheduler(Starting):
         self.ledger.bytes += sum([record.size for record in records])
         self.counters.taken += len(records)
         self._fold()
-        now, queues = self.now, self.queues
-        key_of = self.key_of.__call__  # calling the object costs 0.1 µs more than its method
+        now, queues, batched = self.now, self.queues, self.batch_size is not None
+        easy, reorders = self.key_of.easy, self.emission.reorders
         for record in records:
             record.taken = now
-            try:
-                if self.emission.reorders:
-                    self.emission.expect(record, self.key_of)
-                key = key_of(record)
-            except BadKey as error:
-                self._reject(record, error)
-                continue
+            key = record.key
+            if type(key) not in easy or record.lane or reorders:
+                try:
+                    if reorders:
+                        self.emission.expect(record)
+                    key = self.key_of(record)
+                except (BadKey, BadLane) as error:
+                    self._reject(record, error)
+                    continue
             queue = queues.get(key)
             if queue is None:
                 queues[key] = queue = KeyQueue(key, record)
                 self.make_ready(queue)
+                continue
+            rest = queue.rest
+            if rest:
+                rest.append(record)
             else:
                 queue.append(record)
-                if self.batch_size is not None:
-                    self._grown(queue)
+            if batched:
+                self._grown(queue)
 
     def _grown(self, queue: KeyQueue) -> None:
         """Take note that a batch of this key could be larger now."""
@@ -159,7 +192,7 @@ class Scheduler(Starting):
         elif queue.linger is not None and len(queue) >= self.size():
             self.stop_lingering(queue)
 
-    def _reject(self, record: Record, error: BadKey) -> None:
+    def _reject(self, record: Record, error: BadKey | BadLane) -> None:
         """Give a record that has no place among the keys the error policy's answer."""
         error.node = self.options.name
         self.queues[record] = queue = KeyQueue(record, record)
@@ -169,8 +202,7 @@ class Scheduler(Starting):
     def _pull(self) -> None:
         if self.pulling or self.draining:
             return
-        keys = len(self.queues) if self.options.order == "key" else 0
-        records, size = self.ledger.room(keys)
+        records, size = self.ledger.room(self.tracked_keys())
         if records > 0:
             self.pulling = True
             self.others.append(Pull(records, size))
@@ -206,6 +238,6 @@ class Scheduler(Starting):
                 self.stop_lingering(queue)
 
     def _on_cancel(self, _: Cancel) -> None:
-        self.others.extend(Abandon(lead, lead.attempt) for lead in self.calls)
+        self.others.extend(Abandon(lead, lead.attempt) for lead in self.running())
         self.others.append(GiveBack(self.emission.frontier.records()))
         self.stopped = self.cancelled = True

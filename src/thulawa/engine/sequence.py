@@ -7,7 +7,9 @@ bounded, while what has finished behind one slow record is not. Both are amortis
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from operator import lt
 from typing import Any
 
 from thulawa.engine.model import Record
@@ -83,24 +85,19 @@ class Frontier:
     def expect(self, records: Sequence[Record]) -> None:
         """Add records at the end; their offsets must rise, from zero on."""
         offsets = [record.offset for record in records]
-        last = self._last
-        for offset in offsets:
-            if offset <= last:
-                raise ValueError(f"offset {offset} arrived after {last}: offsets must rise")
-            last = offset
+        if not all(map(lt, [self._last, *offsets], offsets)):
+            last, offset = next(pair for pair in pairwise([self._last, *offsets]) if not lt(*pair))
+            raise ValueError(f"offset {offset} arrived after {last}: offsets must rise")
         self._unfinished.update(zip(offsets, records, strict=True))
-        self._last = last
+        self._last = offsets[-1] if offsets else self._last
 
     def records(self) -> list[Record]:
         """List what is not finished."""
         return list(self._unfinished.values())
 
-    def finish(self, offsets: Iterable[int]) -> None:
+    def finish(self, offsets: Sequence[int]) -> None:
         """Finish offsets, in any order, each once."""
         unfinished = self._unfinished
-        newest = self._newest
         for offset in offsets:
             del unfinished[offset]
-            if offset > newest:
-                newest = offset
-        self._newest = newest
+        self._newest = max(self._newest, max(offsets, default=-1))

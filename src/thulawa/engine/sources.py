@@ -33,7 +33,7 @@ class _PlainSource:
         try:
             for record in self._records:
                 chunk.append(record)
-                size -= record.size
+                size -= getattr(record, "size", 0)  # what is no record the engine will refuse
                 if len(chunk) >= min(records, _CHUNK) or size <= 0:
                     break
         except Exception as error:

@@ -41,20 +41,13 @@ class Starting(Ending):
     def dispatch(self) -> None:
         """Start all calls that may start now."""
         ready, calls, limit = self.ready, self.calls, self.limit
+        if self.plain and not (self.gated or self.several_lanes):
+            self._start_many(limit.permits - len(calls))
+            return
         while ready.count and len(calls) < limit.permits and not self.stopped:
             if self.gated and self._gate_is_closed():
                 return
-            if self.plain:
-                queue = ready.pop(limit.permits)
-                queue.taken = 1
-                lead = queue.pop()
-                calls[lead] = None
-                lead.started = self.now
-                lead.attempt += 1
-                self.starts.append(lead)
-                if self.equipped:
-                    self._equip(lead)
-            elif self.batch_size is None:
+            if self.batch_size is None:
                 self._start_one()
             elif not self.across:
                 self._start_same_key()
@@ -63,15 +56,30 @@ class Starting(Ending):
             else:
                 return
 
-    def start(self, lead: Ticket) -> None:
-        """Start the call that this ticket stands for."""
-        self.calls[lead] = None
-        lead.started = self.now
-        for ticket in lead.members():
-            ticket.attempt += 1
-        self.starts.append(lead)
+    def start(self, leads: list[Ticket]) -> None:
+        """Start the calls that these tickets stand for."""
+        now, calls = self.now, self.calls
+        for lead in leads:
+            lead.started = now
+            lead.attempt = attempt = lead.attempt + 1
+            calls[lead] = attempt
+            if lead.batch is not None:
+                for ticket in lead.batch[1:]:
+                    ticket.attempt += 1
+        self.starts.extend(leads)
         if self.equipped:
-            self._equip(lead)
+            for lead in leads:
+                self._equip(lead)
+
+    def call_off(self, leads: list[Ticket]) -> None:
+        """Undo starts that nobody has heard of yet: the run has failed in the same step."""
+        for lead in reversed(leads):
+            self.free(lead)
+            for ticket in reversed(lead.members()):
+                ticket.attempt -= 1
+                ticket.queue.taken = 0
+                ticket.queue.put_back([ticket])
+            lead.batch = None
 
     def _equip(self, lead: Ticket) -> None:
         """Do for a call that starts what not every engine asks for."""
@@ -109,10 +117,22 @@ class Starting(Ending):
             self.ready_records -= len(queue)
         return queue
 
+    def _start_many(self, free: int) -> None:
+        """Start a call of each ready key, where no call needs anything but a permit.
+
+        In bulk, for this is what most engines do (figures in docs/adr/0010).
+        """
+        if free > 0:
+            leads = []
+            for queue in self.ready.take(free):
+                queue.taken = 1
+                leads.append(queue.pop())
+            self.start(leads)
+
     def _start_one(self) -> None:
         tickets: list[Ticket] = []
         if self._take(self._pop_ready(), tickets):
-            self.start(tickets[0])
+            self.start(tickets)
 
     def _start_same_key(self) -> None:
         queue = self._pop_ready()
@@ -155,7 +175,7 @@ class Starting(Ending):
     def _start_batch(self, tickets: list[Ticket]) -> None:
         if tickets:
             tickets[0].batch = tickets
-            self.start(tickets[0])
+            self.start(tickets[:1])
 
     def _take(self, queue: KeyQueue, tickets: list[Ticket]) -> bool:
         """Take up the head of a key for the call being formed; tell whether it joined it."""

@@ -1,20 +1,21 @@
 """What a scheduler remembers, and how a key becomes ready.
 
-The scheduler is written in four steps, each a file that builds on the one before: its state
-(here), `ending` (what becomes of a call that ended), `starting` (which call starts next) and
-`scheduler` (events in, instructions out).
+The scheduler is written in five steps, each a file that builds on the one before: its state
+(here), `settling` (what becomes of records), `ending` (what becomes of a call that ended),
+`starting` (which call starts next) and `scheduler` (events in, instructions out).
 """
 
 from collections.abc import Hashable, MutableMapping
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
+from thulawa.engine.adaptive import AdaptiveLimit
 from thulawa.engine.batching import BatchSize
 from thulawa.engine.emission import Emission
 from thulawa.engine.events import Instruction
 from thulawa.engine.lanes import ReadyKeys
 from thulawa.engine.ledger import Ledger
-from thulawa.engine.limits import AdaptiveLimit, FixedLimit, Limit
+from thulawa.engine.limits import FixedLimit, Limit
 from thulawa.engine.model import Outcome, Ticket
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyQueue, KeyRule
@@ -24,16 +25,22 @@ from thulawa.engine.sharing import Answers
 from thulawa.engine.statistics import Histogram
 from thulawa.engine.timers import Timers
 
-__all__ = ["Counters", "Memory", "State"]
+__all__ = ["ABANDONED", "Counters", "Memory", "Plan", "State"]
+
+ABANDONED = 0  # no attempt has this number
+
+# what each key of a call goes on with: tickets to be retried and when, or what waits behind
+Plan: TypeAlias = dict[KeyQueue, tuple[list[Ticket], float] | None]
 
 
 class Counters:
     """What has happened so far."""
 
-    __slots__ = ("dropped", "failed", "overloads", "retries", "taken", "timeouts")
+    __slots__ = ("dropped", "failed", "overloads", "retries", "succeeded", "taken", "timeouts")
 
     def __init__(self) -> None:
         self.taken = 0
+        self.succeeded = 0
         self.failed = 0
         self.dropped = 0
         self.retries = 0
@@ -61,13 +68,23 @@ class State:
     A key in ``queues`` is in exactly one of four states: ready (in ``ready``), taken up (by a
     call in ``calls`` or by a follower), parked (until its timer), or lingering for a batch.
     ``make_ready`` lets a key be chosen that has a record at its head and nothing taken up.
+
+    ``calls`` holds a permit for each call that runs, with its attempt, or `ABANDONED`. Of an
+    abandoned call the results are decided; what its keys go on with once it is gone is in
+    ``abandoned``.
+
+    What the options ask of each call is worked out once: in a ``plain`` engine a call needs
+    nothing but a permit to start; in a ``bare`` one it also needs nothing but its result to
+    end; in an ``equipped`` one a start takes a token, a place in a lane or a time-out besides.
     """
 
     # slots, because beyond thirty attributes an instance dictionary loses its fast path
     __slots__ = (
+        "abandoned",
         "across",
         "adapts",
         "answers",
+        "bare",
         "batch_due",
         "batch_size",
         "bucket",
@@ -98,7 +115,6 @@ class State:
         "several_lanes",
         "starts",
         "stopped",
-        "succeeded",
         "timed",
         "timers",
     )
@@ -122,15 +138,15 @@ class State:
         self.queues: dict[Hashable, KeyQueue] = {}
         self.ready = ReadyKeys(options.lanes)
         self.ready_records = 0
-        self.calls: dict[Ticket, None] = {}
+        self.calls: dict[Ticket, int] = {}
+        self.abandoned: dict[Ticket, Plan] = {}
         self.following = 0
         self.ledger = Ledger(options.bounds)
-        self.emission = Emission(options, self.ledger)
+        self.emission = Emission(options, self.ledger, self.key_of)
         self.timers = Timers()
         self.answers = None if options.sharing is None else Answers(options.sharing, cache)
         self.judge = Judge(options, random)
         self.counters = Counters()
-        self.succeeded = 0
         self.latency = Histogram()
         self.residence = Histogram()
         self.now = 0.0
@@ -145,6 +161,7 @@ class State:
         self.plain = not (
             options.batch or options.sharing or options.quarantine or options.deadline
         )
+        self.bare = self.plain and not (self.adapts or self.several_lanes or self.emission.reorders)
         self.across = options.batch is not None and options.batch.across_keys
         self.linger = 0.0 if options.batch is None else options.batch.linger
         self.batch_due = float("-inf")

@@ -17,7 +17,7 @@ __all__ = ["Binding", "Histogram", "Percentiles", "Statistics"]
 
 _UPPERMOST = 3 if sys.byteorder == "little" else 0
 
-Binding: TypeAlias = Literal["limit", "rate", "keys", "source", "downstream", "parked"]
+Binding: TypeAlias = Literal["limit", "abandoned", "rate", "keys", "source", "downstream", "parked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,15 @@ class Statistics:
     Every record taken in and not finished is in exactly one of ``waiting`` (in its key's
     queue), ``in_flight_records``, ``following`` (waits for an equal question), ``parked``
     (waits for its retry), ``reordering`` (done, waits for one before it) and ``undelivered``.
+    Of the calls ``in_flight``, ``abandoned`` ones have timed out and not stopped yet: they keep
+    their permit and their keys, but their records are judged and elsewhere.
     ``binds`` says what keeps the engine from doing more.
     """
 
     waiting: int
     in_flight: int
     in_flight_records: int
+    abandoned: int
     following: int
     parked: int
     reordering: int

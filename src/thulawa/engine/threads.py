@@ -2,10 +2,10 @@
 
 There are as many threads as calls have ever been in flight at once. They take work from one
 queue and put what they get into another, which the loop empties when it is told to; it is told
-once, not once a call. Threads are daemons and are never joined: a call that does not return
-cannot be stopped, but it must not keep the process alive either. Its thread is written off
-and replaced; the number written off is bounded by the driver. Each call runs in a copy of the
-context in which the run was started.
+once, not once a call. A call on a thread cannot be stopped: one that is abandoned runs on, with
+its permit and its key, and is reported gone when it returns. Threads are daemons and are never
+joined, so that a call that does not return does not keep the process alive. Each call runs in a
+copy of the context in which the run was started.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import SelfCancelled, WrongResult
+from thulawa.core.errors import WrongResult
 from thulawa.engine.model import Ticket
-from thulawa.engine.workers import Report
+from thulawa.engine.workers import Report, self_cancelled
 
 __all__ = ["ThreadWorkers"]
 
@@ -43,10 +43,10 @@ class ThreadWorkers:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._ended: deque[tuple[Ticket, int, Any, Exception | None]] = deque()
+        self._ended: deque[tuple[Ticket, int, Any, BaseException | None]] = deque()
         self._told = False
-        self._running: dict[Ticket, int] = {}
-        self._abandoned: set[tuple[Ticket, int]] = set()
+        self._running: set[tuple[Ticket, int]] = set()
+        self._abandoned: set[tuple[Ticket, int]] = set()  # of those that run
         self._threads = 0
         self._closed = False
         self._quiet: asyncio.Future[None] = self._loop.create_future()
@@ -54,46 +54,39 @@ class ThreadWorkers:
     def start(self, tickets: Iterable[Ticket]) -> None:
         """Run a call for each ticket."""
         for ticket in tickets:
-            self._running[ticket] = ticket.attempt
+            self._running.add((ticket, ticket.attempt))
             try:
                 self._jobs.put((ticket, ticket.attempt, self._argument(ticket)))
             except Exception as error:  # noqa: BLE001 the user's function may raise anything
                 self._ended.append((ticket, ticket.attempt, None, error))
                 self._tell()
-        while self._threads < len(self._running) + len(self._abandoned):
+        while self._threads < len(self._running):
             self._threads += 1
             Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def abandon(self, ticket: Ticket, attempt: int) -> None:
-        """Write the call off; its thread comes back when it does."""
-        del self._running[ticket]
-        self._abandoned.add((ticket, attempt))
-
-    def strays(self) -> int:
-        """Count the calls that were abandoned and have not stopped."""
-        return len(self._abandoned)
+        """See to it that the call does not begin, or that what it gives is not reported."""
+        if (ticket, attempt) in self._running:  # else it has ended, and that is reported
+            self._abandoned.add((ticket, attempt))
 
     async def close(self, patience: float) -> int:
         """Let the threads end; give the number of calls that did not end in time."""
         self._closed = True
         try:
-            if self._running or self._abandoned:
+            if self._running:
                 await asyncio.wait([self._quiet], timeout=patience)
         finally:
             for _ in range(self._threads):
                 self._jobs.put(None)
-        return len(self._running) + len(self._abandoned)
+        return len(self._running)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             ticket, attempt, argument = job
             try:
                 self._ended.append((ticket, attempt, self._call(*job), None))
-            except Exception as error:  # noqa: BLE001 the policy decides about any error
-                self._ended.append((ticket, attempt, None, error))
             except BaseException as error:  # noqa: BLE001 else the thread dies and nobody hears
-                cancelled = SelfCancelled(f"the function raised {type(error).__name__}")
-                self._ended.append((ticket, attempt, None, cancelled))
+                self._ended.append((ticket, attempt, None, error))
             del job, ticket, argument
             self._tell()
 
@@ -120,15 +113,21 @@ class ThreadWorkers:
         answers: list[_Job] = []
         while self._ended:
             ticket, attempt, result, error = self._ended.popleft()
-            if (ticket, attempt) in self._abandoned:
-                self._abandoned.discard((ticket, attempt))
+            self._running.discard((ticket, attempt))
+            if self._closed:
                 continue
-            del self._running[ticket]
-            if error is None:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                self._report.exited(error)
+            elif (ticket, attempt) in self._abandoned:
+                self._abandoned.discard((ticket, attempt))
+                self._report.gone(ticket, attempt)
+            elif error is None:
                 answers.append((ticket, attempt, result))
-            elif not self._closed:
+            elif isinstance(error, Exception):
                 self._report.failed(ticket, attempt, error)
+            else:
+                self._report.failed(ticket, attempt, self_cancelled(error))
         if answers and not self._closed:
             self._report.succeeded(answers)
-        if self._closed and not (self._running or self._abandoned or self._quiet.done()):
+        if self._closed and not (self._running or self._quiet.done()):
             self._quiet.set_result(None)

@@ -8,10 +8,9 @@ same turn of the loop are reported together; a call that ends while nothing else
 Whoever wakes up wakes two more while there is work, so a burst of n starts is under way after
 log n turns, and a function that never waits does not wake anybody in vain.
 
-A call is abandoned by cancelling its worker's task; the worker lives on. Until the function has
-given way, which may take it a few turns of the loop (a rollback, say), no other call of its keys
-begins: what the scheduler starts meanwhile is held. A function that swallows the cancellation
-keeps its worker busy: such strays are counted and bounded.
+A call is abandoned by cancelling its worker's task; the worker lives on. Once the function has
+given way, which may take it a few turns of the loop (a rollback, say), the call is reported gone;
+until then the scheduler keeps its permit and its keys.
 
 Calls do not see each other's context variables: a worker whose context a call has changed for
 good takes no other call. (Asking costs 0.1 µs a call; a copy of the context for each call would
@@ -20,7 +19,7 @@ need a task for each.)
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from functools import partial
 from operator import attrgetter
@@ -29,7 +28,7 @@ from typing import Any, Protocol, TypeAlias
 from thulawa.core.errors import SelfCancelled
 from thulawa.engine.model import Record, Ticket
 
-__all__ = ["CoroutineWorkers", "Report", "Workers", "argument_maker"]
+__all__ = ["CoroutineWorkers", "Report", "Workers", "argument_maker", "self_cancelled"]
 
 _Start: TypeAlias = tuple[Ticket, int]
 
@@ -38,13 +37,16 @@ _REST_AFTER = 256
 
 
 class Report(Protocol):
-    """What workers tell: calls that returned, a call that raised, one that ends the process."""
+    """What workers tell. Each call that starts is reported once, whatever becomes of it."""
 
     def succeeded(self, answers: list[tuple[Ticket, int, Any]]) -> None:
         """Take calls that returned: ticket, attempt and result of each."""
 
     def failed(self, ticket: Ticket, attempt: int, error: Exception) -> None:
         """Take a call that raised."""
+
+    def gone(self, ticket: Ticket, attempt: int) -> None:
+        """Take a call that was abandoned and runs no more, or never began."""
 
     def exited(self, error: BaseException) -> None:
         """Take that a call raised SystemExit or KeyboardInterrupt: the run is over."""
@@ -57,31 +59,21 @@ class Workers(Protocol):
         """Run a call for each ticket."""
 
     def abandon(self, ticket: Ticket, attempt: int) -> None:
-        """Stop that call; what it gives is not wanted any more."""
-
-    def strays(self) -> int:
-        """Count the calls that were abandoned and have not stopped."""
+        """Stop that call; what it gives is not wanted any more. Report when it is gone."""
 
     async def close(self, patience: float) -> int:
         """Stop everything; give the number of calls that would not stop in time."""
 
 
 class _Worker:
-    """A task that runs one call after another.
+    """A task that runs one call after another."""
 
-    Of a call that was abandoned and has not stopped it knows the ``keys`` and the starts that
-    are ``held`` until it has.
-    """
-
-    __slots__ = ("abandoned", "attempt", "batch", "held", "keys", "task")
+    __slots__ = ("abandoned", "attempt", "task")
 
     task: asyncio.Task[None]
-    keys: set[Hashable]
-    held: list[_Start]
 
     def __init__(self) -> None:
         self.attempt = 0
-        self.batch: list[Ticket] | None = None
         self.abandoned = False
 
 
@@ -105,9 +97,6 @@ class CoroutineWorkers:
         self._running: dict[Ticket, _Worker] = {}
         self._idle: list[asyncio.Future[None]] = []
         self._workers: dict[_Worker, None] = {}  # in order, so that a seed means one run
-        self._strays: set[_Worker] = set()
-        self._unwinding: dict[Hashable, _Worker] = {}  # the strays by their keys
-        self._held: dict[_Start, _Worker] = {}
         self._waking = 0
         self._turn = 0  # moves on whenever any call ends
         self._flushing = False
@@ -124,27 +113,19 @@ class CoroutineWorkers:
         """Cancel that call, or see to it that it never begins."""
         worker = self._running.get(ticket)
         if worker is None or worker.attempt != attempt:
-            self._call_off((ticket, attempt))
+            self._void.add((ticket, attempt))
             return
-        del self._running[ticket]
-        self._strays.add(worker)
         worker.abandoned = True
-        worker.held = []
-        worker.keys = {member.queue.key for member in worker.batch or (ticket,)}
-        self._unwinding.update(dict.fromkeys(worker.keys, worker))
         worker.task.cancel()
-
-    def strays(self) -> int:
-        """Count the calls that were abandoned and have not stopped."""
-        return len(self._strays)
 
     async def close(self, patience: float) -> int:
         """Cancel all workers; give the number of calls that would not stop in time."""
         self._closing = True
         self._starts.clear()
         for worker in self._running.values():
-            worker.task.cancel()
-        for rest in self._idle:  # whoever is abandoned is on its way, and not to be disturbed
+            if not worker.abandoned:  # else it is on its way, and not to be disturbed
+                worker.task.cancel()
+        for rest in self._idle:
             if not rest.done():
                 rest.set_result(None)
         tasks = [worker.task for worker in self._workers]
@@ -202,15 +183,11 @@ class CoroutineWorkers:
         error = None if task.cancelled() else task.exception()
         if self._closing:
             return
-        if worker.abandoned:
-            self._returned_home(worker)
-        elif isinstance(error, KeyboardInterrupt | SystemExit):
+        if isinstance(error, KeyboardInterrupt | SystemExit):
             self._report.exited(error)
         elif error is not None:  # neither Exception nor CancelledError: those were caught
-            told = SelfCancelled(f"the function raised {type(error).__name__}")
-            told.__cause__ = error
             ticket = next(ticket for ticket, at in self._running.items() if at is worker)
-            self._failed(worker, ticket, told)
+            self._failed(worker, ticket, self_cancelled(error))
         if not self._waking:
             self._wake_two()
 
@@ -218,58 +195,50 @@ class CoroutineWorkers:
 
     async def _work_off(self, worker: _Worker) -> bool:
         """Run calls until none is left to start; tell whether the worker is fit for others."""
-        starts = self._starts
+        starts, running = self._starts, self._running
         calls = 0
         fit = True
         while starts and fit:
-            start = starts.popleft()
-            if self._void and start in self._void:
-                self._void.discard(start)
-                continue
-            if self._unwinding and self._hold(start):
+            ticket, attempt = starts.popleft()
+            if self._void and self._is_void(ticket, attempt):
                 continue
             if starts and (calls == 0 or not self._waking):
                 self._wake_two()
-            await self._run(worker, *start)
+            running[ticket] = worker
+            worker.attempt = attempt
+            turn = self._turn
+            try:  # here: each call would pay for a coroutine of its own (docs/adr/0010)
+                result = await self._function(self._argument(ticket))
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise
+                self._failed(worker, ticket, SelfCancelled("the function cancelled itself"))
+            except Exception as error:  # noqa: BLE001 the policy decides about any error
+                self._failed(worker, ticket, error)
+            else:
+                self._returned(worker, ticket, result, alone=turn == self._turn)
             self._turn += 1
             calls += 1
-            if calls % _REST_AFTER == 0:
+            if worker.task.cancelling() or calls % _REST_AFTER == 0:
                 await self._settle_down(worker)  # who never waits must not hog the loop
-            try:
-                fit = copy_context() == self._context
-            except Exception:  # noqa: BLE001 values that will not be compared are not the same
-                fit = False
-        if not starts:
-            self._void.clear()  # of calls that had ended, but were not reported yet
-        if self._done and not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush_rest)
+            fit = self._left_as_found()
+        self._flush_soon()
         return fit
 
-    async def _run(self, worker: _Worker, ticket: Ticket, attempt: int) -> None:
-        self._running[ticket] = worker
-        worker.attempt = attempt
-        worker.batch = ticket.batch
-        turn = self._turn
+    def _is_void(self, ticket: Ticket, attempt: int) -> bool:
+        """Tell whether a call was abandoned before it began; then it is gone."""
+        if (ticket, attempt) not in self._void:
+            return False
+        self._void.discard((ticket, attempt))
+        self._tell(self._report.gone, ticket, attempt)
+        return True
+
+    def _left_as_found(self) -> bool:
+        """Tell whether the calls of this worker have left its context variables alone."""
         try:
-            result = await self._function(self._argument(ticket))
-        except asyncio.CancelledError:
-            if self._closing:
-                raise
-            self._failed(worker, ticket, SelfCancelled("the function cancelled itself"))
-        except Exception as error:  # noqa: BLE001 the policy decides about any error
-            self._failed(worker, ticket, error)
-        else:
-            if worker.abandoned:
-                self._returned_home(worker)
-            else:
-                del self._running[ticket]
-                self._done.append((ticket, attempt, result))
-                if len(self._done) >= _REPORT_AT or (not self._starts and turn == self._turn):
-                    self._flush()
-        worker.batch = None
-        if worker.task.cancelling():
-            await self._settle_down(worker)
+            return copy_context() == self._context
+        except Exception:  # noqa: BLE001 values that will not be compared are not the same
+            return False
 
     async def _settle_down(self, worker: _Worker) -> None:
         """Let others go on; take back cancellations that were meant for a call that is over."""
@@ -284,6 +253,14 @@ class CoroutineWorkers:
 
     # --- what is told
 
+    def _flush_soon(self) -> None:
+        """See to it that calls are reported after which nobody runs another."""
+        if not self._starts:
+            self._void.clear()  # of calls that had ended, but were not reported yet
+        if self._done and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_rest)
+
     def _flush_rest(self) -> None:
         self._flushing = False
         answers, self._done = self._done, []
@@ -293,53 +270,44 @@ class CoroutineWorkers:
     def _flush(self) -> None:
         if self._done:
             answers, self._done = self._done, []
-            self._reporting = True
-            try:
-                self._report.succeeded(answers)
-            finally:
-                self._reporting = False
+            self._tell(self._report.succeeded, answers)
+
+    def _returned(self, worker: _Worker, ticket: Ticket, result: Any, *, alone: bool) -> None:
+        if worker.abandoned:
+            self._gone(worker, ticket)
+            return
+        del self._running[ticket]
+        self._done.append((ticket, worker.attempt, result))
+        if len(self._done) >= _REPORT_AT or (alone and not self._starts):
+            self._flush()
 
     def _failed(self, worker: _Worker, ticket: Ticket, error: Exception) -> None:
         self._flush()
         if worker.abandoned:
-            self._returned_home(worker)
+            self._gone(worker, ticket)
         else:
             del self._running[ticket]
-            self._reporting = True
-            try:
-                self._report.failed(ticket, worker.attempt, error)
-            finally:
-                self._reporting = False
+            self._tell(self._report.failed, ticket, worker.attempt, error)
 
-    # --- calls that were abandoned
-
-    def _call_off(self, start: _Start) -> None:
-        """See to it that a call does not begin that has not begun."""
-        holder = self._held.pop(start, None)
-        if holder is None:
-            self._void.add(start)
-        else:
-            holder.held.remove(start)
-
-    def _hold(self, start: _Start) -> bool:
-        """Hold a call while an abandoned one of its keys has not stopped; tell whether one has."""
-        for member in start[0].members():
-            stray = self._unwinding.get(member.queue.key)
-            if stray is not None:
-                stray.held.append(start)
-                self._held[start] = stray
-                return True
-        return False
-
-    def _returned_home(self, worker: _Worker) -> None:
+    def _gone(self, worker: _Worker, ticket: Ticket) -> None:
+        del self._running[ticket]
         worker.abandoned = False
-        self._strays.discard(worker)
-        for key in worker.keys:
-            del self._unwinding[key]
-        for start in worker.held:
-            del self._held[start]
-        self._starts.extend(worker.held)  # this worker goes on with them
-        worker.held.clear()
+        self._tell(self._report.gone, ticket, worker.attempt)
+
+    def _tell(self, report: Callable[..., None], *what: Any) -> None:
+        """Report something; whoever calls this sees to the starts that it leads to."""
+        self._reporting = True
+        try:
+            report(*what)
+        finally:
+            self._reporting = False
+
+
+def self_cancelled(error: BaseException) -> SelfCancelled:
+    """Give the error of a record whose function raised what no handler of errors catches."""
+    told = SelfCancelled(f"the function raised {type(error).__name__}")
+    told.__cause__ = error
+    return told
 
 
 def argument_maker(

@@ -76,13 +76,17 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """What the oracle knows of one record. ``left`` says how it left, once it has."""
+    """What the oracle knows of one record. ``left`` says how it left, once it has.
+
+    ``settled``: its answer is final, whatever becomes of a call that still runs.
+    """
 
     offset: int
     key: Hashable
     line: Line
     running: bool = False
     finished: bool = False
+    settled: bool = False
     left: str | None = None
 
 

@@ -10,8 +10,9 @@ business is to catch what functions raise: without `OrderOracle.check_complete` 
 again, the engine under test would swallow its own conviction.
 
 What counts as final, so that the next record of a serial line may start: the call finished,
-or the record left (emitted, dropped). A failed attempt is not final, as it will be retried or
-answered by the error policy; a record given back is not, as it will be processed again.
+the record was settled without one, or it left (emitted, dropped). A failed attempt is not
+final, as it will be retried or answered by the error policy; a record given back is not, as it
+will be processed again.
 A record may leave without having started: cache, single flight and quarantine do that.
 """
 
@@ -84,7 +85,7 @@ class OrderOracle:
             self._note("arrived", record)
             if known is not None:
                 self._require(known.left == "given back", record, "arrived twice")
-                known.left, known.finished = None, False
+                known.left, known.finished, known.settled = None, False, False
                 return
             self._require(offset > self._highest, record, f"arrived after {self._highest}")
             self._highest = offset
@@ -99,6 +100,7 @@ class OrderOracle:
             records = [self._note("started", offset) for offset in sorted(offsets)]
             for record in records:
                 self._require(record.left is None, record, f"started after it was {record.left}")
+                self._require(not record.settled, record, "started after it was settled")
                 self._require(not record.running, record, "started while it was running")
                 self._check_nothing_runs(record)
             for record in records:
@@ -120,7 +122,7 @@ class OrderOracle:
         with self._lock:
             for offset in offsets:
                 record = self._stop("failed", offset)
-                if record.left is None:
+                if record.left is None and not record.settled:
                     record.line.to_start.add(offset)
 
     def ended(self, offsets: Sequence[int], results: Sequence[object] = ()) -> None:
@@ -136,6 +138,23 @@ class OrderOracle:
                 broken += [line] * line.serial
             else:
                 self.finished(offset)
+
+    def settled(self, offset: int) -> None:
+        """Note that a record's answer is final though it has not left yet; told again, nothing.
+
+        The error policy has answered, or the answer was known: the next of its line may start,
+        even before the output is delivered.
+        """
+        with self._lock:
+            if offset in self._records and self._records[offset].settled:
+                return
+            record = self._note("settled", offset)
+            self._require(record.left is None, record, f"settled after it was {record.left}")
+            if record.line.serial and not (record.running or record.finished):
+                first = record.line.to_start.first()
+                self._require(first == offset, record, f"settled before {first} was final")
+            record.settled = True
+            record.line.to_start.discard(offset)
 
     def emitted(self, offset: int) -> None:
         """Note that a record's output (or dead letter, or error column) left the engine."""
