@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import uuid4
@@ -82,11 +83,12 @@ class Streams:
             raise ConfigurationError("max_records must be at least 1, or None for all there are")
         self.application_id = application_id
         self._topology = topology
+        self.log = log
         self._topics = topics_at(log)
         self._checkpoint = Checkpoint(checkpoint or f"checkpoints/{application_id}")
         self._spark = spark
         # Spark commits batches, so what caches hold back leaves with the batch
-        self._options = options or TaskOptions(commit="batch")
+        self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
         self._serdes = key_serde, value_serde
         self._grouper = grouper
         self._max_records = max_records
@@ -192,6 +194,41 @@ class Streams:
         """Look into a store as the last committed batch left it."""
         return read_store(self._session(), self._checkpoint, self._plan, name)
 
+    @property
+    def topology(self) -> Topology:
+        """The program."""
+        return self._topology
+
+    def planned(self, *, check_topics: bool = True) -> Plan:
+        """Give what would run where; refuse what cannot run. Nothing is started.
+
+        Without ``check_topics`` every topic is taken to be there, with one partition.
+        """
+        names = tuple(_outer_topics(self._topology))
+        counts = self._topics.partitions(names) if check_topics else dict.fromkeys(names, 1)
+        if missing := sorted(set(names) - set(counts)):
+            raise ConfigurationError(
+                f"the topic {missing[0]!r} does not exist; create it before the application starts"
+            )
+        key_serde, value_serde = self._serdes
+        return plan(
+            self._topology,
+            counts,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            grouper=self._grouper,
+        )
+
+    def remains(self) -> tuple[Path, list[str]]:
+        """Name what the application leaves behind: its checkpoint, and its inner topics."""
+        made = self.planned(check_topics=False)
+        inner = [
+            f"{self.application_id}-{name}"
+            for name, repartition in made.repartitions.items()
+            if repartition.is_topic
+        ]
+        return self._checkpoint.root, inner
+
     # --- inside
 
     @property
@@ -207,20 +244,7 @@ class Streams:
         return self._spark
 
     def _made(self) -> Program:
-        names = tuple(topic for topic in _outer_topics(self._topology))
-        counts = self._topics.partitions(names)
-        if missing := sorted(set(names) - set(counts)):
-            raise ConfigurationError(
-                f"the topic {missing[0]!r} does not exist; create it before the application starts"
-            )
-        key_serde, value_serde = self._serdes
-        made = plan(
-            self._topology,
-            counts,
-            key_serde=key_serde,
-            value_serde=value_serde,
-            grouper=self._grouper,
-        )
+        made = self.planned()
         prefixes = self._checkpoint.admit(
             self.application_id, made, allow_state_loss=self._allow_state_loss
         )

@@ -36,20 +36,20 @@ class Checkpoint:
     """The folder of one application."""
 
     def __init__(self, path: str) -> None:
-        self._root = Path(path.removeprefix("file:")).absolute()  # Spark may stand elsewhere
-        self._file = self._root / "application.json"
+        self.root = Path(path.removeprefix("file:")).absolute()  # Spark may stand elsewhere
+        self._file = self.root / "application.json"
 
     @property
     def query_path(self) -> str:
         """The folder of Spark's query."""
-        return str(self._root / f"query-{self._written().get('generation', 0)}")
+        return str(self.root / f"query-{self._written().get('generation', 0)}")
 
     def admit(self, application_id: str, made: Plan, *, allow_state_loss: bool) -> dict[int, str]:
         """Refuse a program that would lose state; give the prefix of each sub-topology."""
         written = self._written()
         if written.get("application_id", application_id) != application_id:
             raise StateError(
-                f"the checkpoint {self._root} belongs to the application "
+                f"the checkpoint {self.root} belongs to the application "
                 f"{written['application_id']!r}; give {application_id!r} a folder of its own"
             )
         old = {name: _Place(**place) for name, place in written.get("stores", {}).items()}
@@ -106,7 +106,7 @@ class Checkpoint:
         return written
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        self._root.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
         beside = self._file.with_suffix(".new")
         with beside.open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)

@@ -1,0 +1,194 @@
+"""``thulawa run``, ``describe``, ``validate``, ``init`` and ``reset``: applications by name."""
+
+import importlib
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+import thulawa
+from thulawa.cli.failures import explained
+from thulawa.core.errors import ConfigurationError
+from thulawa.log import Log
+
+__all__ = ["add_to"]
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="Where the program is: module:attribute, a Streams, a Topology, a StreamsBuilder "
+        "or a function that gives one.",
+        show_default=False,
+    ),
+]
+ApplicationId = Annotated[str | None, typer.Option(help="The application's name.")]
+LogAddress = Annotated[
+    str | None, typer.Option("--log", help="Where its topics are: file:./topics.")
+]
+CheckpointPath = Annotated[str | None, typer.Option(help="Where its state is kept.")]
+Execute = Annotated[
+    bool, typer.Option("--execute/--dry-run", help="Do it, or only say what would be done.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (run, describe, validate, init, reset):
+        app.command()(explained(command))
+
+
+def run(
+    target: Target,
+    application_id: ApplicationId = None,
+    log: LogAddress = None,
+    checkpoint: CheckpointPath = None,
+) -> None:
+    """Run an application until it is interrupted."""
+    streams = _streams(target, application_id, log, checkpoint)
+    streams.add_state_listener(lambda new, _: typer.echo(new.value, err=True))
+    streams.start()
+    try:
+        streams.await_termination()
+    except KeyboardInterrupt:
+        streams.stop()
+        raise
+
+
+def describe(
+    target: Target,
+    output: Annotated[
+        Literal["text", "mermaid", "dot", "json"], typer.Option("--format", help="How.")
+    ] = "text",
+) -> None:
+    """Print the topology of a program, in Kafka's text or as a diagram."""
+    topology = _topology(load(target))
+    renderings: dict[str, Callable[[], str]] = {
+        "text": topology.describe,
+        "mermaid": topology.to_mermaid,
+        "dot": topology.to_dot,
+        "json": topology.to_json,
+    }
+    typer.echo(renderings[output]())
+
+
+def validate(target: Target, application_id: ApplicationId = None, log: LogAddress = None) -> None:
+    """Check that a program can run, without running it; with a log, that its topics fit."""
+    streams = _streams(target, application_id or "validated", log or "file:./topics", None)
+    made = streams.planned(
+        check_topics=log is not None or isinstance(load(target), thulawa.Streams)
+    )
+    for part in made.parts.values():
+        where = f"in stage {part.stage}" if part.stage else "where its topics are read"
+        typer.echo(f"sub-topology {part.group.id} runs {where}, in {len(part.tasks)} task(s)")
+    stores = ", ".join(made.topology.stores) or "none"
+    typer.echo(f"stores: {stores}")
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to put it.")] = Path(),
+) -> None:
+    """Write a small application to start from: app.py and a test of it."""
+    files = {folder / "app.py": _APP, folder / "test_app.py": _TEST}
+    if there := [path for path in files if path.exists()]:
+        raise ConfigurationError(f"{there[0]} is there already; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+        typer.echo(f"wrote {path}")
+    typer.echo("next: thulawa topics create visits && thulawa run app:streams")
+
+
+def reset(
+    target: Target,
+    execute: Execute = False,
+    application_id: ApplicationId = None,
+    log: LogAddress = None,
+    checkpoint: CheckpointPath = None,
+) -> None:
+    """Forget an application's state, offsets and inner topics: it begins anew."""
+    streams = _streams(target, application_id, log, checkpoint)
+    folder, topics = streams.remains()
+    done = "removed" if execute else "would remove"
+    if folder.exists():
+        if execute:
+            shutil.rmtree(folder)
+        typer.echo(f"{done} the checkpoint {folder}")
+    with Log(streams.log) as opened:
+        for topic in sorted(set(topics) & set(opened.topics())):
+            if execute:
+                opened.delete_topic(topic)
+            typer.echo(f"{done} the topic {topic}")
+    if not execute:
+        typer.echo("nothing was removed; add --execute", err=True)
+
+
+def load(target: str) -> Any:
+    """Find what ``module:attribute`` names; call it if it is a function."""
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute:
+        raise ConfigurationError(f"{target!r} names no program; write module:attribute")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{module_name!r} cannot be imported: {error}") from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise ConfigurationError(f"{module_name!r} has no {attribute!r}")
+    known = isinstance(found, thulawa.Streams | thulawa.Topology | thulawa.StreamsBuilder)
+    return found if known or not callable(found) else found()
+
+
+def _topology(program: Any) -> "thulawa.Topology":
+    if isinstance(program, thulawa.Streams):
+        return program.topology
+    if isinstance(program, thulawa.StreamsBuilder):
+        return program.build()
+    if isinstance(program, thulawa.Topology):
+        return program
+    raise ConfigurationError(
+        f"a {type(program).__name__} is no program; give a Streams, a Topology or a StreamsBuilder"
+    )
+
+
+def _streams(
+    target: str, application_id: str | None, log: str | None, checkpoint: str | None
+) -> "thulawa.Streams":
+    program = load(target)
+    if isinstance(program, thulawa.Streams):
+        return program
+    if application_id is None or log is None:
+        raise ConfigurationError(
+            f"{target} is a topology: say --application-id and --log, or name a Streams"
+        )
+    return thulawa.Streams(
+        _topology(program), application_id=application_id, log=log, checkpoint=checkpoint
+    )
+
+
+_APP = '''"""Counts visits per visitor."""
+
+from thulawa import Materialized, Streams, StreamsBuilder
+
+builder = StreamsBuilder()
+counts = builder.stream("visits").group_by_key().count(Materialized.as_("per-visitor"))
+counts.to_stream().to("visits-per-visitor")
+
+topology = builder.build()
+streams = Streams(topology, application_id="visits", log="file:./topics")
+'''
+_TEST = '''"""The counts are right, in a test that needs neither Spark nor a broker."""
+
+from app import topology
+from thulawa.testing import TopologyTestDriver
+
+
+def test_visits_are_counted():
+    with TopologyTestDriver(topology) as driver:
+        driver.create_input_topic("visits").pipe_key_value_list([("a", "/"), ("a", "/x")])
+        assert driver.create_output_topic("visits-per-visitor").read_values_to_list() == [1, 2]
+'''

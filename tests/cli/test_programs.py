@@ -1,0 +1,72 @@
+"""Applications by name: begun, described, checked and reset from the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from thulawa.cli.commands import app
+from thulawa.log import Log
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "app", raising=False)
+    assert thulawa("init").exit_code == 0
+    return tmp_path
+
+
+def thulawa(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_a_new_project_passes_its_own_test(project: Path) -> None:
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout
+    assert thulawa("init").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("output", "start"),
+    [("text", "Topologies:"), ("mermaid", "flowchart"), ("dot", "digraph"), ("json", "{")],
+)
+def test_a_program_is_described(project: Path, output: str, start: str) -> None:
+    for target in ("app:topology", "app:streams", "app:builder"):
+        result = thulawa("describe", target, "--format", output)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith(start)
+
+
+def test_a_program_is_checked_against_its_topics(project: Path) -> None:
+    result = thulawa("validate", "app:streams")
+    assert result.exit_code == 2
+    assert "'visits' does not exist" in result.output
+    with Log("file:./topics") as log:
+        log.create_topic("visits", partitions=3)
+    result = thulawa("validate", "app:streams")
+    assert "in stage 1, in 3 task(s)" in result.stdout
+    assert "per-visitor" in result.stdout
+    assert thulawa("validate", "app:topology").exit_code == 0
+
+
+def test_reset_says_what_it_would_do_and_does_it_when_told(project: Path) -> None:
+    checkpoint = project / "checkpoints" / "visits"
+    checkpoint.mkdir(parents=True)
+    assert "would remove the checkpoint" in thulawa("reset", "app:streams").stdout
+    assert checkpoint.exists()
+    assert "removed the checkpoint" in thulawa("reset", "app:streams", "--execute").stdout
+    assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("target", ["app", "nowhere:x", "app:nothing", "app:Materialized"])
+def test_what_is_no_program_is_refused(project: Path, target: str) -> None:
+    assert thulawa("describe", target).exit_code == 2
