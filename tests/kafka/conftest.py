@@ -1,4 +1,4 @@
-"""One broker for all tests of a process, with a name of its own; one Spark session."""
+"""One broker for all tests of a process, with a name of its own."""
 
 import os
 import shutil
@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from pyspark.sql import SparkSession
 
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.maven import fetched
 from thulawa.kafka.topics import Topics
 from thulawa.kafka.transactions import forget_kept
-from thulawa.spark.session import session
 
 PASSWORDS = {"ann": "right-and-secret"}
 _numbers = count()
@@ -42,18 +40,3 @@ def topics(connection: Connection) -> Topics:
 def name() -> str:
     """Give a name that no other test uses, for topics and applications."""
     return f"t{next(_numbers)}"
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    made = session(
-        "thulawa-tests",
-        master="local[2,4]",
-        settings={
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.log.level": "ERROR",
-        },
-    )
-    yield made
-    made.stop()

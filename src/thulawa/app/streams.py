@@ -18,7 +18,6 @@ from thulawa.core.serdes import Serde
 from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
-from thulawa.spark.log_format import register
 from thulawa.spark.session import session
 from thulawa.spark.streams.hosting import Program
 from thulawa.spark.streams.logs import topics_at
@@ -240,7 +239,7 @@ class Streams:
     def _session(self) -> Any:
         if self._spark is None:
             self._spark = session(self.application_id)
-        register(self._spark)
+        self._topics.register(self._spark)
         return self._spark
 
     def _made(self) -> Program:

@@ -129,7 +129,7 @@ class Topics:
         except _AlreadyThere:
             self._refuse_differences(topic, spec)
             return False
-        self.end_offsets(topic)  # answered when it can be used
+        self._await_usable(topic)
         return True
 
     def ensure_partitions(self, topic: str, least: int) -> None:
@@ -151,7 +151,20 @@ class Topics:
                 raise
             if there < least:
                 self.ensure_partitions(topic, least)
-        self.end_offsets(topic)
+        self._await_usable(topic)
+
+    def _await_usable(self, topic: str) -> None:
+        """Wait until all brokers know a topic that was just made."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                self.end_offsets(topic)
+            except KafkaError:  # unknown here still, or its leader not yet in office
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
 
     def delete(self, topic: str) -> None:
         """Delete a topic and everything in it."""

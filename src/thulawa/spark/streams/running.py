@@ -48,11 +48,8 @@ class StreamsQuery:
             f"{program.application_id}-{name}" if name in program.plan.repartitions else name
             for name in program.plan.topics
         )
-        options = {"startingOffsets": "earliest"}
-        if max_records is not None:
-            options["maxOffsetsPerTrigger"] = str(max_records)
-        rows = compile_program(program, topics.read(own, names, options))
-        writer = topics.write(rows).queryName(program.application_id)
+        rows = compile_program(program, topics.read(own, names, max_records))
+        writer = topics.write(rows, program.application_id).queryName(program.application_id)
         writer = writer.option("checkpointLocation", checkpoint.query_path)
         if trigger is None and program.plan.has_timers:
             trigger = _TIMER_TRIGGER
