@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from thulawa.core.callers import caller
-from thulawa.core.errors import ConfigurationError, TopologyError
+from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
 from thulawa.dsl import foreignkeys, kstream
 from thulawa.dsl import grouped as grouping
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Grouped, Materialized, TableJoined
+from thulawa.dsl.options import Grouped, Materialized, TableJoined, chosen
 from thulawa.dsl.suppressed import Suppressed
 from thulawa.topology.nodes import (
     Aggregate,
@@ -177,17 +177,19 @@ class KTable(Generic[K, V]):
         >>> preview(lambda table: table.suppress(how), ("a", 1, 0), ("a", 2, 5), ("b", 3, 10))
         [('a', 2)]
         """
+        if not isinstance(suppressed, Suppressed):
+            raise TopologyError(f"suppress takes a Suppressed, not {suppressed!r}", where=caller())
         if self.versioned:
             raise TopologyError("a versioned table cannot be suppressed", where=caller())
         building = self.building
         name = building.chosen(suppressed.name, "KTABLE-SUPPRESS-")
-        chosen = suppressed.name is not None
-        store = f"{name}-store" if chosen else building.generated("KTABLE-SUPPRESS-STATE-STORE-")
+        given = suppressed.name is not None
+        store = f"{name}-store" if given else building.generated("KTABLE-SUPPRESS-STATE-STORE-")
         wait = suppressed.wait
         if suppressed.until == "window_close":
             wait = self._grace()
         parent_stores = building.stores_of(self.name)
-        building.add_store(StoreName(store, chosen), "buffer")
+        building.add_store(StoreName(store, given), "buffer")
         assert parent_stores, "suppression reads the table behind it"
         building.add(
             Suppress(
@@ -234,7 +236,7 @@ class KTable(Generic[K, V]):
         >>> preview(lambda table: table.group_by(lambda k, v: (v, k)).count(), ("ann", "red"))
         [('red', 1)]
         """
-        options = grouped or Grouped()
+        options = chosen(grouped, Grouped)
         name = self.building.named(options, "KTABLE-SELECT-")
         self.building.add(TableGrouping(name=name, parents=(self.name,), selector=selector))
         self.building.stores_of(self.name)
@@ -362,7 +364,9 @@ class KTable(Generic[K, V]):
         named: NameLike,
     ) -> "KTable[K, Any]":
         if not isinstance(other, KTable):
-            raise ConfigurationError(f"a table joins a KTable, not a {type(other).__name__}")
+            raise TopologyError(
+                f"a table joins a KTable, not a {type(other).__name__}", where=caller()
+            )
         if other.building is not self.building:
             raise TopologyError("both must come from one StreamsBuilder", where=caller())
         if foreign_key is not None:
@@ -411,8 +415,6 @@ class KTable(Generic[K, V]):
         *,
         with_key: bool = False,
     ) -> "KTable[K, Any]":
-        if not callable(function):
-            raise ConfigurationError(f"{operation} needs a function, not {function!r}")
         store = self._store(materialized, prefix)
         name = self.building.named(named, prefix)
         versioned = self.versioned if materialized is None else materialized.history is not None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from thulawa.core.errors import StreamError
-from thulawa.core.records import Headers
+from thulawa.core.records import Headers, RecordMetadata
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store, StoreSpec
 from thulawa.topology.nodes import Node, Sink
@@ -75,6 +75,12 @@ class TaskContext:
         if store is None:
             store = self._stores[name] = self._specs[name].open(self._backing(name))
         return store
+
+    def metadata(self) -> RecordMetadata | None:
+        """Tell where the record at hand is from; None in a punctuation."""
+        if self.topic is None:
+            return None
+        return RecordMetadata(self.topic, self.partition, self.offset)
 
     def clock(self, name: str) -> StreamClock:
         """Give the clock of that name."""

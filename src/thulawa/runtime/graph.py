@@ -6,9 +6,11 @@ node is looked up while records flow.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from thulawa.core.errors import ProcessingError, StreamError
+from thulawa.core.names import check_name
 from thulawa.core.records import Headers
 from thulawa.runtime.aggregates import aggregate, cached, windowed_aggregate
 from thulawa.runtime.asyncs import AsyncStage
@@ -24,6 +26,7 @@ from thulawa.runtime.suppress import suppress
 from thulawa.runtime.tablejoins import lookup_join, table_join
 from thulawa.runtime.tables import table, table_aggregate, table_grouping
 from thulawa.runtime.views import Views
+from thulawa.topology.functions import topic_arguments
 from thulawa.topology.nodes import (
     Aggregate,
     AsyncCall,
@@ -155,14 +158,22 @@ def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
 
         return to_topic
 
+    asks = len(topic_arguments(topic)) > len(("key", "value"))
+
     def to_named(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            name = topic(key, value)
+            name = topic(key, value, context.metadata()) if asks else topic(key, value)
+            _check_topic(name)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)
         return send(node, name, key, value, timestamp, headers)
 
     return to_named
+
+
+@lru_cache(maxsize=1024)
+def _check_topic(name: object) -> None:
+    check_name(name, "topic")
 
 
 def _aggregate(node: Aggregate, wiring: _Wiring) -> Forward:

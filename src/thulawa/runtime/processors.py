@@ -49,10 +49,7 @@ class NodeContext:
     @property
     def record_metadata(self) -> RecordMetadata | None:
         """Where the record at hand is from; None in a punctuation."""
-        task = self._task
-        if task.topic is None:
-            return None
-        return RecordMetadata(task.topic, task.partition, task.offset)
+        return self._task.metadata()
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         """Hand a record to all children, or to one by name."""

@@ -69,7 +69,7 @@ class Source(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Node):
-    """Writes to a topic, or to the one a function of key, value and record names."""
+    """Writes to a topic, or to the one a function names: of key, value, and metadata if it asks."""
 
     topic: str | Function
     key_serde: Serde[Any] | None = None

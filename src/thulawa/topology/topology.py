@@ -23,6 +23,7 @@ from thulawa.topology.editing import (
     removed,
     replaced,
 )
+from thulawa.topology.functions import check_functions
 from thulawa.topology.nodes import GlobalTable, Node, Process, Sink, Source, TimestampExtractor
 from thulawa.topology.processor import Processor
 from thulawa.topology.subtopologies import SubTopology, subtopologies
@@ -111,7 +112,10 @@ class Topology:
         value_serde: Serde[Any] | None = None,
         partitioner: Callable[..., int] | None = None,
     ) -> Self:
-        """Write to a topic, or to the one that ``topic(key, value, metadata)`` names."""
+        """Write to a topic, or to the one that ``topic(key, value)`` names.
+
+        A function of three is also given the record's metadata, as `KStream.to` has it.
+        """
         if not parents:
             raise ConfigurationError(f"sink {name!r} needs at least one parent")
         return self.add(
@@ -150,6 +154,7 @@ class Topology:
     def add(self, node: Node) -> Self:
         """Add a node whose parents are there already."""
         check_name(node.name, "node")
+        check_functions(node)
         for topic in _fixed_topics(node):
             check_name(topic, "topic")
         if isinstance(node, Source | GlobalTable):
@@ -216,7 +221,9 @@ class Topology:
         >>> builder.stream("in").map_values(str.upper, named="loud").to("out")
         >>> edited = builder.build().replace("loud", function=str.lower)
         """
-        return self._edited(replaced(self._nodes, name, changes))
+        nodes = replaced(self._nodes, name, changes)
+        check_functions(nodes[name])
+        return self._edited(nodes)
 
     def remove(self, name: str) -> "Topology":
         """Give a topology without a node; what followed it follows what came before it."""
@@ -225,6 +232,7 @@ class Topology:
     def insert_after(self, parent: str, node: Node) -> "Topology":
         """Give a topology with one more node; what followed ``parent`` follows it."""
         check_name(node.name, "node")
+        check_functions(node)
         return self._edited(inserted_after(self._nodes, parent, node))
 
     def copy(self) -> "Topology":
