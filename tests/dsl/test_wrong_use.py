@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[Callable[[Any, Any, Any], object], str]] = {
         r"\(key, value, resource\)",
     ),
     "processor that is made": (lambda s, t, b: s.process(Works()), "given by its class"),
-    "async processor": (lambda s, t, b: s.process(Waits), "give it to process_async"),
+    "async processor": (lambda s, t, b: s.process(Waits), "process_async"),
     "no windows": (lambda s, t, b: s.join(b.stream("u"), max), "needs JoinWindows"),
     "windows with a table": (lambda s, t, b: s.join(t, max, JoinWindows.of(1)), "are a Joined"),
     "join with a group": (lambda s, t, b: s.join(s.group_by_key(), max), "not a KGroupedStream"),

@@ -89,7 +89,9 @@ class Graph:
         forward = _to_all(list(children.values()))
         wiring = _Wiring(self._context, self._views, forward, self._failed(node), children)
         if isinstance(node, Process | AsyncCall):
-            own = NodeContext(node, self._context, self._punctuations, forward, children)
+            own = NodeContext(
+                node, self._context, self._punctuations, forward, children, wiring.failed
+            )
             if isinstance(node, Process):
                 return process(node, own, wiring.failed, self._closers)
             stage = AsyncStage(node, self._context, own, forward, wiring.failed)

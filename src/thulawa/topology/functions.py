@@ -93,7 +93,8 @@ def check_functions(node: Node) -> None:
         check_function(function, what, arguments, node.where or None)
     if isinstance(node, Process) and _makes(node.supplier, AsyncProcessor):
         raise TopologyError(
-            f"{node.supplier.__name__} is an AsyncProcessor: give it to process_async",
+            f"{node.supplier.__name__} is an AsyncProcessor: "
+            "give it to process_async, or to add_async_processor",
             where=node.where or None,
         )
 

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from thulawa.core.durations import Duration
-from thulawa.core.records import Record, RecordMetadata
+from thulawa.core.records import Headers, Record, RecordMetadata
+from thulawa.core.serdes import Serde
 
 __all__ = [
     "AsyncProcessor",
@@ -52,13 +53,30 @@ class ProcessorContext(Protocol[K1, V1]):
     def forward(self, record: Record[K1, V1], child: str | None = None) -> None:
         """Hand a record to all children, or to one by name."""
 
-    def send(self, topic: str, key: Any, value: Any, timestamp: int | None = None) -> None:
-        """Send a record to a topic, whatever the topology's sinks are."""
+    def send(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+    ) -> None:
+        """Send a record to a topic, whatever the topology's sinks are; by default at stream time.
+
+        Without serdes it is sent as it is. In an async processor it leaves with what is
+        forwarded, when the call has succeeded: an attempt that failed sends nothing.
+        """
 
     def schedule(
         self, interval: Duration, kind: PunctuationType, callback: Callable[[int], None]
     ) -> Cancellable:
-        """Call back with the time, at multiples of the interval; a jump of time calls once."""
+        """Call back with the time, at multiples of the interval; a jump of time calls once.
+
+        What the callback raises goes to the processing handler, with a record of nothing.
+        """
 
     def state_store(self, name: str) -> Any:
         """Give a store that was connected to this processor."""

@@ -13,6 +13,7 @@ from thulawa.core.callers import caller
 from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
+from thulawa.engine import Options
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.describe import describe
 from thulawa.topology.diagrams import to_dot, to_json, to_mermaid
@@ -24,8 +25,16 @@ from thulawa.topology.editing import (
     replaced,
 )
 from thulawa.topology.functions import check_functions
-from thulawa.topology.nodes import GlobalTable, Node, Process, Sink, Source, TimestampExtractor
-from thulawa.topology.processor import Processor
+from thulawa.topology.nodes import (
+    AsyncCall,
+    GlobalTable,
+    Node,
+    Process,
+    Sink,
+    Source,
+    TimestampExtractor,
+)
+from thulawa.topology.processor import AsyncProcessor, Processor
 from thulawa.topology.subtopologies import SubTopology, subtopologies
 
 __all__ = ["Topology"]
@@ -103,6 +112,38 @@ class Topology:
             raise ConfigurationError(f"processor {name!r} needs at least one parent")
         return self.add(Process(name=name, supplier=supplier, parents=parents, where=caller()))
 
+    def add_async_processor(
+        self,
+        name: str,
+        supplier: Callable[[], AsyncProcessor[Any, Any, Any, Any]],
+        *parents: str,
+        options: Options | None = None,
+    ) -> Self:
+        """Add a processor that may wait: many keys at once, each in order, by the engine's options.
+
+        >>> from thulawa.testing import TopologyTestDriver
+        >>> class Echo(AsyncProcessor):
+        ...     async def process(self, record):
+        ...         self.context.forward(record)
+        >>> topology = Topology().add_source("IN", "in").add_async_processor("ECHO", Echo, "IN")
+        >>> with TopologyTestDriver(topology.add_sink("OUT", "out", "ECHO")) as driver:
+        ...     driver.create_input_topic("in").pipe_input("k", 1)
+        ...     driver.create_output_topic("out").read_key_value()
+        ('k', 1)
+        """
+        if not parents:
+            raise ConfigurationError(f"processor {name!r} needs at least one parent")
+        return self.add(
+            AsyncCall(
+                name=name,
+                operation="process",
+                function=supplier,
+                options=replace(options or Options(), name=name, on_error="column"),
+                parents=parents,
+                where=caller(),
+            )
+        )
+
     def add_sink(
         self,
         name: str,
@@ -140,7 +181,7 @@ class Topology:
     def connect(self, processor: str, *stores: str) -> Self:
         """Let a processor use stores."""
         node = self.node(processor)
-        if not isinstance(node, Process):
+        if not isinstance(node, Process | AsyncCall):
             raise ConfigurationError(f"{processor!r} is no processor: it has its own stores")
         for store in stores:
             if store not in self._stores:
