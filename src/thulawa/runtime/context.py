@@ -1,6 +1,7 @@
 """What the nodes of a task share: the record at hand, time, stores, and where outputs go."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 from thulawa.core.errors import StreamError
@@ -81,6 +82,15 @@ class TaskContext:
         if self.topic is None:
             return None
         return RecordMetadata(self.topic, self.partition, self.offset)
+
+    @contextmanager
+    def nowhere(self) -> Iterator[None]:
+        """Speak of a record that is not the one at hand: where it was read is not known."""
+        topic, self.topic = self.topic, None
+        try:
+            yield
+        finally:
+            self.topic = topic
 
     def clock(self, name: str) -> StreamClock:
         """Give the clock of that name."""
