@@ -20,6 +20,7 @@ from thulawa.topology.nodes import (
     TableGrouping,
     TableJoin,
 )
+from thulawa.topology.processor import ValueTransformer
 from thulawa.topology.windows import SessionWindows
 
 __all__ = ["GlobalKTable", "KTable", "serdes_of"]
@@ -149,17 +150,32 @@ class KTable(Generic[K, V]):
 
     def transform_values(
         self,
-        transformer: Callable[[K, V], V1],
+        transformer: Callable[[K, V], V1] | Callable[[], ValueTransformer[K, V, V1]],
         materialized: Materialized[K, V1] | None = None,
-        *,
+        *stores: str,
         named: NameLike = None,
     ) -> "KTable[K, V1]":
-        """Make another value of each row by a function of key and value.
+        """Make another value of each row, by a function or by a transformer with stores.
+
+        A `ValueTransformer` is told of rows that go too; its table must have a store of its own,
+        because what it once gave cannot be computed again.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.transform_values(lambda k, v: k + v), ("a", "b"))
         [('a', 'ab')]
+        >>> from thulawa.dsl import Materialized, ValueTransformer
+        >>> class Rise(ValueTransformer):
+        ...     last = 0
+        ...
+        ...     def transform(self, key, value):
+        ...         rise, self.last = value - self.last, value
+        ...         return rise
+        >>> kept = Materialized.as_("rises")
+        >>> preview(lambda table: table.transform_values(Rise, kept), ("a", 3), ("a", 7))
+        [('a', 3), ('a', 4)]
         """
+        self.building.check_stores(stores)
+        supplied = isinstance(transformer, type) and issubclass(transformer, ValueTransformer)
         return self._derive(
             "transform_values",
             "KTABLE-TRANSFORMVALUES-",
@@ -167,6 +183,8 @@ class KTable(Generic[K, V]):
             materialized,
             named,
             with_key=True,
+            supplied=supplied or bool(stores),
+            connected=stores,
         )
 
     def suppress(self, suppressed: Suppressed) -> "KTable[K, V]":
@@ -414,20 +432,28 @@ class KTable(Generic[K, V]):
         named: NameLike,
         *,
         with_key: bool = False,
+        supplied: bool = False,
+        connected: tuple[str, ...] = (),
     ) -> "KTable[K, Any]":
         store = self._store(materialized, prefix)
+        if supplied and store is None:
+            raise TopologyError(
+                "a transformer with state needs a store for its table: name it with Materialized",
+                where=caller(),
+            )
         name = self.building.named(named, prefix)
         versioned = self.versioned if materialized is None else materialized.history is not None
         self.building.add(
             Table(
                 name=name,
                 parents=(self.name,),
-                stores=() if store is None else (store,),
+                stores=connected if store is None else (store, *connected),
                 operation=operation,
-                function=function,
+                function=None if supplied else function,
                 with_key=with_key,
                 store=store,
                 versioned=versioned,
+                supplier=function if supplied else None,
             )
         )
         value_serde = self.value_serde if operation.startswith("filter") else None

@@ -24,7 +24,7 @@ from thulawa.runtime.stateless import branch, stateless
 from thulawa.runtime.streamjoins import join_buffer, stream_join
 from thulawa.runtime.suppress import suppress
 from thulawa.runtime.tablejoins import lookup_join, table_join
-from thulawa.runtime.tables import table, table_aggregate, table_grouping
+from thulawa.runtime.tables import table, table_aggregate, table_grouping, transformed_table
 from thulawa.runtime.views import Views
 from thulawa.topology.functions import topic_arguments
 from thulawa.topology.nodes import (
@@ -88,10 +88,12 @@ class Graph:
     def _made(self, node: Node, children: dict[str, Forward]) -> Forward:
         forward = _to_all(list(children.values()))
         wiring = _Wiring(self._context, self._views, forward, self._failed(node), children)
-        if isinstance(node, Process | AsyncCall):
-            own = NodeContext(
-                node, self._context, self._punctuations, forward, children, wiring.failed
+        own = NodeContext(node, self._context, self._punctuations, forward, children, wiring.failed)
+        if isinstance(node, Table) and node.supplier is not None:
+            return transformed_table(
+                node, own, self._context, self._views, forward, wiring.failed, self._closers
             )
+        if isinstance(node, Process | AsyncCall):
             if isinstance(node, Process):
                 return process(node, own, wiring.failed, self._closers)
             stage = AsyncStage(node, self._context, own, forward, wiring.failed)

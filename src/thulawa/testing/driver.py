@@ -84,7 +84,11 @@ class TopologyTestDriver:
         self._readers: dict[str, dict[int, Task]] = {}
         self._sources: dict[str, Source] = {}
         self._again: deque[tuple[str, int, RawRecord]] = deque()
-        self._make_tasks({})
+        try:
+            self._make_tasks({})
+        except BaseException:  # a processor's init may raise anything
+            self.close()
+            raise
         sinks = [node for node in topology.nodes.values() if isinstance(node, Sink)]
         # Sinks that write what they are given, to one partition that nobody reads again.
         self._plain_sinks = {

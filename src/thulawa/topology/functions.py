@@ -78,7 +78,7 @@ takes (key) (at program.py:7)
     """
     wanted = f"{what} needs a function of ({', '.join(arguments)})"
     if what == "supplier":
-        wanted = "a processor is given by its class, or by a function that makes one"
+        wanted = "a processor or transformer is given by its class, or by a function that makes one"
     if not callable(function):
         raise TopologyError(f"{wanted}, not {function!r}", where=where or caller())
     if not accepts(function, len(arguments)):
@@ -106,7 +106,9 @@ def _uses(node: Node) -> Iterator[_Use]:
             yield field.replace("_", " "), function, arguments
     match node:
         case Stateless(operation=operation) | Table(operation=operation):
-            if operation not in ("pass", "to_stream", "source"):
+            if isinstance(node, Table) and node.supplier is not None:
+                yield "supplier", node.supplier, ()
+            elif operation not in ("pass", "to_stream", "source"):
                 by_value = operation in _WITH_KEY and not node.with_key
                 yield operation, node.function, ("value",) if by_value else _ROW
         case Sink(topic=topic) if not isinstance(topic, str):

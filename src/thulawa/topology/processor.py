@@ -14,6 +14,7 @@ __all__ = [
     "ProcessorContext",
     "ProcessorSupplier",
     "PunctuationType",
+    "ValueTransformer",
 ]
 
 K = TypeVar("K")
@@ -101,6 +102,23 @@ class Processor(Generic[K, V, K1, V1]):
 
     def process(self, record: Record[K, V]) -> None:
         """Process one record."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what was acquired in `init`."""
+
+
+class ValueTransformer(Generic[K, V, V1]):
+    """Subclass it, and give the class (or a function that makes one) to ``transform_values``."""
+
+    context: ProcessorContext[K, V1]
+
+    def init(self, context: ProcessorContext[K, V1]) -> None:
+        """Take the context; called once, before any row. It cannot forward or schedule."""
+        self.context = context
+
+    def transform(self, key: K, value: V | None) -> V1 | None:
+        """Give the new row; None, for the value or the result: there is no such row."""
         raise NotImplementedError
 
     def close(self) -> None:
