@@ -97,7 +97,7 @@ def test_one_topic_read_twice_is_one_source() -> None:
         (lambda b: b.table("in").map_values(3), "needs a function"),
         (lambda b: b.stream("in").join(b.stream("o"), max, None), "needs JoinWindows"),
         (lambda b: b.stream("in").join("other", max), "not a str"),
-        (lambda b: b.stream("in").group_by_key().windowed_by(3), "no windows"),
+        (lambda b: b.stream("in").group_by_key().windowed_by(3), "aggregations go over"),
         (lambda b: b.table("in").suppress(Suppressed.until_window_closes()), "windowed"),
         (
             lambda b: (

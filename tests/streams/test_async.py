@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError, ProcessingError, Terminal
-from thulawa.dsl import Record, StoreSpec, StreamsBuilder
+from thulawa.dsl import ProcessorContext, Record, StoreSpec, StreamsBuilder, Topology
 from thulawa.engine import Batch, Retry
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
@@ -183,3 +183,61 @@ def test_options_that_cannot_work_are_refused_when_built() -> None:
         stream.map_values_async(same, in_flight=0)
     with pytest.raises(ConfigurationError, match="batch_async"):
         stream.map_values_async(same, batch=Batch())
+
+
+def test_what_an_attempt_that_failed_has_sent_does_not_leave() -> None:
+    class Flaky(AsyncProcessor[Any, Any, Any, Any]):
+        tried = 0
+
+        async def process(self, record: Record[Any, Any]) -> None:
+            self.context.send("sent", record.key, record.value)
+            self.context.forward(record)
+            Flaky.tried += 1
+            if Flaky.tried == 1:
+                raise ConnectionError
+
+    builder = StreamsBuilder()
+    builder.stream("in").process_async(Flaky, retry=Retry(attempts=2)).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in").pipe_input("a", 1)
+        assert Flaky.tried == 2
+        assert driver.create_output_topic("sent").read_key_values_to_list() == [("a", 1)]
+        assert driver.create_output_topic("out").read_key_values_to_list() == [("a", 1)]
+
+
+def test_an_async_processor_may_be_called_with_time() -> None:
+    class Ticking(AsyncProcessor[Any, Any, Any, Any]):
+        def init(self, context: ProcessorContext[Any, Any]) -> None:
+            super().init(context)
+            assert context.record_metadata is None
+            self.seen = context.state_store("seen")
+            context.schedule(10, "wall_clock_time", self.tick)
+
+        async def process(self, record: Record[Any, Any]) -> None:
+            self.seen.put(record.key, record.value)
+
+        def tick(self, now: int) -> None:
+            for key, value in self.seen.all():
+                self.context.forward(Record(key, value, now))
+                self.context.send("ticks", key, now)
+
+    topology = Topology().add_source("IN", "in").add_async_processor("T", Ticking, "IN")
+    topology.add_state_store(StoreSpec(name="seen"), "T").add_sink("OUT", "out", "T")
+    with TopologyTestDriver(topology) as driver:
+        driver.create_input_topic("in").pipe_input("a", 1)
+        driver.advance_wall_clock_time(10)
+        assert driver.create_output_topic("out").read_record() == Record("a", 1, 10)
+        assert driver.create_output_topic("ticks").read_key_value() == ("a", 10)
+
+
+def test_a_result_of_the_wrong_form_goes_to_the_processing_handler() -> None:
+    async def no_pair(key: str, value: int) -> Any:
+        return value or (key, value)
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_async(no_pair, named="M").to("out")
+    options = TaskOptions(handlers=Handlers(processing=DeadLetterQueue("dead")))
+    with TopologyTestDriver(builder.build(), options=options) as driver:
+        driver.create_input_topic("in").pipe_key_value_list([("a", 1), ("b", 0)])
+        assert driver.create_output_topic("dead").read_key_value() == ("a", 1)
+        assert driver.create_output_topic("out").read_key_values_to_list() == [("b", 0)]

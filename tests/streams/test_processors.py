@@ -4,8 +4,23 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError, ProcessingError, TopologyError
-from thulawa.dsl import Processor, Record, StoreSpec, StreamsBuilder, Topology
+from thulawa.core.errors import (
+    ConfigurationError,
+    ProcessingError,
+    SerializationError,
+    TopologyError,
+)
+from thulawa.dsl import (
+    Processor,
+    ProcessorContext,
+    Record,
+    Serdes,
+    StoreSpec,
+    StreamsBuilder,
+    Topology,
+)
+from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+from thulawa.runtime.options import TaskOptions
 from thulawa.testing import TopologyTestDriver
 
 
@@ -108,7 +123,55 @@ def test_send_writes_to_any_topic() -> None:
     with TopologyTestDriver(topology) as driver:
         driver.create_input_topic("in").pipe_input("k", 1, 7)
         assert driver.create_output_topic("elsewhere").read_record() == Record("k", 1, 7)
-        assert driver.produced_topic_names() == set()
+        assert driver.produced_topic_names() == {"elsewhere"}
+
+
+def test_send_writes_headers_and_by_serdes_and_checks_the_topic() -> None:
+    class Send(Processor[Any, Any, Any, Any]):
+        def process(self, record: Record[Any, Any]) -> None:
+            topic, headers = record.key, (("h", b"1"),)
+            self.context.send(topic, "k", record.value, 7, headers, value_serde=Serdes.long())
+
+    topology = Topology().add_source("in", "in").add_processor("p", Send, "in")
+    with TopologyTestDriver(topology) as driver:
+        topic = driver.create_input_topic("in")
+        topic.pipe_input("sent", 1)
+        written = driver.create_output_topic("sent", value_serde=Serdes.long())
+        assert written.read_record() == Record("k", 1, 7, (("h", b"1"),))
+        for key, value in (("../x", 1), ("sent", "text")):
+            with pytest.raises((ProcessingError, SerializationError)):
+                topic.pipe_input(key, value)
+        assert written.is_empty()
+
+
+@pytest.mark.parametrize("kind", ["stream_time", "wall_clock_time"])
+def test_an_error_in_a_punctuation_goes_to_the_processing_handler(kind: Any) -> None:
+    class Faulty(Processor[Any, Any, Any, Any]):
+        def init(self, context: ProcessorContext[Any, Any]) -> None:
+            context.schedule(10, kind, self.divide)
+
+        def divide(self, now: int) -> None:
+            raise ZeroDivisionError
+
+        def process(self, record: Record[Any, Any]) -> None: ...
+
+    topology = Topology().add_source("in", "in").add_processor("p", Faulty, "in")
+    options = TaskOptions(handlers=Handlers(processing=DeadLetterQueue("dead")))
+    with TopologyTestDriver(topology, options=options) as driver:
+        driver.create_input_topic("in").pipe_input("k", 1, 5)
+        driver.advance_wall_clock_time(10)
+        letter = driver.create_output_topic("dead").read_record()
+        assert (letter.key, letter.value) == (None, None)
+        assert dict(letter.headers)["__streams.errors.node"] == b"p"
+    with TopologyTestDriver(topology) as driver:
+        topic = driver.create_input_topic("in")
+        due = {
+            "stream_time": lambda: topic.pipe_input("k", 1, 5),
+            "wall_clock_time": lambda: driver.advance_wall_clock_time(10),
+        }
+        with pytest.raises(ProcessingError) as caught:
+            due[kind]()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_a_store_must_be_connected_to_be_used() -> None:

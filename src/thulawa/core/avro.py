@@ -1,7 +1,7 @@
 """Avro's binary encoding: a schema becomes a pair of functions.
 
-The whole of the specification's types, without schema resolution: what is read was written with
-the same schema, or with the one a registry names. Data is never trusted: lengths are checked
+The whole of the specification's types. What was written with another schema is read by
+`thulawa.core.avro_resolution`. Data is never trusted: lengths are checked
 against what is there before anything is made, and nesting is bounded.
 """
 
@@ -12,7 +12,20 @@ from typing import Any, NamedTuple
 
 from thulawa.core.errors import ConfigurationError
 
-__all__ = ["Avro"]
+__all__ = [
+    "PRIMITIVES",
+    "Avro",
+    "Codec",
+    "Data",
+    "Read",
+    "array_codec",
+    "deeper",
+    "enum_codec",
+    "fixed_codec",
+    "map_codec",
+    "read_long",
+    "union_codec",
+]
 
 _DEEPEST = 200
 _LONGEST = 2**63
@@ -23,16 +36,18 @@ _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
 
 Write = Callable[[Any, bytearray, int], None]
-Read = Callable[["_Data", int], Any]
+Read = Callable[["Data", int], Any]
 
 
-class _Codec(NamedTuple):
+class Codec(NamedTuple):
+    """How values of one type are written and read."""
+
     write: Write
     read: Read
     fits: Callable[[Any], bool]  # whether a branch of a union takes a value
 
 
-class _Data:
+class Data:
     """Bytes, and how far they have been read."""
 
     __slots__ = ("_bytes", "at")
@@ -42,6 +57,7 @@ class _Data:
         self.at = 0
 
     def take(self, count: int) -> bytes:
+        """Give the next bytes; raise `ValueError` if there are not so many."""
         if count < 0 or count > self.left:
             raise ValueError("truncated")
         self.at += count
@@ -49,6 +65,7 @@ class _Data:
 
     @property
     def left(self) -> int:
+        """How many bytes have not been read."""
         return len(self._bytes) - self.at
 
 
@@ -78,7 +95,7 @@ class Avro:
 
     def read(self, data: bytes) -> Any:
         """Give the value of bytes, all of them."""
-        source = _Data(data)
+        source = Data(data)
         value = self._codec.read(source, 0)
         if source.left:
             raise ValueError("bytes are left over")
@@ -89,45 +106,45 @@ class _Schemas:
     """Turns schemas into codecs; remembers those with names, which may refer to themselves."""
 
     def __init__(self) -> None:
-        self._named: dict[str, _Codec] = {}
+        self._named: dict[str, Codec] = {}
 
-    def codec(self, schema: Any, space: str) -> _Codec:
+    def codec(self, schema: Any, space: str) -> Codec:
         if isinstance(schema, list):
-            return _union([self.codec(branch, space) for branch in schema])
+            return union_codec([self.codec(branch, space) for branch in schema])
         if isinstance(schema, str):
             return self._by_name(schema, space)
         if not isinstance(schema, dict) or "type" not in schema:
             raise ConfigurationError(f"{schema!r} is no Avro schema")
         return self._complex(schema, space) or self.codec(schema["type"], space)
 
-    def _complex(self, schema: dict[str, Any], space: str) -> _Codec | None:
+    def _complex(self, schema: dict[str, Any], space: str) -> Codec | None:
         match schema["type"]:
             case "array":
-                return _array(self.codec(schema["items"], space))
+                return array_codec(self.codec(schema["items"], space))
             case "map":
-                return _map(self.codec(schema["values"], space))
+                return map_codec(self.codec(schema["values"], space))
             case "record":
                 return self._record(schema, space)
             case "enum":
-                return self._name(schema, space, _enum(schema["symbols"]))
+                return self._name(schema, space, enum_codec(schema["symbols"]))
             case "fixed":
-                return self._name(schema, space, _fixed(schema["size"]))
+                return self._name(schema, space, fixed_codec(schema["size"]))
         return None
 
-    def _by_name(self, name: str, space: str) -> _Codec:
+    def _by_name(self, name: str, space: str) -> Codec:
         full = name if "." in name or not space else f"{space}.{name}"
-        codec = _PRIMITIVES.get(name) or self._named.get(full) or self._named.get(name)
+        codec = PRIMITIVES.get(name) or self._named.get(full) or self._named.get(name)
         if codec is None:
             raise ConfigurationError(f"the Avro schema uses {name!r}, which it does not define")
         return codec
 
-    def _name(self, schema: dict[str, Any], space: str, codec: _Codec) -> _Codec:
+    def _name(self, schema: dict[str, Any], space: str, codec: Codec) -> Codec:
         self._named[_full_name(schema, space)] = codec
         return codec
 
-    def _record(self, schema: dict[str, Any], space: str) -> _Codec:
+    def _record(self, schema: dict[str, Any], space: str) -> Codec:
         inner_space = _full_name(schema, space).rpartition(".")[0]
-        fields: list[tuple[str, _Codec]] = []
+        fields: list[tuple[str, Codec]] = []
         codec = self._name(schema, space, _record(fields))
         fields.extend(
             (field["name"], self.codec(field["type"], inner_space)) for field in schema["fields"]
@@ -154,7 +171,8 @@ def _write_long(value: int, out: bytearray) -> None:
     out.append(rest)
 
 
-def _read_long(data: _Data) -> int:
+def read_long(data: Data) -> int:
+    """Read a whole number."""
     result = shift = 0
     while True:
         (byte,) = data.take(1)
@@ -166,7 +184,7 @@ def _read_long(data: _Data) -> int:
             raise ValueError("a number of more than 64 bits")
 
 
-def _whole(bits: int) -> _Codec:
+def _whole(bits: int) -> Codec:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
 
     def write(value: Any, out: bytearray, _: int) -> None:
@@ -174,18 +192,18 @@ def _whole(bits: int) -> _Codec:
             raise TypeError
         _write_long(value, out)
 
-    return _Codec(write, lambda data, _: _read_long(data), lambda v: type(v) is int)
+    return Codec(write, lambda data, _: read_long(data), lambda v: type(v) is int)
 
 
-def _real(layout: struct.Struct) -> _Codec:
+def _real(layout: struct.Struct) -> Codec:
     def write(value: Any, out: bytearray, _: int) -> None:
         out.extend(layout.pack(value))
 
-    def read(data: _Data, _: int) -> float:
+    def read(data: Data, _: int) -> float:
         value: float = layout.unpack(data.take(layout.size))[0]
         return value
 
-    return _Codec(write, read, lambda v: isinstance(v, float))
+    return Codec(write, read, lambda v: isinstance(v, float))
 
 
 # --- bytes and text
@@ -196,44 +214,44 @@ def _write_bytes(value: bytes, out: bytearray) -> None:
     out.extend(value)
 
 
-def _boolean() -> _Codec:
+def _boolean() -> Codec:
     def write(value: Any, out: bytearray, _: int) -> None:
         if not isinstance(value, bool):
             raise TypeError
         out.append(value)
 
-    def read(data: _Data, _: int) -> bool:
+    def read(data: Data, _: int) -> bool:
         (byte,) = data.take(1)
         if byte > 1:
             raise ValueError("neither true nor false")
         return bool(byte)
 
-    return _Codec(write, read, lambda v: isinstance(v, bool))
+    return Codec(write, read, lambda v: isinstance(v, bool))
 
 
-def _null() -> _Codec:
+def _null() -> Codec:
     def write(value: Any, _out: bytearray, _: int) -> None:
         if value is not None:
             raise TypeError
 
-    return _Codec(write, lambda _data, _: None, lambda v: v is None)
+    return Codec(write, lambda _data, _: None, lambda v: v is None)
 
 
-def _bytes() -> _Codec:
+def _bytes() -> Codec:
     def write(value: Any, out: bytearray, _: int) -> None:
         if not isinstance(value, bytes):
             raise TypeError
         _write_bytes(value, out)
 
-    return _Codec(write, lambda data, _: data.take(_read_long(data)), _is_bytes)
+    return Codec(write, lambda data, _: data.take(read_long(data)), _is_bytes)
 
 
-def _text() -> _Codec:
+def _text() -> Codec:
     def write(value: Any, out: bytearray, _: int) -> None:
         _write_bytes(value.encode(), out)
 
-    return _Codec(
-        write, lambda data, _: data.take(_read_long(data)).decode(), lambda v: isinstance(v, str)
+    return Codec(
+        write, lambda data, _: data.take(read_long(data)).decode(), lambda v: isinstance(v, str)
     )
 
 
@@ -241,78 +259,87 @@ def _is_bytes(value: Any) -> bool:
     return isinstance(value, bytes)
 
 
-def _fixed(size: int) -> _Codec:
+def fixed_codec(size: int) -> Codec:
+    """Make the codec of bytes of one length."""
+
     def write(value: Any, out: bytearray, _: int) -> None:
         if not isinstance(value, bytes) or len(value) != size:
             raise TypeError
         out.extend(value)
 
-    return _Codec(write, lambda data, _: data.take(size), _is_bytes)
+    return Codec(write, lambda data, _: data.take(size), _is_bytes)
 
 
-def _enum(symbols: list[str]) -> _Codec:
+def enum_codec(symbols: list[str]) -> Codec:
+    """Make the codec of one of some symbols."""
+
     def write(value: Any, out: bytearray, _: int) -> None:
         _write_long(symbols.index(value), out)
 
-    def read(data: _Data, _: int) -> str:
-        number = _read_long(data)
+    def read(data: Data, _: int) -> str:
+        number = read_long(data)
         if not 0 <= number < len(symbols):
             raise ValueError("no such symbol")
         return symbols[number]
 
-    return _Codec(write, read, lambda v: v in symbols)
+    return Codec(write, read, lambda v: v in symbols)
 
 
 # --- what holds other things
 
 
-def _deeper(depth: int) -> int:
+def deeper(depth: int) -> int:
+    """Go one level down; raise `ValueError` where there have been too many."""
     if depth >= _DEEPEST:
         raise ValueError("nested too deeply")
     return depth + 1
 
 
-def _record(fields: list[tuple[str, _Codec]]) -> _Codec:
+def _record(fields: list[tuple[str, Codec]]) -> Codec:
     def write(value: Any, out: bytearray, depth: int) -> None:
         if not isinstance(value, dict) or len(value) != len(fields):
             raise TypeError
-        inner = _deeper(depth)
+        inner = deeper(depth)
         for name, codec in fields:
             codec.write(value[name], out, inner)
 
-    def read(data: _Data, depth: int) -> dict[str, Any]:
-        inner = _deeper(depth)
+    def read(data: Data, depth: int) -> dict[str, Any]:
+        inner = deeper(depth)
         return {name: codec.read(data, inner) for name, codec in fields}
 
     def fits(value: Any) -> bool:
         return isinstance(value, dict) and value.keys() == {name for name, _ in fields}
 
-    return _Codec(write, read, fits)
+    return Codec(write, read, fits)
 
 
-def _array(items: _Codec) -> _Codec:
+def array_codec(items: Codec) -> Codec:
+    """Make the codec of a list."""
+
     def write(value: Any, out: bytearray, depth: int) -> None:
         if not isinstance(value, list):
             raise TypeError
-        inner = _deeper(depth)
+        inner = deeper(depth)
         if value:
             _write_long(len(value), out)
             for item in value:
                 items.write(item, out, inner)
         out.append(0)
 
-    def read(data: _Data, depth: int) -> list[Any]:
-        inner = _deeper(depth)
+    def read(data: Data, depth: int) -> list[Any]:
+        inner = deeper(depth)
         return [items.read(data, inner) for _ in _entries(data)]
 
-    return _Codec(write, read, lambda v: isinstance(v, list))
+    return Codec(write, read, lambda v: isinstance(v, list))
 
 
-def _map(values: _Codec) -> _Codec:
+def map_codec(values: Codec) -> Codec:
+    """Make the codec of a dictionary by text."""
+
     def write(value: Any, out: bytearray, depth: int) -> None:
         if not isinstance(value, dict):
             raise TypeError
-        inner = _deeper(depth)
+        inner = deeper(depth)
         if value:
             _write_long(len(value), out)
             for key, item in value.items():
@@ -320,50 +347,52 @@ def _map(values: _Codec) -> _Codec:
                 values.write(item, out, inner)
         out.append(0)
 
-    def read(data: _Data, depth: int) -> dict[str, Any]:
-        inner = _deeper(depth)
+    def read(data: Data, depth: int) -> dict[str, Any]:
+        inner = deeper(depth)
         found: dict[str, Any] = {}
         for _ in _entries(data):
-            key = data.take(_read_long(data)).decode()
+            key = data.take(read_long(data)).decode()
             if key in found:
                 raise ValueError("duplicate key")
             found[key] = values.read(data, inner)
         return found
 
-    return _Codec(write, read, lambda v: isinstance(v, dict))
+    return Codec(write, read, lambda v: isinstance(v, dict))
 
 
-def _entries(data: _Data) -> Iterator[None]:
+def _entries(data: Data) -> Iterator[None]:
     """Go through the blocks of an array or a map, entry by entry."""
-    while count := _read_long(data):
+    while count := read_long(data):
         if count < 0:
             count = -count
-            _read_long(data)  # the block's size, for those who want to skip it
+            read_long(data)  # the block's size, for those who want to skip it
         if count > data.left + _MOST_NULLS:
             raise ValueError("more entries than bytes")
         for _ in range(count):
             yield
 
 
-def _union(branches: list[_Codec]) -> _Codec:
+def union_codec(branches: list[Codec]) -> Codec:
+    """Make the codec of one of several types."""
+
     def write(value: Any, out: bytearray, depth: int) -> None:
         for number, branch in enumerate(branches):
             if branch.fits(value):
                 _write_long(number, out)
-                branch.write(value, out, _deeper(depth))
+                branch.write(value, out, deeper(depth))
                 return
         raise TypeError
 
-    def read(data: _Data, depth: int) -> Any:
-        number = _read_long(data)
+    def read(data: Data, depth: int) -> Any:
+        number = read_long(data)
         if not 0 <= number < len(branches):
             raise ValueError("no such branch")
-        return branches[number].read(data, _deeper(depth))
+        return branches[number].read(data, deeper(depth))
 
-    return _Codec(write, read, lambda v: any(branch.fits(v) for branch in branches))
+    return Codec(write, read, lambda v: any(branch.fits(v) for branch in branches))
 
 
-_PRIMITIVES = {
+PRIMITIVES = {
     "null": _null(),
     "boolean": _boolean(),
     "int": _whole(32),

@@ -20,7 +20,7 @@ from thulawa.core.avro import Avro
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.records import Window, Windowed
-from thulawa.core.registry import SchemaRegistry, framed_avro
+from thulawa.core.registry import SchemaRegistry, framed_avro, framed_protobuf
 
 __all__ = ["Serde", "Serdes"]
 
@@ -135,7 +135,8 @@ class Serdes:
     ) -> Serde[Any]:
         """Write Avro; with a registry, framed with the schema's number as Confluent does.
 
-        What is read is then read by the schema it was written with.
+        What was written with another schema is then read as this one, by Avro's rules: fields
+        are left out, filled in by their defaults and found by their aliases, numbers widened.
 
         >>> Serdes.avro('"string"').dumps("foo").hex(" ")
         '06 66 6f 6f'
@@ -143,26 +144,46 @@ class Serdes:
         avro = Avro(schema)
         if registry is None:
             return Serde("Avro", avro.write, avro.read)
-        if subject is None:
-            raise ConfigurationError("a registry keeps schemas by subject: give one")
-        return Serde("Avro", *framed_avro(avro, registry, subject))
+        return Serde("Avro", *framed_avro(avro, registry, _subject(subject)))
 
     @staticmethod
-    def protobuf(message: Callable[[], Any]) -> Serde[Any]:
-        """Write messages of a class that protobuf's compiler made; its own library is used."""
+    def protobuf(
+        message: type[T], *, registry: SchemaRegistry | None = None, subject: str | None = None
+    ) -> Serde[T]:
+        """Write messages of a class that protobuf's compiler made; its own library is used.
+
+        With a registry they are framed with the schema's number as Confluent does.
+        """
+        made: Any = message
 
         def deserialize(data: bytes) -> Any:
-            result = message()
+            result = made()
             if result.ParseFromString(data) != len(data):
                 raise ValueError("bytes are left over")
             return result
 
-        return Serde("Protobuf", lambda value: bytes(value.SerializeToString()), deserialize)
+        def serialize(value: Any) -> bytes:
+            return bytes(value.SerializeToString())
+
+        if registry is None:
+            return Serde("Protobuf", serialize, deserialize)
+        frame, unframe = framed_protobuf(made.DESCRIPTOR, registry, _subject(subject))
+        return Serde(
+            "Protobuf",
+            lambda value: frame(serialize(value)),
+            lambda data: deserialize(unframe(data)),
+        )
 
     @staticmethod
     def json() -> Serde[Any]:
         """Write JSON in its shortest form; refuse NaN, infinities and duplicate keys."""
         return Serde("JSON", _dump_json, _load_json)
+
+
+def _subject(subject: str | None) -> str:
+    if subject is None:
+        raise ConfigurationError("a registry keeps schemas by subject: give one")
+    return subject
 
 
 def _without_data(error: Exception) -> Exception:

@@ -44,7 +44,7 @@ from thulawa.dsl.options import (
 from thulawa.dsl.suppressed import Suppressed
 from thulawa.dsl.windowed import EmitStrategy, SessionWindowedKStream, TimeWindowedKStream
 from thulawa.state.specs import StoreSpec
-from thulawa.topology.processor import Processor, ProcessorContext
+from thulawa.topology.processor import AsyncProcessor, Processor, ProcessorContext, ValueTransformer
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
 
@@ -53,6 +53,7 @@ KStreamBuilder = StreamsBuilder
 TopologyBuilder = Topology
 
 __all__ = [
+    "AsyncProcessor",
     "Branched",
     "BranchedKStream",
     "CogroupedKStream",
@@ -91,6 +92,7 @@ __all__ = [
     "TimeWindows",
     "Topology",
     "TopologyBuilder",
+    "ValueTransformer",
     "Window",
     "Windowed",
     "WindowedCogroupedKStream",

@@ -185,8 +185,6 @@ def _add_call(
     options: AsyncOptions,
 ) -> str:
     """Add the node; options that cannot work are refused here, at the user's line."""
-    if not callable(function):
-        raise ConfigurationError(f"{operation}_async needs a function, not {function!r}")
     chosen: dict[str, Any] = dict(options)
     resource = chosen.pop("resource", None)
     if operation == "batch":

@@ -6,7 +6,8 @@ from typing import Generic, TypeVar
 
 from thulawa.dsl import kstream
 from thulawa.dsl.building import NameLike
-from thulawa.dsl.options import Branched
+from thulawa.dsl.options import Branched, chosen
+from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Branch, Stateless
 
 __all__ = ["BranchedKStream"]
@@ -47,6 +48,8 @@ class BranchedKStream(Generic[K, V]):
         self, predicate: Callable[[K, V], object], branched: Branched | None = None
     ) -> "BranchedKStream[K, V]":
         """Add a branch for the records for which the predicate holds."""
+        check_function(predicate, "branch", ("key", "value"))
+        branched = chosen(branched, Branched)
         self._count += 1
         node = self._node()
         child = self._child(self._count, branched)

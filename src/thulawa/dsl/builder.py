@@ -7,7 +7,7 @@ from thulawa.dsl.aliases import BuilderAliases
 from thulawa.dsl.building import Building, ExplicitNames
 from thulawa.dsl.kstream import KStream
 from thulawa.dsl.ktable import GlobalKTable, KTable
-from thulawa.dsl.options import Consumed, Materialized
+from thulawa.dsl.options import Consumed, Materialized, chosen
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.nodes import GlobalTable, Source, Table
 from thulawa.topology.topology import Topology
@@ -66,7 +66,7 @@ class StreamsBuilder(BuilderAliases):
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not names:
             raise ConfigurationError("a stream needs at least one topic")
-        return KStream.source(self._building, names, consumed or Consumed())
+        return KStream.source(self._building, names, chosen(consumed, Consumed))
 
     @overload
     def table(
@@ -93,7 +93,7 @@ class StreamsBuilder(BuilderAliases):
         >>> preview(lambda table: table.map_values(lambda v: v * 2), ("a", 1), ("a", None))
         [('a', 2), ('a', None)]
         """
-        options = consumed or Consumed()
+        options = chosen(consumed, Consumed)
         building = self._building
         store = building.store_name(materialized, f"{topic}-")
         source = building.named(options, "KSTREAM-SOURCE-", "-source")
@@ -145,7 +145,7 @@ class StreamsBuilder(BuilderAliases):
         """
         if materialized is not None and materialized.history is not None:
             raise TopologyError("a global table cannot be versioned")
-        options = consumed or Consumed()
+        options = chosen(consumed, Consumed)
         building = self._building
         store = building.store_name(materialized, f"{topic}-")
         source = building.named(options, "KSTREAM-SOURCE-", "-source")

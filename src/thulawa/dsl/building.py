@@ -16,7 +16,7 @@ from thulawa.core.callers import caller
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
-from thulawa.dsl.options import Materialized, Named
+from thulawa.dsl.options import Materialized, Named, chosen
 from thulawa.state.specs import StoreKind, StoreSpec
 from thulawa.topology.nodes import (
     Aggregate,
@@ -63,18 +63,19 @@ class Building:
     def named(self, name: NameLike, prefix: str, suffix: str = "") -> str:
         """Give the chosen name, or make one; as in Kafka both count up."""
         generated = self.generated(prefix)
-        chosen = name.name if isinstance(name, Named) else name
-        return generated if chosen is None else chosen + suffix
+        own = _own(name)
+        return generated if own is None else own + suffix
 
     def chosen(self, name: NameLike, prefix: str) -> str:
         """Give the chosen name, or make one; here only a made one counts up."""
-        chosen = name.name if isinstance(name, Named) else name
-        return self.generated(prefix) if chosen is None else chosen
+        own = _own(name)
+        return self.generated(prefix) if own is None else own
 
     def store_name(self, materialized: Materialized[Any, Any] | None, prefix: str) -> StoreName:
         """Give the chosen name of a store, or make one."""
-        if materialized is not None and materialized.name is not None:
-            return StoreName(materialized.name, chosen=True)
+        options = chosen(materialized, Materialized)
+        if options.name is not None:
+            return StoreName(options.name, chosen=True)
         return StoreName(self.generated(f"{prefix}STATE-STORE-"), chosen=False)
 
     def guard(self, what: str, generated: str) -> None:
@@ -134,7 +135,7 @@ class Building:
         retention: int = 0,
     ) -> StoreSpec:
         """Describe a store."""
-        options = materialized or Materialized()
+        options = chosen(materialized, Materialized)
         if options.history is not None and kind == "key-value":
             kind, retention = "versioned", milliseconds(options.history, name="history")
         if options.retention is not None:
@@ -247,6 +248,14 @@ class Building:
             )
         )
         return source
+
+
+def _own(name: NameLike) -> str | None:
+    """Give the name the user chose, if any."""
+    own = name.name if isinstance(name, Named) else name
+    if own is not None and not isinstance(own, str):
+        raise TopologyError(f"a name is a str or a Named, not {own!r}", where=caller())
+    return own
 
 
 def _is_generated(name: str) -> bool:

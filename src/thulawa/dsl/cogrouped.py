@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.callers import caller
+from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.records import Windowed
 from thulawa.dsl import grouped as grouping
-from thulawa.dsl import ktable
+from thulawa.dsl import ktable, windowed
 from thulawa.dsl.building import Building, NameLike
 from thulawa.dsl.options import Materialized
 from thulawa.topology.nodes import Aggregate, Table
@@ -61,6 +62,11 @@ class CogroupedKStream(Generic[K, A]):
         ... )
         [('k', 'X'), ('k', 'Xy')]
         """
+        if not isinstance(grouped, grouping.KGroupedStream):
+            raise TopologyError(
+                f"cogroup takes a KGroupedStream, not a {type(grouped).__name__}: group it first",
+                where=caller(),
+            )
         return CogroupedKStream(self._building, (*self._parts, (grouped, aggregator)))
 
     def aggregate(
@@ -99,6 +105,7 @@ class CogroupedKStream(Generic[K, A]):
         ... )
         [(10, 2)]
         """
+        windowed.check_windows(windows)
         return WindowedCogroupedKStream(self._building, self._parts, windows)
 
 

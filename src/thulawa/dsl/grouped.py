@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.dsl import cogrouped, kstream, ktable, windowed
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Grouped, Materialized
+from thulawa.dsl.options import Grouped, Materialized, chosen
+from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, Sink, Source, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
@@ -27,6 +27,7 @@ def count_one(key: Any, value: Any, count: int) -> int:  # noqa: ARG001 an aggre
 
 def reduced_by(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
     """Make an aggregator of a reducer: the first value is the first result."""
+    check_function(reducer, "reduce", ("value", "other value"))
     return lambda _, value, result: value if result is None else reducer(result, value)
 
 
@@ -64,7 +65,7 @@ class KGroupedStream(Generic[K, V]):
         >>> preview(lambda s: s.group_by_key().count(), ("a", "x"), ("b", "x"), ("a", "x"))
         [('a', 1), ('b', 1), ('a', 2)]
         """
-        if materialized is not None and materialized.name is None:
+        if materialized is not None and chosen(materialized, Materialized).name is None:
             self.building.generated("KSTREAM-AGGREGATE-STATE-STORE-")  # Kafka counts twice here
         return self.aggregated(
             "KSTREAM-AGGREGATE-",
@@ -146,11 +147,10 @@ class KGroupedStream(Generic[K, V]):
         >>> preview(lambda s: s.group_by_key().windowed_by(second).count(), ("a", "x", 1500))
         [(Windowed(key='a', window=Window(start=1000, end=2000)), 1)]
         """
+        windowed.check_windows(windows)
         if isinstance(windows, SessionWindows):
             return windowed.SessionWindowedKStream(self, windows)
-        if isinstance(windows, TimeWindows | SlidingWindows):
-            return windowed.TimeWindowedKStream(self, windows)
-        raise ConfigurationError(f"{windows!r} are no windows to aggregate over")
+        return windowed.TimeWindowedKStream(self, windows)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A]) -> "cogrouped.CogroupedKStream[K, A]":
         """Begin an aggregation of several streams into one result.
@@ -324,6 +324,7 @@ class KGroupedTable(Generic[K, V]):
         ... )
         [('all', 5), ('all', 7), ('all', 3)]
         """
+        check_function(subtractor, "subtractor", ("value", "other value"))
         return self._aggregated(
             "KTABLE-REDUCE-",
             None,

@@ -6,14 +6,15 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from thulawa.core.callers import caller
 from thulawa.core.durations import milliseconds
-from thulawa.core.errors import ConfigurationError, TopologyError
+from thulawa.core.errors import TopologyError
 from thulawa.dsl import kstream, ktable
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Joined, StreamJoined
+from thulawa.dsl.options import Joined, StreamJoined, chosen
+from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import JoinBuffer, LookupJoin, Stateless, StreamJoin
 from thulawa.topology.windows import JoinWindows
 
-__all__ = ["JoinOperators", "check_same_builder"]
+__all__ = ["JoinOperators", "check_same_builder", "check_stream"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,6 +29,14 @@ def check_same_builder(one: Building, other: Building) -> None:
     """Refuse to join what belongs to two programs."""
     if one is not other:
         raise TopologyError("both must come from one StreamsBuilder", where=caller())
+
+
+def check_stream(other: object, verb: str) -> None:
+    """Refuse what is no stream."""
+    if not isinstance(other, kstream.KStream):
+        raise TopologyError(
+            f"a stream {verb} a KStream, not a {type(other).__name__}", where=caller()
+        )
 
 
 class JoinOperators(Generic[K, V]):
@@ -179,8 +188,9 @@ def _join(
         return _join_table(stream, other, *arguments, left=kind == "left", **options)
     if isinstance(other, ktable.GlobalKTable):
         return _join_global(stream, other, *arguments, left=kind == "left", **options)
-    raise ConfigurationError(
-        f"a stream joins a KStream, a KTable or a GlobalKTable, not a {type(other).__name__}"
+    raise TopologyError(
+        f"a stream joins a KStream, a KTable or a GlobalKTable, not a {type(other).__name__}",
+        where=caller(),
     )
 
 
@@ -189,28 +199,31 @@ def _join_streams(
     kind: Kind,
     right: "kstream.KStream[Any, Any]",
     joiner: Callable[..., Any],
-    windows: JoinWindows,
+    windows: JoinWindows | None = None,
     joined: StreamJoined[Any, Any] | None = None,
     *,
     prior: bool = False,
 ) -> "kstream.KStream[Any, Any]":
     """Join two streams over windows."""
+    check_stream(right, "joins over windows with")
     if not isinstance(windows, JoinWindows):
-        raise ConfigurationError("a join of two streams needs JoinWindows: it cannot wait for ever")
+        raise TopologyError(
+            "a join of two streams needs JoinWindows: it cannot wait for ever", where=caller()
+        )
     building: Building = left.building
     check_same_builder(building, right.building)
-    options = joined or StreamJoined()
+    options = chosen(joined, StreamJoined)
     relaxed = kind != "inner"
     if left.rekeyed:
         left = _side(left, options, "-left", options.value_serde, keep_null_keys=relaxed)
     if right.rekeyed:
         right = _side(right, options, "-right", options.other_value_serde, keep_null_keys=relaxed)
     names = _join_names(building, kind, options)
-    chosen = options.store_name is not None
+    given = options.store_name is not None
     for store in names.stores:
-        building.add_store(StoreName(store, chosen), "join", retention=windows.retention)
+        building.add_store(StoreName(store, given), "join", retention=windows.retention)
     if names.outer_store is not None:
-        building.add_store(StoreName(names.outer_store, chosen), "buffer")
+        building.add_store(StoreName(names.outer_store, given), "buffer")
     for parent, buffer, store in zip((left, right), names.buffers, names.stores, strict=True):
         building.add(JoinBuffer(name=buffer, parents=(parent.name,), stores=(store,), store=store))
     this = StreamJoin(
@@ -219,7 +232,7 @@ def _join_streams(
         kind=kind,
         pair=names.merge,
         window=windows,
-        joiner=lambda _, a, b: joiner(a, b),
+        joiner=_of_values(joiner),
         other_store=names.stores[1],
         outer_store=names.outer_store,
         prior=prior,
@@ -257,7 +270,7 @@ def _join_names(building: Building, kind: Kind, options: StreamJoined[Any, Any])
         other, other_suffix = "OUTEROTHER", "-outer-other-join"
     generated = building.generated(f"KSTREAM-{this}-"), building.generated(f"KSTREAM-{other}-")
     merge = building.named(options, "KSTREAM-MERGE-", "-merge")
-    base, chosen = options.store_name, options.name
+    base, given = options.store_name, options.name
     outer_store = None
     if kind != "inner":
         suffix = "-outer-shared-join" if kind == "outer" else "-left-shared-join"
@@ -265,7 +278,7 @@ def _join_names(building: Building, kind: Kind, options: StreamJoined[Any, Any])
         outer_store = f"{shared}-store"
     return _JoinNames(
         buffers=buffers,
-        sides=generated if chosen is None else (chosen + this_suffix, chosen + other_suffix),
+        sides=generated if given is None else (given + this_suffix, given + other_suffix),
         stores=(
             f"{generated[0] if base is None else base + this_suffix}-store",
             f"{generated[1] if base is None else base + other_suffix}-store",
@@ -302,7 +315,7 @@ def _join_table(
 ) -> "kstream.KStream[Any, Any]":
     building = stream.building
     check_same_builder(building, table.building)
-    options = joined or Joined()
+    options = chosen(joined, Joined)
     if stream.rekeyed:
         stream = stream.repartitioned(
             options.name or stream.name,
@@ -329,7 +342,7 @@ def _join_table(
             parents=(stream.name,),
             stores=stores if buffer is None else (*stores, buffer),
             table=table.name,
-            joiner=lambda _, a, b: joiner(a, b),
+            joiner=_of_values(joiner),
             left=left,
             buffer=buffer,
             grace=0 if options.grace is None else milliseconds(options.grace, name="grace"),
@@ -342,22 +355,34 @@ def _join_global(
     stream: "kstream.KStream[Any, Any]",
     table: "ktable.GlobalKTable[Any, Any]",
     key_selector: Callable[..., Any],
-    joiner: Callable[..., Any],
+    joiner: Callable[..., Any] | None = None,
     *,
     left: bool,
     named: NameLike = None,
 ) -> "kstream.KStream[Any, Any]":
     building = stream.building
     check_same_builder(building, table.building)
+    if joiner is None:
+        raise TopologyError(
+            "a join with a global table needs a function of (key, value) that gives the "
+            "table's key, then the joiner",
+            where=caller(),
+        )
     name = building.named(named, "KSTREAM-LEFTJOIN-")  # Kafka's name for both kinds
     building.add(
         LookupJoin(
             name=name,
             parents=(stream.name,),
             table=table.name,
-            joiner=lambda _, a, b: joiner(a, b),
+            joiner=_of_values(joiner),
             left=left,
             key_selector=key_selector,
         )
     )
     return kstream.KStream(building, name, key_serde=stream.key_serde, rekeyed=stream.rekeyed)
+
+
+def _of_values(joiner: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
+    """Make a joiner of key and values of one of values alone."""
+    check_function(joiner, "joiner", ("value", "other value"))
+    return lambda _, value, other: joiner(value, other)

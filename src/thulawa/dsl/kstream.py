@@ -7,20 +7,21 @@ nothing runs. Functions get key and value unless they are about values alone.
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.records import RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.dsl import branches, ktable
 from thulawa.dsl import grouped as grouping
 from thulawa.dsl.aliases import StreamAliases
 from thulawa.dsl.asyncs import AsyncOperators
 from thulawa.dsl.building import Building, NameLike
-from thulawa.dsl.joins import JoinOperators, check_same_builder
+from thulawa.dsl.joins import JoinOperators, check_same_builder, check_stream
 from thulawa.dsl.options import (
     Consumed,
     Grouped,
     Materialized,
     Produced,
     Repartitioned,
+    chosen,
 )
 from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
@@ -255,6 +256,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda a, b: a.merge(b), ("a", "k", 1), ("b", "k", 2))
         [('k', 1), ('k', 2)]
         """
+        check_stream(other, "merges with")
         check_same_builder(self.building, other.building)
         name = self.building.named(named, "KSTREAM-MERGE-")
         parents = (self.name, other.name)
@@ -265,10 +267,12 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
 
     def to(
         self,
-        topic: str | Callable[[K, V], str],
+        topic: str | Callable[[K, V], str] | Callable[[K, V, RecordMetadata | None], str],
         produced: Produced[K, V] | None = None,
     ) -> None:
-        """Write to a topic, or to the one that a function of key and value names.
+        """Write to a topic, or to the one that a function of the record names.
+
+        The function is given key and value, and where the record is from if it takes a third.
 
         >>> from thulawa.dsl import StreamsBuilder
         >>> from thulawa.testing import TopologyTestDriver
@@ -279,7 +283,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         ...     driver.create_output_topic("of-ann").read_value()
         1
         """
-        options = produced or Produced()
+        options = chosen(produced, Produced)
         self.building.add(
             Sink(
                 name=self.building.named(options, "KSTREAM-SINK-"),
@@ -299,7 +303,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('a', 2)]
         """
         self.to(topic, produced)
-        options = produced or Produced()
+        options = chosen(produced, Produced)
         key_serde = options.key_serde or self.key_serde
         value_serde = options.value_serde or self.value_serde
         consumed: Consumed[K, V] = Consumed(key_serde=key_serde, value_serde=value_serde)
@@ -312,7 +316,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.repartition(), ("a", 1), (None, 2))
         [('a', 1)]
         """
-        options = repartitioned or Repartitioned()
+        options = chosen(repartitioned, Repartitioned)
         prefix = self.building.chosen(options, "KSTREAM-REPARTITION-")
         source = self.building.repartition(
             self.name,
@@ -360,7 +364,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.group_by_key().count(), ("a", 1), ("a", 1))
         [('a', 1), ('a', 2)]
         """
-        return grouping.KGroupedStream(self, grouped or Grouped(), rekeyed=self.rekeyed)
+        options = chosen(grouped, Grouped)
+        return grouping.KGroupedStream(self, options, rekeyed=self.rekeyed)
 
     def group_by(
         self, selector: Callable[[K, V], K1], grouped: Grouped[K1, V] | None = None
@@ -371,7 +376,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.group_by(lambda k, v: v).count(), ("a", "x"), ("b", "x"))
         [('x', 1), ('x', 2)]
         """
-        options = grouped or Grouped()
+        options = chosen(grouped, Grouped)
         rekeyed = self.select_key(selector, named=options.name)
         return grouping.KGroupedStream(rekeyed, options, rekeyed=True)
 
@@ -466,8 +471,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         *,
         with_key: bool = False,
     ) -> str:
-        if not callable(function):
-            raise ConfigurationError(f"{operation} needs a function, not {function!r}")
         name = self.building.named(named, prefix)
         self.building.add(
             Stateless(

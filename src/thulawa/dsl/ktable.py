@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from thulawa.core.callers import caller
-from thulawa.core.errors import ConfigurationError, TopologyError
+from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
 from thulawa.dsl import foreignkeys, kstream
 from thulawa.dsl import grouped as grouping
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Grouped, Materialized, TableJoined
+from thulawa.dsl.options import Grouped, Materialized, TableJoined, chosen
 from thulawa.dsl.suppressed import Suppressed
 from thulawa.topology.nodes import (
     Aggregate,
@@ -20,6 +20,7 @@ from thulawa.topology.nodes import (
     TableGrouping,
     TableJoin,
 )
+from thulawa.topology.processor import ValueTransformer
 from thulawa.topology.windows import SessionWindows
 
 __all__ = ["GlobalKTable", "KTable", "serdes_of"]
@@ -149,17 +150,32 @@ class KTable(Generic[K, V]):
 
     def transform_values(
         self,
-        transformer: Callable[[K, V], V1],
+        transformer: Callable[[K, V], V1] | Callable[[], ValueTransformer[K, V, V1]],
         materialized: Materialized[K, V1] | None = None,
-        *,
+        *stores: str,
         named: NameLike = None,
     ) -> "KTable[K, V1]":
-        """Make another value of each row by a function of key and value.
+        """Make another value of each row, by a function or by a transformer with stores.
+
+        A `ValueTransformer` is told of rows that go too; its table must have a store of its own,
+        because what it once gave cannot be computed again.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.transform_values(lambda k, v: k + v), ("a", "b"))
         [('a', 'ab')]
+        >>> from thulawa.dsl import Materialized, ValueTransformer
+        >>> class Rise(ValueTransformer):
+        ...     last = 0
+        ...
+        ...     def transform(self, key, value):
+        ...         rise, self.last = value - self.last, value
+        ...         return rise
+        >>> kept = Materialized.as_("rises")
+        >>> preview(lambda table: table.transform_values(Rise, kept), ("a", 3), ("a", 7))
+        [('a', 3), ('a', 4)]
         """
+        self.building.check_stores(stores)
+        supplied = isinstance(transformer, type) and issubclass(transformer, ValueTransformer)
         return self._derive(
             "transform_values",
             "KTABLE-TRANSFORMVALUES-",
@@ -167,6 +183,8 @@ class KTable(Generic[K, V]):
             materialized,
             named,
             with_key=True,
+            supplied=supplied or bool(stores),
+            connected=stores,
         )
 
     def suppress(self, suppressed: Suppressed) -> "KTable[K, V]":
@@ -177,17 +195,19 @@ class KTable(Generic[K, V]):
         >>> preview(lambda table: table.suppress(how), ("a", 1, 0), ("a", 2, 5), ("b", 3, 10))
         [('a', 2)]
         """
+        if not isinstance(suppressed, Suppressed):
+            raise TopologyError(f"suppress takes a Suppressed, not {suppressed!r}", where=caller())
         if self.versioned:
             raise TopologyError("a versioned table cannot be suppressed", where=caller())
         building = self.building
         name = building.chosen(suppressed.name, "KTABLE-SUPPRESS-")
-        chosen = suppressed.name is not None
-        store = f"{name}-store" if chosen else building.generated("KTABLE-SUPPRESS-STATE-STORE-")
+        given = suppressed.name is not None
+        store = f"{name}-store" if given else building.generated("KTABLE-SUPPRESS-STATE-STORE-")
         wait = suppressed.wait
         if suppressed.until == "window_close":
             wait = self._grace()
         parent_stores = building.stores_of(self.name)
-        building.add_store(StoreName(store, chosen), "buffer")
+        building.add_store(StoreName(store, given), "buffer")
         assert parent_stores, "suppression reads the table behind it"
         building.add(
             Suppress(
@@ -234,7 +254,7 @@ class KTable(Generic[K, V]):
         >>> preview(lambda table: table.group_by(lambda k, v: (v, k)).count(), ("ann", "red"))
         [('red', 1)]
         """
-        options = grouped or Grouped()
+        options = chosen(grouped, Grouped)
         name = self.building.named(options, "KTABLE-SELECT-")
         self.building.add(TableGrouping(name=name, parents=(self.name,), selector=selector))
         self.building.stores_of(self.name)
@@ -362,7 +382,9 @@ class KTable(Generic[K, V]):
         named: NameLike,
     ) -> "KTable[K, Any]":
         if not isinstance(other, KTable):
-            raise ConfigurationError(f"a table joins a KTable, not a {type(other).__name__}")
+            raise TopologyError(
+                f"a table joins a KTable, not a {type(other).__name__}", where=caller()
+            )
         if other.building is not self.building:
             raise TopologyError("both must come from one StreamsBuilder", where=caller())
         if foreign_key is not None:
@@ -410,22 +432,28 @@ class KTable(Generic[K, V]):
         named: NameLike,
         *,
         with_key: bool = False,
+        supplied: bool = False,
+        connected: tuple[str, ...] = (),
     ) -> "KTable[K, Any]":
-        if not callable(function):
-            raise ConfigurationError(f"{operation} needs a function, not {function!r}")
         store = self._store(materialized, prefix)
+        if supplied and store is None:
+            raise TopologyError(
+                "a transformer with state needs a store for its table: name it with Materialized",
+                where=caller(),
+            )
         name = self.building.named(named, prefix)
         versioned = self.versioned if materialized is None else materialized.history is not None
         self.building.add(
             Table(
                 name=name,
                 parents=(self.name,),
-                stores=() if store is None else (store,),
+                stores=connected if store is None else (store, *connected),
                 operation=operation,
-                function=function,
+                function=None if supplied else function,
                 with_key=with_key,
                 store=store,
                 versioned=versioned,
+                supplier=function if supplied else None,
             )
         )
         value_serde = self.value_serde if operation.startswith("filter") else None

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Self, TypeVar
 
+from thulawa.core.callers import caller
 from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
 from thulawa.topology.nodes import TimestampExtractor
 
@@ -23,10 +25,24 @@ __all__ = [
     "Repartitioned",
     "StreamJoined",
     "TableJoined",
+    "chosen",
 ]
 
 K = TypeVar("K")
 V = TypeVar("V")
+Options = TypeVar("Options")
+
+
+def chosen(options: Options | None, kind: type[Options]) -> Options:
+    """Give the options, or those that say nothing; refuse the options of something else."""
+    if options is None:
+        return kind()
+    if not isinstance(options, kind):
+        raise TopologyError(
+            f"the options of this step are a {kind.__name__}, not a {type(options).__name__}",
+            where=caller(),
+        )
+    return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +63,14 @@ class _Serialized(Named, Generic[K, V]):
 
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
+
+    def __post_init__(self) -> None:
+        for serde in (self.key_serde, self.value_serde):
+            if serde is not None and not isinstance(serde, Serde):
+                raise TopologyError(
+                    f"a serde is a Serde, as Serdes.string() is one, not a {type(serde).__name__}",
+                    where=caller(),
+                )
 
     @classmethod
     def with_(cls, key_serde: Serde[K] | None, value_serde: Serde[V] | None) -> Self:

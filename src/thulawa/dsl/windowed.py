@@ -4,16 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.callers import caller
+from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde
 from thulawa.dsl import grouped as grouping
 from thulawa.dsl import ktable
 from thulawa.dsl.building import NameLike
-from thulawa.dsl.options import Materialized
+from thulawa.dsl.options import Materialized, chosen
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
-__all__ = ["EmitStrategy", "SessionWindowedKStream", "TimeWindowedKStream"]
+__all__ = ["EmitStrategy", "SessionWindowedKStream", "TimeWindowedKStream", "check_windows"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,6 +36,16 @@ class EmitStrategy:
     def on_window_close(cls) -> "EmitStrategy":
         """Emit one final result, when the window closes."""
         return cls("close")
+
+
+def check_windows(windows: object) -> None:
+    """Refuse what are no windows to aggregate over."""
+    if not isinstance(windows, TimeWindows | SlidingWindows | SessionWindows):
+        raise TopologyError(
+            "aggregations go over TimeWindows, SlidingWindows or SessionWindows, "
+            f"not over {windows!r}",
+            where=caller(),
+        )
 
 
 class _Windowed(Generic[K, V]):
@@ -88,7 +99,7 @@ class _Windowed(Generic[K, V]):
         ... )
         [((10, 20), 1), ((21, 31), 1), ((15, 25), 2)]
         """
-        if materialized is not None and materialized.name is None:
+        if materialized is not None and chosen(materialized, Materialized).name is None:
             self._grouped.building.generated("")  # Kafka counts twice here
         return self._aggregated(
             "KSTREAM-AGGREGATE-",

@@ -4,16 +4,18 @@ While a task runs, an async node only collects. When the task has taken all its 
 engine runs over what was collected, many keys at once and each in order, and its sink calls
 the nodes that follow. The host says how a coroutine is run: on a worker's loop, or in virtual
 time. A record keeps its topic, partition and offset on its way; an async processor's
-``forward`` collects, and what it forwarded leaves when the call has succeeded, once.
+``forward`` and ``send`` collect, and what they were given leaves when the call has succeeded, once.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 from thulawa.core.records import Headers, Record, RecordMetadata
+from thulawa.core.serdes import Serde
 from thulawa.engine import Engine, Outcome
 from thulawa.engine import Record as EngineRecord
 from thulawa.runtime.context import Failed, Forward, TaskContext
@@ -34,9 +36,9 @@ class _Item(NamedTuple):
     offset: int
 
 
-_current: ContextVar[tuple[_Item, list[tuple[Record[Any, Any], str | None]]]] = ContextVar(
-    "thulawa_async_call"
-)
+# The record of a call, and what is to be done when the call has succeeded; None outside of calls.
+_Outputs = list[Callable[[], None]]
+_current: ContextVar[tuple[_Item, _Outputs] | None] = ContextVar("thulawa_async_call", default=None)
 
 
 class AsyncStage:
@@ -95,12 +97,14 @@ class AsyncStage:
             item: _Item = outcome.record.value
             context.topic, context.partition, context.offset = item[1:]
             record = item.record
-            if outcome.error is not None:
-                self._failed(
-                    outcome.error, record.key, record.value, record.timestamp, record.headers
-                )
-            else:
-                self._emit(record, outcome.result)
+            error = outcome.error
+            if error is None:
+                try:
+                    self._emit(record, outcome.result)
+                except Exception as problem:  # noqa: BLE001 the handler decides about any error
+                    error = problem
+            if error is not None:
+                self._failed(error, record.key, record.value, record.timestamp, record.headers)
 
     async def close(self) -> None:
         """Close the engine's resource and the processor."""
@@ -122,8 +126,8 @@ class AsyncStage:
                 for key, value in result:
                     self._forward(key, value, timestamp, headers)
             case "process":
-                for forwarded, child in result:
-                    self._node_context.forward(forwarded, child)
+                for leave in result:
+                    leave()
 
     def _function(self) -> Callable[..., Any]:
         function = self._node.function
@@ -139,14 +143,14 @@ class AsyncStage:
             return call
         return lambda record, *resource: function(record.key, record.value, *resource)
 
-    async def _run_processor(self, item: _Item) -> list[tuple[Record[Any, Any], str | None]]:
-        forwarded: list[tuple[Record[Any, Any], str | None]] = []
-        token = _current.set((item, forwarded))
+    async def _run_processor(self, item: _Item) -> _Outputs:
+        outputs: _Outputs = []
+        token = _current.set((item, outputs))
         try:
             await self._processor.process(item.record)
         finally:
             _current.reset(token)
-        return forwarded
+        return outputs
 
 
 def _argument(node: AsyncCall) -> Callable[[EngineRecord], Any]:
@@ -181,10 +185,35 @@ class _CallContext:
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        item = _current.get()[0]
+        call = _current.get()
+        if call is None:
+            return self._context.record_metadata
+        item = call[0]
         if item.topic is None:
             return None
         return RecordMetadata(item.topic, item.partition, item.offset)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        _current.get()[1].append((record, child))
+        self._leave(partial(self._context.forward, record, child))
+
+    def send(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+    ) -> None:
+        context = self._context
+        self._leave(context.sending(topic, key, value, timestamp, headers, key_serde, value_serde))
+
+    def _leave(self, output: Callable[[], None]) -> None:
+        """Let an output wait for the end of its call; one of a punctuation leaves at once."""
+        call = _current.get()
+        if call is None:
+            output()
+        else:
+            call[1].append(output)

@@ -1,10 +1,11 @@
 """What the nodes of a task share: the record at hand, time, stores, and where outputs go."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 from thulawa.core.errors import StreamError
-from thulawa.core.records import Headers
+from thulawa.core.records import Headers, RecordMetadata
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store, StoreSpec
 from thulawa.topology.nodes import Node, Sink
@@ -75,6 +76,21 @@ class TaskContext:
         if store is None:
             store = self._stores[name] = self._specs[name].open(self._backing(name))
         return store
+
+    def metadata(self) -> RecordMetadata | None:
+        """Tell where the record at hand is from; None in a punctuation."""
+        if self.topic is None:
+            return None
+        return RecordMetadata(self.topic, self.partition, self.offset)
+
+    @contextmanager
+    def nowhere(self) -> Iterator[None]:
+        """Speak of a record that is not the one at hand: where it was read is not known."""
+        topic, self.topic = self.topic, None
+        try:
+            yield
+        finally:
+            self.topic = topic
 
     def clock(self, name: str) -> StreamClock:
         """Give the clock of that name."""

@@ -6,9 +6,11 @@ node is looked up while records flow.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from thulawa.core.errors import ProcessingError, StreamError
+from thulawa.core.names import check_name
 from thulawa.core.records import Headers
 from thulawa.runtime.aggregates import aggregate, cached, windowed_aggregate
 from thulawa.runtime.asyncs import AsyncStage
@@ -22,8 +24,9 @@ from thulawa.runtime.stateless import branch, stateless
 from thulawa.runtime.streamjoins import join_buffer, stream_join
 from thulawa.runtime.suppress import suppress
 from thulawa.runtime.tablejoins import lookup_join, table_join
-from thulawa.runtime.tables import table, table_aggregate, table_grouping
+from thulawa.runtime.tables import table, table_aggregate, table_grouping, transformed_table
 from thulawa.runtime.views import Views
+from thulawa.topology.functions import topic_arguments
 from thulawa.topology.nodes import (
     Aggregate,
     AsyncCall,
@@ -85,8 +88,12 @@ class Graph:
     def _made(self, node: Node, children: dict[str, Forward]) -> Forward:
         forward = _to_all(list(children.values()))
         wiring = _Wiring(self._context, self._views, forward, self._failed(node), children)
+        own = NodeContext(node, self._context, self._punctuations, forward, children, wiring.failed)
+        if isinstance(node, Table) and node.supplier is not None:
+            return transformed_table(
+                node, own, self._context, self._views, forward, wiring.failed, self._closers
+            )
         if isinstance(node, Process | AsyncCall):
-            own = NodeContext(node, self._context, self._punctuations, forward, children)
             if isinstance(node, Process):
                 return process(node, own, wiring.failed, self._closers)
             stage = AsyncStage(node, self._context, own, forward, wiring.failed)
@@ -155,14 +162,22 @@ def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
 
         return to_topic
 
+    asks = len(topic_arguments(topic)) > len(("key", "value"))
+
     def to_named(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            name = topic(key, value)
+            name = topic(key, value, context.metadata()) if asks else topic(key, value)
+            _check_topic(name)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)
         return send(node, name, key, value, timestamp, headers)
 
     return to_named
+
+
+@lru_cache(maxsize=1024)
+def _check_topic(name: object) -> None:
+    check_name(name, "topic")
 
 
 def _aggregate(node: Aggregate, wiring: _Wiring) -> Forward:

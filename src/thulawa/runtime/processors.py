@@ -5,7 +5,9 @@ from typing import Any
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ProcessingError
+from thulawa.core.names import check_name
 from thulawa.core.records import Headers, Record, RecordMetadata
+from thulawa.core.serdes import Serde
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.punctuation import Punctuations, Schedule
 from thulawa.topology.nodes import Node, Process
@@ -24,12 +26,14 @@ class NodeContext:
         punctuations: Punctuations,
         forward: Forward,
         children: dict[str, Forward],
+        failed: Failed,
     ) -> None:
         self._node = node
         self._task = task
         self._punctuations = punctuations
         self._forward = forward
         self._children = children
+        self._failed = failed
 
     @property
     def task_id(self) -> str:
@@ -49,10 +53,7 @@ class NodeContext:
     @property
     def record_metadata(self) -> RecordMetadata | None:
         """Where the record at hand is from; None in a punctuation."""
-        task = self._task
-        if task.topic is None:
-            return None
-        return RecordMetadata(task.topic, task.partition, task.offset)
+        return self._task.metadata()
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         """Hand a record to all children, or to one by name."""
@@ -67,10 +68,37 @@ class NodeContext:
             target = found
         target(record.key, record.value, record.timestamp, record.headers)
 
-    def send(self, topic: str, key: Any, value: Any, timestamp: int | None = None) -> None:
-        """Send a record to a topic."""
+    def send(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+    ) -> None:
+        """Send a record to a topic, as the serdes write it."""
+        self.sending(topic, key, value, timestamp, headers, key_serde, value_serde)()
+
+    def sending(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int | None,
+        headers: Headers,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+    ) -> Callable[[], None]:
+        """Check and encode a record; give what sends it."""
+        check_name(topic, "topic")
         time = max(self._task.stream_time, 0) if timestamp is None else timestamp
-        self._task.collector.send(None, topic, key, value, time, ())
+        raw_key = key if key_serde is None else key_serde.dumps(key)
+        raw_value = value if value_serde is None else value_serde.dumps(value)
+        send = self._task.collector.send
+        return lambda: send(None, topic, raw_key, raw_value, time, headers)
 
     def schedule(
         self, interval: Duration, kind: PunctuationType, callback: Callable[[int], None]
@@ -78,7 +106,14 @@ class NodeContext:
         """Call back at multiples of the interval."""
         every = milliseconds(interval, name="interval")
         now = self._task.wall_clock_time
-        return self._punctuations.add(every, kind, callback, now, self._node.name)
+
+        def call(time: int) -> None:
+            try:
+                callback(time)
+            except Exception as error:  # noqa: BLE001 the handler decides about any error
+                self._failed(error, None, None, time, ())
+
+        return self._punctuations.add(every, kind, call, now, self._node.name)
 
     def state_store(self, name: str) -> Any:
         """Give a store that was connected to this processor."""

@@ -122,5 +122,15 @@ class _Side:
                 values = waiting.get(place)
                 waiting.remove(place)
                 for value in values:
-                    left, right = (value, None) if side == _LEFT else (None, value)
-                    self._forward(key, self._joiner(key, left, right), time, headers)
+                    self._emit_alone(side, key, value, time, headers)
+
+    def _emit_alone(self, side: int, key: Any, value: Any, time: int, headers: Headers) -> None:
+        """Emit a record that waited; an error is about it, not about the one that moved time."""
+        left, right = (value, None) if side == _LEFT else (None, value)
+        try:
+            result = self._joiner(key, left, right)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            with self._context.nowhere():
+                self._failed(error, key, value, time, headers)
+        else:
+            self._forward(key, result, time, headers)

@@ -3,14 +3,50 @@
 An update that changes nothing, none before and none after, is not sent on.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+from thulawa.core.errors import ProcessingError
 from thulawa.core.records import Change, Headers
 from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.processors import NodeContext
 from thulawa.runtime.views import Views, row_function
 from thulawa.topology.nodes import Table, TableAggregate, TableGrouping
 
-__all__ = ["table", "table_aggregate", "table_grouping"]
+__all__ = ["table", "table_aggregate", "table_grouping", "transformed_table"]
+
+
+def transformed_table(
+    node: Table,
+    own: NodeContext,
+    context: TaskContext,
+    views: Views,
+    forward: Forward,
+    failed: Failed,
+    closers: list[Callable[[], None]],
+) -> Forward:
+    """Make and open the transformer of a table; give the table's function."""
+    assert node.supplier is not None
+    transformer = node.supplier()
+    transformer.init(_RowContext(own, node.name))
+    closers.append(transformer.close)
+    return _derived(node, context, views, forward, failed, transformer.transform)
+
+
+class _RowContext:
+    """The context of a transformer: its rows leave as what it gives, and it is called for those."""
+
+    def __init__(self, context: NodeContext, node: str) -> None:
+        self._context = context
+        self._node = node
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("forward", "schedule"):
+            raise ProcessingError(
+                f"a table's transformer cannot {name}: give the row back, or use process",
+                node=self._node,
+            )
+        return getattr(self._context, name)
 
 
 def table(
@@ -21,7 +57,7 @@ def table(
         return _source(node, context, forward)
     if node.operation == "pass" and node.store is None:
         return forward
-    return _derived(node, context, views, forward, failed)
+    return _derived(node, context, views, forward, failed, row_function(node))
 
 
 def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
@@ -51,9 +87,13 @@ def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
 
 
 def _derived(
-    node: Table, context: TaskContext, views: Views, forward: Forward, failed: Failed
+    node: Table,
+    context: TaskContext,
+    views: Views,
+    forward: Forward,
+    failed: Failed,
+    row: Callable[[Any, Any], Any],
 ) -> Forward:
-    row = row_function(node)
     store = None if node.store is None else context.store(node.store)
     quiet = node.operation != "pass" and not views.is_versioned(node.parents[0])
     sends_old = views.sends_old_values(node.parents[0])

@@ -24,18 +24,18 @@ from thulawa.runtime.queues import RawRecord
 from thulawa.runtime.task import Task
 from thulawa.state.keyvalue import KeyValueStore
 from thulawa.state.sessions import SessionStore
+from thulawa.state.specs import Store
 from thulawa.state.versioned import VersionedStore
 from thulawa.state.windows import WindowStore
 from thulawa.testing.loop import VirtualTimeLoop
-from thulawa.testing.topics import TestInputTopic, TestOutputTopic
+from thulawa.testing.topics import TestInputTopic, TestOutputTopic, Written
 from thulawa.topology.nodes import Sink, Source
 from thulawa.topology.topology import Topology
 
 __all__ = ["TopologyTestDriver"]
 
-# key, value, timestamp, headers, partition, as written
-Written = tuple[Any, Any, int, Headers, int]
 S = TypeVar("S")
+_AnyStore: Any = object
 
 
 class TopologyTestDriver:
@@ -62,6 +62,11 @@ class TopologyTestDriver:
         grouper: PartitionGrouper = by_number,
         seed: int = 0,
     ) -> None:
+        if not isinstance(topology, Topology):
+            raise ConfigurationError(
+                f"the driver runs a Topology, as builder.build() gives it, "
+                f"not a {type(topology).__name__}"
+            )
         if partitions < 1:
             raise ConfigurationError("partitions must be at least 1")
         self._topology = topology
@@ -69,7 +74,7 @@ class TopologyTestDriver:
         self._partitions = partitions
         self._grouper = grouper
         self._now = wall_clock_time
-        self._written: dict[str, deque[Written]] = defaultdict(deque)
+        self._written: dict[str, Written] = defaultdict(Written)
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
         self._encoder = Encoder(self._options, self.send)
         self._globals = GlobalTables(topology, self._options, self.send)
@@ -79,7 +84,11 @@ class TopologyTestDriver:
         self._readers: dict[str, dict[int, Task]] = {}
         self._sources: dict[str, Source] = {}
         self._again: deque[tuple[str, int, RawRecord]] = deque()
-        self._make_tasks({})
+        try:
+            self._make_tasks({})
+        except BaseException:  # a processor's init may raise anything
+            self.close()
+            raise
         sinks = [node for node in topology.nodes.values() if isinstance(node, Sink)]
         # Sinks that write what they are given, to one partition that nobody reads again.
         self._plain_sinks = {
@@ -141,7 +150,7 @@ class TopologyTestDriver:
             if isinstance(sink, Sink) and sink.topic == topic:
                 key_serde = key_serde or sink.key_serde
                 value_serde = value_serde or sink.value_serde
-        return TestOutputTopic(self._written[topic], key_serde, value_serde)
+        return TestOutputTopic(topic, self._written[topic], key_serde, value_serde)
 
     def input_topics(self) -> list[str]:
         """Name the topics the topology reads from outside."""
@@ -149,8 +158,8 @@ class TopologyTestDriver:
         return [*outside, *self._globals.topics]
 
     def produced_topic_names(self) -> set[str]:
-        """Name the topics that have been written to."""
-        return {topic for topic, records in self._written.items() if records}
+        """Name the topics that have been written to, also where all has been read."""
+        return {topic for topic, records in self._written.items() if records.total}
 
     # --- time and state
 
@@ -181,6 +190,15 @@ class TopologyTestDriver:
     def get_versioned_key_value_store(self, name: str, task: int = 0) -> VersionedStore:
         """Give a versioned store."""
         return self._store(name, task, VersionedStore)
+
+    def get_state_store(self, name: str, task: int = 0) -> Store:
+        """Give a store of any kind."""
+        store: Store = self._store(name, task, _AnyStore)
+        return store
+
+    def get_all_state_stores(self, task: int = 0) -> dict[str, Store]:
+        """Give the stores that a task of each sub-topology has, and the global ones, by name."""
+        return {name: self.get_state_store(name, task) for name in self._topology.stores}
 
     def dropped_records(self) -> int:
         """Count the records that operators left out by their rules, or handlers skipped."""
@@ -231,7 +249,7 @@ class TopologyTestDriver:
     ) -> None:
         """Take an output of a task."""
         if sink is not None and sink.name in self._plain_sinks:
-            self._written[topic].append((key, value, timestamp, headers, 0))
+            self._written[topic].append((key, value, timestamp, headers))
             return
         encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
         if encoded is None:
@@ -245,7 +263,7 @@ class TopologyTestDriver:
             offset = self._next_offset(topic, 0)
             self._globals.update(topic, offset, raw_key, raw_value, timestamp)
         if sink is None or not sink.internal:
-            self._written[topic].append((raw_key, raw_value, timestamp, headers, partition))
+            self._written[topic].append((raw_key, raw_value, timestamp, headers))
 
     def _partition(self, sink: Sink | None, key: Any, value: Any, raw_key: Any) -> int:
         if sink is not None and sink.partitioner is not None:
@@ -306,9 +324,8 @@ class TopologyTestDriver:
             if name in group.stores and not group.is_global:
                 owners = [task for task in self._tasks if task.id == f"{group.id}_{number}"]
                 store = owners[0].store(name) if owners else None
-        if not isinstance(store, kind):
+        if store is None or not isinstance(store, kind):
             known = [spec.name for spec in self._topology.stores.values()]
-            raise ConfigurationError(
-                f"task {number} has no {kind.__name__} {name!r}; stores are {known}"
-            )
+            what = "store" if kind is object else kind.__name__
+            raise ConfigurationError(f"task {number} has no {what} {name!r}; stores are {known}")
         return store

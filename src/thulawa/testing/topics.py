@@ -2,13 +2,27 @@
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from itertools import count, repeat
+from typing import Any, Protocol, overload
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.records import Headers, Record
 from thulawa.core.serdes import Serde
 
-__all__ = ["TestInputTopic", "TestOutputTopic"]
+__all__ = ["TestInputTopic", "TestOutputTopic", "Written"]
+
+_ABSENT: Any = object()
+
+
+class Written(deque[tuple[Any, Any, int, Headers]]):
+    """What was written to a topic and has not been read yet: keys, values, times, headers."""
+
+    @property
+    def total(self) -> int:
+        """How many records were ever written."""
+        return len(self) + self.read
+
+    read = 0
 
 
 class _Log(Protocol):
@@ -40,15 +54,28 @@ class TestInputTopic:
         self._time = start
         self._step = auto_advance
 
+    @overload
+    def pipe_input(self, value: Any, /) -> None: ...
+
+    @overload
+    def pipe_input(
+        self, key: Any, value: Any, timestamp: int | None = None, headers: Headers = ()
+    ) -> None: ...
+
     def pipe_input(
         self,
         key: Any,
-        value: Any,
+        value: Any = _ABSENT,
         timestamp: int | None = None,
         headers: Headers = (),
     ) -> None:
-        """Write one record."""
-        self._log.write(self._topic, [self._encoded(key, value, timestamp, headers)])
+        """Write one record: a key and a value, a value alone, or a `Record` as it is."""
+        if value is not _ABSENT:
+            self._log.write(self._topic, [self._encoded(key, value, timestamp, headers)])
+        elif isinstance(key, Record):
+            self.pipe_record(key)
+        else:
+            self.pipe_value_list([key])
 
     def pipe_record(self, record: Record[Any, Any]) -> None:
         """Write one record with its own timestamp and headers."""
@@ -62,13 +89,37 @@ class TestInputTopic:
             encoded = [self._encoded(r.key, r.value, r.timestamp, r.headers) for r in records]
         self._log.write(self._topic, encoded)
 
-    def pipe_key_value_list(self, pairs: Iterable[tuple[Any, Any]]) -> None:
-        """Write keys and values at the topic's own time."""
-        self._log.write(self._topic, [self._encoded(key, value, None, ()) for key, value in pairs])
+    def pipe_key_value_list(
+        self,
+        pairs: Iterable[tuple[Any, Any]],
+        start: int | None = None,
+        advance: Duration = 0,
+    ) -> None:
+        """Write keys and values: from ``start`` on, ``advance`` apart, or at the topic's own time.
 
-    def pipe_value_list(self, values: Iterable[Any]) -> None:
-        """Write values without keys at the topic's own time."""
-        self.pipe_key_value_list((None, value) for value in values)
+        >>> from thulawa.testing import TopologyTestDriver
+        >>> from thulawa.dsl import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in").to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.create_input_topic("in").pipe_key_value_list(
+        ...         [("a", 1), ("b", 2)], 100, "1 s"
+        ...     )
+        ...     [r.timestamp for r in driver.create_output_topic("out").read_records_to_list()]
+        [100, 1100]
+        """
+        step = milliseconds(advance, name="advance")
+        times = repeat(None) if start is None else count(start, step)
+        self._log.write(
+            self._topic,
+            [self._encoded(*pair, time, ()) for pair, time in zip(pairs, times, strict=False)],
+        )
+
+    def pipe_value_list(
+        self, values: Iterable[Any], start: int | None = None, advance: Duration = 0
+    ) -> None:
+        """Write values without keys: from ``start`` on, ``advance`` apart, or at its own time."""
+        self.pipe_key_value_list(((None, value) for value in values), start, advance)
 
     def advance_time(self, duration: Duration) -> None:
         """Move the topic's own time."""
@@ -95,10 +146,12 @@ class TestOutputTopic:
 
     def __init__(
         self,
-        written: "deque[tuple[Any, Any, int, Headers, int]]",
+        topic: str,
+        written: Written,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
     ) -> None:
+        self._topic = topic
         self._written = written
         self._key_serde = key_serde
         self._value_serde = value_serde
@@ -106,8 +159,10 @@ class TestOutputTopic:
     def read_record(self) -> Record[Any, Any]:
         """Take the next record; raise `LookupError` if there is none."""
         if not self._written:
-            raise LookupError("nothing was written to this topic that has not been read")
-        key, value, timestamp, headers, _ = self._written.popleft()
+            how = "all has been read" if self._written.total else "nothing was written"
+            raise LookupError(f"there is no record in {self._topic!r}: {how}")
+        key, value, timestamp, headers = self._written.popleft()
+        self._written.read += 1
         if self._key_serde is not None:
             key = self._key_serde.loads(key)
         if self._value_serde is not None:

@@ -69,7 +69,7 @@ class Source(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Node):
-    """Writes to a topic, or to the one a function of key, value and record names."""
+    """Writes to a topic, or to the one a function names: of key, value, and metadata if it asks."""
 
     topic: str | Function
     key_serde: Serde[Any] | None = None
@@ -122,13 +122,17 @@ class Branch(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Node):
-    """A table made of updates, or of another table's; kept when it has a store of its own."""
+    """A table made of updates, or of another table's; kept when it has a store of its own.
+
+    ``supplier`` makes the `ValueTransformer` of a ``transform_values`` with state, once per task.
+    """
 
     operation: Literal["source", "filter", "filter_not", "map_values", "transform_values", "pass"]
     function: Function | None = None
     with_key: bool = False
     store: str | None = None
     versioned: bool = False
+    supplier: Function | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from thulawa.core.durations import Duration
-from thulawa.core.records import Record, RecordMetadata
+from thulawa.core.records import Headers, Record, RecordMetadata
+from thulawa.core.serdes import Serde
 
 __all__ = [
     "AsyncProcessor",
@@ -13,6 +14,7 @@ __all__ = [
     "ProcessorContext",
     "ProcessorSupplier",
     "PunctuationType",
+    "ValueTransformer",
 ]
 
 K = TypeVar("K")
@@ -52,13 +54,30 @@ class ProcessorContext(Protocol[K1, V1]):
     def forward(self, record: Record[K1, V1], child: str | None = None) -> None:
         """Hand a record to all children, or to one by name."""
 
-    def send(self, topic: str, key: Any, value: Any, timestamp: int | None = None) -> None:
-        """Send a record to a topic, whatever the topology's sinks are."""
+    def send(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+    ) -> None:
+        """Send a record to a topic, whatever the topology's sinks are; by default at stream time.
+
+        Without serdes it is sent as it is. In an async processor it leaves with what is
+        forwarded, when the call has succeeded: an attempt that failed sends nothing.
+        """
 
     def schedule(
         self, interval: Duration, kind: PunctuationType, callback: Callable[[int], None]
     ) -> Cancellable:
-        """Call back with the time, at multiples of the interval; a jump of time calls once."""
+        """Call back with the time, at multiples of the interval; a jump of time calls once.
+
+        What the callback raises goes to the processing handler, with a record of nothing.
+        """
 
     def state_store(self, name: str) -> Any:
         """Give a store that was connected to this processor."""
@@ -83,6 +102,23 @@ class Processor(Generic[K, V, K1, V1]):
 
     def process(self, record: Record[K, V]) -> None:
         """Process one record."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what was acquired in `init`."""
+
+
+class ValueTransformer(Generic[K, V, V1]):
+    """Subclass it, and give the class (or a function that makes one) to ``transform_values``."""
+
+    context: ProcessorContext[K, V1]
+
+    def init(self, context: ProcessorContext[K, V1]) -> None:
+        """Take the context; called once, before any row. It cannot forward or schedule."""
+        self.context = context
+
+    def transform(self, key: K, value: V | None) -> V1 | None:
+        """Give the new row; None, for the value or the result: there is no such row."""
         raise NotImplementedError
 
     def close(self) -> None:

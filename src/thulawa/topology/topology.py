@@ -13,6 +13,7 @@ from thulawa.core.callers import caller
 from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
+from thulawa.engine import Options
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.describe import describe
 from thulawa.topology.diagrams import to_dot, to_json, to_mermaid
@@ -23,8 +24,17 @@ from thulawa.topology.editing import (
     removed,
     replaced,
 )
-from thulawa.topology.nodes import GlobalTable, Node, Process, Sink, Source, TimestampExtractor
-from thulawa.topology.processor import Processor
+from thulawa.topology.functions import check_functions
+from thulawa.topology.nodes import (
+    AsyncCall,
+    GlobalTable,
+    Node,
+    Process,
+    Sink,
+    Source,
+    TimestampExtractor,
+)
+from thulawa.topology.processor import AsyncProcessor, Processor
 from thulawa.topology.subtopologies import SubTopology, subtopologies
 
 __all__ = ["Topology"]
@@ -102,6 +112,38 @@ class Topology:
             raise ConfigurationError(f"processor {name!r} needs at least one parent")
         return self.add(Process(name=name, supplier=supplier, parents=parents, where=caller()))
 
+    def add_async_processor(
+        self,
+        name: str,
+        supplier: Callable[[], AsyncProcessor[Any, Any, Any, Any]],
+        *parents: str,
+        options: Options | None = None,
+    ) -> Self:
+        """Add a processor that may wait: many keys at once, each in order, by the engine's options.
+
+        >>> from thulawa.testing import TopologyTestDriver
+        >>> class Echo(AsyncProcessor):
+        ...     async def process(self, record):
+        ...         self.context.forward(record)
+        >>> topology = Topology().add_source("IN", "in").add_async_processor("ECHO", Echo, "IN")
+        >>> with TopologyTestDriver(topology.add_sink("OUT", "out", "ECHO")) as driver:
+        ...     driver.create_input_topic("in").pipe_input("k", 1)
+        ...     driver.create_output_topic("out").read_key_value()
+        ('k', 1)
+        """
+        if not parents:
+            raise ConfigurationError(f"processor {name!r} needs at least one parent")
+        return self.add(
+            AsyncCall(
+                name=name,
+                operation="process",
+                function=supplier,
+                options=replace(options or Options(), name=name, on_error="column"),
+                parents=parents,
+                where=caller(),
+            )
+        )
+
     def add_sink(
         self,
         name: str,
@@ -111,7 +153,10 @@ class Topology:
         value_serde: Serde[Any] | None = None,
         partitioner: Callable[..., int] | None = None,
     ) -> Self:
-        """Write to a topic, or to the one that ``topic(key, value, metadata)`` names."""
+        """Write to a topic, or to the one that ``topic(key, value)`` names.
+
+        A function of three is also given the record's metadata, as `KStream.to` has it.
+        """
         if not parents:
             raise ConfigurationError(f"sink {name!r} needs at least one parent")
         return self.add(
@@ -136,7 +181,7 @@ class Topology:
     def connect(self, processor: str, *stores: str) -> Self:
         """Let a processor use stores."""
         node = self.node(processor)
-        if not isinstance(node, Process):
+        if not isinstance(node, Process | AsyncCall):
             raise ConfigurationError(f"{processor!r} is no processor: it has its own stores")
         for store in stores:
             if store not in self._stores:
@@ -150,6 +195,7 @@ class Topology:
     def add(self, node: Node) -> Self:
         """Add a node whose parents are there already."""
         check_name(node.name, "node")
+        check_functions(node)
         for topic in _fixed_topics(node):
             check_name(topic, "topic")
         if isinstance(node, Source | GlobalTable):
@@ -216,7 +262,9 @@ class Topology:
         >>> builder.stream("in").map_values(str.upper, named="loud").to("out")
         >>> edited = builder.build().replace("loud", function=str.lower)
         """
-        return self._edited(replaced(self._nodes, name, changes))
+        nodes = replaced(self._nodes, name, changes)
+        check_functions(nodes[name])
+        return self._edited(nodes)
 
     def remove(self, name: str) -> "Topology":
         """Give a topology without a node; what followed it follows what came before it."""
@@ -225,6 +273,7 @@ class Topology:
     def insert_after(self, parent: str, node: Node) -> "Topology":
         """Give a topology with one more node; what followed ``parent`` follows it."""
         check_name(node.name, "node")
+        check_functions(node)
         return self._edited(inserted_after(self._nodes, parent, node))
 
     def copy(self) -> "Topology":
