@@ -18,6 +18,7 @@ from thulawa.spark.choices import Choices
 from thulawa.spark.dead_letters import place_of
 from thulawa.spark.guard import refuse_broken_order
 from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
+from thulawa.spark.shipping import ship
 from thulawa.spark.worker import process
 
 __all__ = ["flat_map_by_key", "map_by_key", "split_errors"]
@@ -106,9 +107,15 @@ class _Mapping:
         self._check()
 
     def __call__(self, df: DataFrame) -> DataFrame:
+        ship(df.sparkSession)
         operator = self._operator(df)
         self._try_pickling(operator)
         if self._choices.get("repartition"):
+            if df.isStreaming:
+                raise self._refusal(
+                    "repartition=True needs a batch, for Spark sorts no stream; use foreachBatch, "
+                    "and map_by_key there"
+                )
             df = df.repartition(*self._keys).sortWithinPartitions(*self._order_by)
         else:
             refuse_broken_order(df, operator)
