@@ -183,7 +183,7 @@ def _run(spark: SparkSession, arm: Arm, load: Workload) -> float | None:
         (folder / "rows").mkdir()
         table = pa.table({"id": range(len(load.keys)), "key": list(load.keys)})
         pq.write_table(table, folder / "rows" / "0.parquet")
-        rows = spark.readStream.schema(_SCHEMA).parquet(f"{folder}/rows")
+        rows = spark.readStream.schema(_SCHEMA).parquet(f"{folder}/rows").coalesce(1)
         writer = (
             arm(rows, load.latency)
             .writeStream.format("noop")

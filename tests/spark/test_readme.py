@@ -51,7 +51,10 @@ def test_the_example_of_the_engine_runs() -> None:
     assert run(ROOT / "docs" / "engine.md")["results"] == ["HELLO"] * 9
 
 
-def test_the_examples_of_the_options_run(spark: SparkSession) -> None:
+def test_the_examples_of_the_options_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert "assert" in OPTIONS.read_text()
     run(OPTIONS)
 

@@ -110,9 +110,12 @@ class DeadLetterQueue:
 
     def __call__(self, error: StreamError, record: ErrorRecord) -> Response:
         """Answer with the dead letter."""
+        return Resume((self.letter(error, record),))
+
+    def letter(self, error: StreamError, record: ErrorRecord) -> DeadLetter:
+        """Make the dead letter."""
         headers = (*record.headers, *_error_headers(error, record))
-        letter = DeadLetter(self.topic, record.key, record.value, record.timestamp, headers)
-        return Resume((letter,))
+        return DeadLetter(self.topic, record.key, record.value, record.timestamp, headers)
 
 
 def _error_headers(error: StreamError, record: ErrorRecord) -> Headers:

@@ -19,7 +19,8 @@ class Choices(TypedDict, total=False):
     equal questions share an answer; ``timestamp`` names the column that decides which key goes
     first. ``lane`` names a column, or is a function of the row, that gives the row's lane: its
     name in ``lanes`` or its place there. ``repartition`` brings all rows of a key into one
-    partition first, in the order of the columns in ``order_by``.
+    partition first, in the order of the columns in ``order_by``. ``dead_letters`` names the
+    topic for ``on_error="dead_letter"``: ``"file:./topics#visits-dead"``.
     """
 
     order: Order
@@ -44,3 +45,4 @@ class Choices(TypedDict, total=False):
     lane: str | Callable[[Any], str | int]
     repartition: bool
     order_by: str | list[str]
+    dead_letters: str

@@ -1,9 +1,11 @@
-"""Refuse plans that break the order of a partition before the engine sees it.
+"""Refuse plans that break the order of a key before the engine sees it.
 
-The engine keeps the order in which rows reach it. That is the order of the source only if
-nothing on the way splits a partition or shuffles rows, and if no task runs twice at a time.
+The engine keeps the order in which the rows of a partition reach it. That is the order of a key
+only if all rows of the key are in one partition, if nothing on the way shuffles them, and if no
+task runs twice at a time. What cannot be known from the plan is left to the user, with a warning.
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +16,8 @@ from thulawa.spark.operator import Operator
 
 __all__ = ["refuse_broken_order"]
 
-_SPLITTING_OPTIONS = ("minpartitions", "maxrecordsperpartition")
-_SOURCES = {"StreamingRelationV2", "DataSourceV2Relation", "LogicalRelation"}
+_SPLITTING_OPTIONS = ("minPartitions", "maxRecordsPerPartition")
+_KEEPING_SOURCES = {"thulawa", "kafka", "KafkaTable"}  # a key is in one partition of its topic
 _SHUFFLING_NODES = {
     "Repartition": "a repartition",
     "RepartitionByExpression": "a repartition",
@@ -24,6 +26,14 @@ _SHUFFLING_NODES = {
     "Distinct": "a distinct",
     "Deduplicate": "a deduplication",
 }
+_CURE = (
+    "use repartition=True with order_by, coalesce(1) for one partition, or order='none' if order "
+    "does not matter"
+)
+_STREAMING_CURE = (
+    "use coalesce(1) for one partition, map_by_key(repartition=True, order_by=…) in foreachBatch, "
+    "or order='none' if order does not matter"
+)
 
 
 def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
@@ -32,7 +42,21 @@ def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
         return
     if df.sparkSession.conf.get("spark.speculation", "false") == "true":
         _refuse(operator, "spark.speculation runs a task twice at a time; switch it off")
-    for node in _nodes(df._jdf.queryExecution().analyzed()):  # noqa: SLF001 the plan's only door
+    plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001 the plan's only door
+    for node in _nodes(plan):
+        for option in _splitting_options(node):
+            _refuse(operator, f"the source option {option} splits a partition; leave it out")
+    _refuse_shuffled_rows(plan, operator)
+    if operator.keys:
+        _refuse_scattered_keys(df, plan, operator)
+
+
+def _refuse(operator: Operator, reason: str) -> None:
+    raise ConfigurationError(f"{operator.name}: {reason}")
+
+
+def _refuse_shuffled_rows(plan: Any, operator: Operator) -> None:
+    for node in _nodes(plan, until="Sort"):  # a sort makes an order of its own
         shuffles = _SHUFFLING_NODES.get(node.nodeName())
         if shuffles is not None and not _merely_joins_partitions(node):
             _refuse(
@@ -40,12 +64,55 @@ def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
                 f"{shuffles} before it changes the order of rows; use repartition=True with "
                 "order_by, or order='none' if order does not matter",
             )
-        for option in _splitting_options(node):
-            _refuse(operator, f"the source option {option} splits a partition; leave it out")
 
 
-def _refuse(operator: Operator, reason: str) -> None:
-    raise ConfigurationError(f"{operator.name}: {reason}")
+def _refuse_scattered_keys(df: DataFrame, plan: Any, operator: Operator) -> None:
+    """Raise, or warn where it cannot be known, if rows of a key may be in several partitions."""
+    nodes = list(_nodes(plan))
+    sources = [node for node in nodes if node.children().isEmpty()]
+    names = {_source_name(node) for node in sources}
+    if _ends_in_one_partition(plan) or (len(sources) == 1 and names <= _KEEPING_SOURCES):
+        return
+    if df.isStreaming:
+        if len(sources) == 1 and not any(name.startswith("FileSource") for name in names):
+            _warn(operator, f"the source {names.pop()!r} may not keep a key in one partition")
+            return
+        what = "a union" if len(sources) > 1 else "a source of files"
+        _refuse(operator, f"{what} has rows of a key in several partitions; {_STREAMING_CURE}")
+    elif (count := _partitions(df, operator.keys)) != 1:
+        reason = f"the input has {count or 'several'} partitions, and rows of a key in any of them"
+        if names == {"LogicalRDD"}:  # made by the user, or what foreachBatch is given
+            _warn(operator, f"it cannot be seen whether {reason}")
+        else:
+            _refuse(operator, f"{reason}; {_CURE}")
+
+
+def _warn(operator: Operator, reason: str) -> None:
+    warnings.warn(f"{operator.name}: {reason}; if so, {_CURE}", stacklevel=2)
+
+
+def _partitions(df: DataFrame, keys: tuple[str, ...]) -> int | None:
+    """Count partitions that may share a key, without running anything; None for some."""
+    execution = df._jdf.queryExecution()  # noqa: SLF001
+    partitioning = execution.sparkPlan().outputPartitioning()
+    kind = partitioning.getClass().getSimpleName()
+    if kind == "SinglePartition$" or (kind == "HashPartitioning" and _by(partitioning, keys)):
+        return 1
+    if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+        return None  # how many there are is known only when it has run
+    return int(execution.toRdd().getNumPartitions())
+
+
+def _by(partitioning: Any, keys: tuple[str, ...]) -> bool:
+    """Tell whether rows are hashed by nothing but columns of the key."""
+    columns = partitioning.expressions()
+    hashed = {columns.apply(place).sql().strip("`") for place in range(columns.size())}
+    return hashed <= set(keys)
+
+
+def _ends_in_one_partition(plan: Any) -> bool:
+    """Tell whether all rows are brought into one partition, one old partition after the other."""
+    return any(_merely_joins_partitions(node) and node.numPartitions() == 1 for node in _line(plan))
 
 
 def _merely_joins_partitions(node: Any) -> bool:
@@ -53,16 +120,42 @@ def _merely_joins_partitions(node: Any) -> bool:
     return bool(node.nodeName() == "Repartition" and not node.shuffle())
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def _line(plan: Any) -> Iterator[Any]:
+    """Give the nodes from the last one to where the plan branches, or begins."""
+    yield plan
+    while plan.children().size() == 1:
+        plan = plan.children().apply(0)
+        yield plan
+
+
+def _nodes(plan: Any, until: str = "") -> Iterator[Any]:
+    """Give the nodes of a plan from the last one on, down to those that are named ``until``."""
+    if plan.nodeName() == until:
+        return
     yield plan
     children = plan.children()
     for index in range(children.size()):
-        yield from _nodes(children.apply(index))
+        yield from _nodes(children.apply(index), until)
+
+
+def _source_name(node: Any) -> str:
+    """Give the name of a source, or the kind of the node where it has none."""
+    match kind := str(node.nodeName()):
+        case "StreamingRelationV2" | "StreamingRelation":
+            return str(node.sourceName())
+        case "DataSourceV2Relation":
+            return str(node.table().name())
+        case _:
+            return kind
 
 
 def _splitting_options(node: Any) -> list[str]:
     """Name the options of a source node that split its partitions; none where it is no source."""
-    if node.nodeName() not in _SOURCES:
-        return []
-    text = node.toString().lower()
-    return [option for option in _SPLITTING_OPTIONS if option in text]
+    match node.nodeName():
+        case "StreamingRelationV2":
+            options = node.extraOptions()
+        case "DataSourceV2Relation":
+            options = node.options()
+        case _:
+            return []
+    return [option for option in _SPLITTING_OPTIONS if options.containsKey(option)]

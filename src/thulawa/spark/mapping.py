@@ -15,14 +15,16 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType, Varia
 from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Options, Sharing
 from thulawa.spark.choices import Choices
+from thulawa.spark.dead_letters import place_of
 from thulawa.spark.guard import refuse_broken_order
 from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
+from thulawa.spark.shipping import ship
 from thulawa.spark.worker import process
 
 __all__ = ["flat_map_by_key", "map_by_key", "split_errors"]
 
 _NOT_THE_ENGINE_S = frozenset(
-    {"name", "resource", "cache", "timestamp", "lane", "repartition", "order_by"}
+    {"name", "resource", "cache", "timestamp", "lane", "repartition", "order_by", "dead_letters"}
 )
 _NO_KEYS = (ArrayType, MapType, StructType, VariantType)
 
@@ -105,9 +107,15 @@ class _Mapping:
         self._check()
 
     def __call__(self, df: DataFrame) -> DataFrame:
+        ship(df.sparkSession)
         operator = self._operator(df)
         self._try_pickling(operator)
         if self._choices.get("repartition"):
+            if df.isStreaming:
+                raise self._refusal(
+                    "repartition=True needs a batch, for Spark sorts no stream; use foreachBatch, "
+                    "and map_by_key there"
+                )
             df = df.repartition(*self._keys).sortWithinPartitions(*self._order_by)
         else:
             refuse_broken_order(df, operator)
@@ -141,10 +149,10 @@ class _Mapping:
         return Options(name=self._name, **chosen)
 
     def _check(self) -> None:
-        if self._options.on_error == "dead_letter":
+        if (self._options.on_error == "dead_letter") != ("dead_letters" in self._choices):
             raise self._refusal(
-                "on_error='dead_letter' has no place to send rows to here; use on_error='column' "
-                "and split_errors(), and write the dead rows where you want them"
+                "on_error='dead_letter' and dead_letters= go together: what becomes of rows that "
+                "fail, and the topic for them, such as dead_letters='file:./topics#visits-dead'"
             )
         if self._choices.get("repartition") and not (self._keys and self._order_by):
             raise self._refusal(
@@ -174,6 +182,7 @@ class _Mapping:
                     f"column {name!r} is of type {kind.simpleString()}, which cannot be a key; "
                     "name a column of strings, numbers, dates or bytes, or several of them"
                 )
+        place = self._choices.get("dead_letters")
         return Operator(
             name=self._name,
             function=self._function,
@@ -186,6 +195,7 @@ class _Mapping:
             lane=self._choices.get("lane"),
             resource=self._choices.get("resource"),
             cache=self._choices.get("cache"),
+            dead_letters=None if place is None else place_of(place),
         )
 
     def _try_pickling(self, operator: Operator) -> None:

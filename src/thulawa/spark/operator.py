@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from thulawa.engine import Options
 from thulawa.engine.options import OnError
+from thulawa.spark.dead_letters import Place
 
 __all__ = ["ERROR_COLUMN", "ERROR_TYPE", "Operator"]
 
@@ -43,7 +44,13 @@ class Operator:
     lane: str | Callable[[Any], str | int] | None = None
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     cache: Callable[[], MutableMapping[Hashable, Any]] | None = None
+    dead_letters: Place | None = None
     identity: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def signature(self) -> str:
+        """Say which operator of its query this is, in the same words after a restart."""
+        return repr((self.name, self.keys, self.keep, self.flat, self.returns.to_string()))
 
     @property
     def on_error(self) -> OnError:

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from thulawa.core.errors import RecordError, WrongResult
 from thulawa.engine import Outcome
+from thulawa.spark.dead_letters import DeadLetters
 from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.rows import Batch, Results
 
@@ -19,8 +20,9 @@ _MISFITS = (pa.ArrowException, WrongResult, TypeError, ValueError, OverflowError
 class Output:
     """Builds what an operator gives to Spark."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, dead_letters: DeadLetters | None) -> None:
         self._operator = operator
+        self._dead_letters = dead_letters
         self._results = Results(operator.returns)
         self._with_errors = operator.on_error == "column"
 
@@ -34,21 +36,28 @@ class Output:
                 waiting = []
         if waiting:
             yield self._batch(waiting)
+        if self._dead_letters is not None:
+            self._dead_letters.flush()
 
     def _batch(self, outcomes: list[Outcome]) -> pa.RecordBatch:
-        if self._operator.flat:
-            outcomes = [one for outcome in outcomes for one in _spread(outcome)]
+        if self._dead_letters is not None:
+            outcomes = self._without_failures(outcomes, self._dead_letters)
         try:
-            columns = self._results.columns([outcome.result for outcome in outcomes])
+            rows, columns = self._columns(outcomes)
         except _MISFITS:
-            outcomes = self._without_misfits(outcomes)
-            columns = self._results.columns([outcome.result for outcome in outcomes])
+            rows, columns = self._columns(self._without_misfits(outcomes))
         names = [*self._operator.keep, *self._operator.returns.names]
-        columns = [*self._kept(outcomes), *columns]
+        columns = [*self._kept(rows), *columns]
         if self._with_errors:
             names.append(ERROR_COLUMN)
-            columns.append(pa.array([_described(one) for one in outcomes], type=ERROR_TYPE))
+            columns.append(pa.array([_described(one) for one in rows], type=ERROR_TYPE))
         return pa.RecordBatch.from_arrays(columns, names)
+
+    def _columns(self, outcomes: list[Outcome]) -> tuple[list[Outcome], list[pa.Array]]:
+        """Give one outcome for each row of the output, and the columns of their results."""
+        if self._operator.flat:
+            outcomes = [one for outcome in outcomes for one in _spread(outcome)]
+        return outcomes, self._results.columns([outcome.result for outcome in outcomes])
 
     def _kept(self, outcomes: list[Outcome]) -> list[pa.Array]:
         """Take the kept columns by position; they were never anything but Arrow."""
@@ -70,19 +79,28 @@ class Output:
         taken = table.take(pa.array(places, type=pa.int64()))
         return [column.combine_chunks() for column in taken.columns]
 
+    def _without_failures(self, outcomes: list[Outcome], dead: DeadLetters) -> list[Outcome]:
+        for outcome in outcomes:
+            if outcome.error is not None:
+                dead.add(outcome)
+        return [outcome for outcome in outcomes if outcome.error is None]
+
     def _without_misfits(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Find the results that are not of the declared types; they get the policy's answer."""
         kept = []
         for outcome in outcomes:
             try:
-                self._results.columns([outcome.result])
+                self._columns([outcome])
                 kept.append(outcome)
             except _MISFITS as error:
                 wrong = self._wrong(outcome, error)
                 if self._operator.on_error == "fail":
                     raise wrong from error
+                failed = Outcome(outcome.record, None, wrong, outcome.attempts)
                 if self._operator.on_error == "column":
-                    kept.append(Outcome(outcome.record, None, wrong, outcome.attempts))
+                    kept.append(failed)
+                elif self._dead_letters is not None:
+                    self._dead_letters.add(failed)
         return kept
 
     def _wrong(self, outcome: Outcome, error: Exception) -> RecordError:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from thulawa.kafka.maven import fetched
 from thulawa.spark.log_format import register
+from thulawa.spark.shipping import ship
 
 __all__ = ["configure", "session"]
 
@@ -50,7 +51,8 @@ def session(
 ) -> SparkSession:
     """Give a Spark session, made with `configure` if there is none yet.
 
-    It knows the embedded log as the format ``thulawa``.
+    It knows the embedded log as the format ``thulawa``, and on a cluster it sends this library
+    to the workers, which need its third-party packages alone.
 
     ``settings`` are Spark's own: ``session(settings={"spark.ui.enabled": "false"})``.
 
@@ -63,4 +65,5 @@ def session(
         builder = builder.config(setting, value)
     spark: SparkSession = configure(builder).getOrCreate()
     register(spark)
+    ship(spark)
     return spark

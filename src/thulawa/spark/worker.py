@@ -9,7 +9,6 @@ them to Spark. A batch is Arrow until the engine asks for its rows.
 import asyncio
 import gc
 import queue
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +22,11 @@ import pyarrow as pa
 
 from thulawa.core.errors import RecordError, WrongResult
 from thulawa.engine import Engine, Outcome, Record, new_event_loop
+from thulawa.spark.dead_letters import DeadLetters
 from thulawa.spark.operator import Operator
 from thulawa.spark.output import Output
 from thulawa.spark.rows import Batch, Row, row_type
+from thulawa.spark.task import Task, current_task
 
 __all__ = ["process"]
 
@@ -78,26 +79,33 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     """Run the operator over one partition."""
     loop = event_loop()
     engine = engine_of(operator)
-    intake = Intake(operator, batches, loop)
+    task = current_task()
+    dead_letters = _dead_letters(operator, task)
+    written = frozenset() if dead_letters is None else dead_letters.written
+    intake = Intake(operator, batches, loop, written)
     outlet = Outlet(loop)
     run: Future[None] = asyncio.run_coroutine_threadsafe(engine.run(intake, outlet), loop)
     run.add_done_callback(outlet.close)
     try:
-        yield from Output(operator).batches(outlet)
+        yield from Output(operator, dead_letters).batches(outlet)
         run.result()
     except Exception as error:
-        error.add_note(f"operator {operator.name}, in {_partition()}")
+        error.add_note(f"operator {operator.name}, in {_partition(task)}")
         raise
     finally:
         run.cancel()
         intake.close()
 
 
-def _partition() -> str:
+def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
+    if operator.dead_letters is None:
+        return None
+    return DeadLetters(operator.dead_letters, operator.name, operator.signature, task)
+
+
+def _partition(task: Task | None) -> str:
     """Say which partition this is; outside Spark there is but one."""
-    spark = sys.modules.get("pyspark")  # a worker of Spark has loaded it already
-    context = None if spark is None else spark.TaskContext.get()
-    return "the partition" if context is None else f"Spark partition {context.partitionId()}"
+    return "the partition" if task is None else f"Spark partition {task.partition}"
 
 
 class Intake:
@@ -108,8 +116,10 @@ class Intake:
         operator: Operator,
         batches: Iterator[pa.RecordBatch],
         loop: asyncio.AbstractEventLoop,
+        left_out: frozenset[int] = frozenset(),
     ) -> None:
         self._operator = operator
+        self._left_out = left_out
         self._batches = batches
         self._loop = loop
         self._slots = threading.Semaphore(_BATCHES_AHEAD)
@@ -131,19 +141,25 @@ class Intake:
 
     async def take(self, records: int, size: int) -> list[Record]:
         """Give rows as records; wait for the reader when it has none."""
-        while self._left == 0:
-            while not self._arrived:
-                self._more.clear()
-                await self._more.wait()
-            batch = self._arrived.popleft()
-            if batch is None:
-                return []
-            if isinstance(batch, BaseException):
-                raise batch
-            self._open(batch)
-            self._slots.release()
-        count = min(records, _CHUNK, self._left, max(1, size // max(1, self._size)))
-        return self._next_rows(count)
+        while self._left or await self._next_batch():
+            count = min(records, _CHUNK, self._left, max(1, size // max(1, self._size)))
+            if taken := self._next_rows(count):
+                return taken
+        return []
+
+    async def _next_batch(self) -> bool:
+        """Open the next batch; tell whether there is one."""
+        while not self._arrived:
+            self._more.clear()
+            await self._more.wait()
+        batch = self._arrived.popleft()
+        if batch is None:
+            return False
+        if isinstance(batch, BaseException):
+            raise batch
+        self._open(batch)
+        self._slots.release()
+        return True
 
     def _open(self, batch: Batch) -> None:
         """Begin with a batch: only its keys and timestamps become Python values."""
@@ -168,6 +184,8 @@ class Intake:
         self._offset += count
         self._left -= count
         records = list(map(Record, offsets, keys, rows, times, repeat(size)))
+        if self._left_out:
+            records = [record for record in records if record.offset not in self._left_out]
         if self._operator.lane is not None:
             self._set_lanes(records, self._operator.lane)
         return records

@@ -1,0 +1,116 @@
+"""Inputs that have a key's rows in several partitions, or out of order, are refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.log import Log
+from thulawa.spark.mapping import map_by_key
+
+Made = Callable[[SparkSession, Path], DataFrame]
+
+
+def same(row: Any) -> int:
+    return int(row.key)
+
+
+def mapped(df: DataFrame, **choices: Any) -> DataFrame:
+    return df.transform(map_by_key(same, key="key", returns="seen long", **choices))
+
+
+def numbers(spark: SparkSession, partitions: int) -> DataFrame:
+    return spark.range(0, 60, 1, partitions).selectExpr("id", "id % 5 as key")
+
+
+def files(spark: SparkSession, folder: Path) -> DataFrame:
+    numbers(spark, 3).write.parquet(f"{folder}/files")
+    return spark.read.parquet(f"{folder}/files")
+
+
+def stream_of_files(spark: SparkSession, folder: Path) -> DataFrame:
+    (folder / "files").mkdir()
+    return spark.readStream.schema("id long, key long").parquet(f"{folder}/files")
+
+
+def log(folder: Path) -> str:
+    with Log(f"file:{folder}/topics") as made:
+        made.create_topic("visits", partitions=2)
+        return made.address
+
+
+def stream_of_log(spark: SparkSession, folder: Path, **options: Any) -> DataFrame:
+    reader = spark.readStream.format("thulawa").option("subscribe", "visits").options(**options)
+    return reader.load(log(folder))
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda spark, _: numbers(spark, 3), "has 3 partitions.*repartition=True with order_by"),
+        (files, "partitions, and rows of a key in any.*repartition=True with order_by"),
+        (lambda spark, _: numbers(spark, 3).orderBy("id"), "has several partitions"),
+        (
+            lambda spark, _: numbers(spark, 3).repartition(3, "id").sortWithinPartitions("id"),
+            "several partitions",
+        ),
+        (lambda spark, _: numbers(spark, 3).repartition(3, "key"), "changes the order"),
+        (lambda spark, _: numbers(spark, 1).union(numbers(spark, 2)), "has 3 partitions"),
+        (stream_of_files, r"a source of files.*coalesce\(1\).*foreachBatch"),
+        (
+            lambda spark, folder: stream_of_log(spark, folder).union(stream_of_log(spark, folder)),
+            "a union has rows of a key in several partitions",
+        ),
+        (
+            lambda spark, folder: stream_of_log(spark, folder, minPartitions=4),
+            "option minPartitions splits a partition",
+        ),
+    ],
+    ids=[
+        "partitions", "files", "sorted by another column", "hashed by another column",
+        "hashed and not sorted", "union", "stream of files", "union of streams", "splitting option",
+    ],
+)  # fmt: skip
+def test_what_may_break_the_order_of_a_key_is_refused_with_the_cure(
+    spark: SparkSession, tmp_path: Path, made: Made, reason: str
+) -> None:
+    df = made(spark, tmp_path)
+    with pytest.raises(ConfigurationError, match=f"same: .*{reason}"):
+        mapped(df)
+    assert mapped(df, order="none").columns == ["seen"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda spark, _: numbers(spark, 1),
+        lambda spark, folder: files(spark, folder).coalesce(1),
+        lambda spark, _: numbers(spark, 3).repartition(3, "key").sortWithinPartitions("id"),
+        lambda spark, folder: stream_of_files(spark, folder).coalesce(1),
+        stream_of_log,
+        lambda spark, folder: (
+            spark.read.format("thulawa").option("subscribe", "visits").load(log(folder))
+        ),
+    ],
+    ids=["one partition", "coalesced", "hashed and sorted", "coalesced stream", "stream", "topic"],
+)
+def test_what_keeps_the_order_of_a_key_is_taken(
+    spark: SparkSession, tmp_path: Path, made: Made
+) -> None:
+    assert mapped(made(spark, tmp_path)).columns == ["seen"]
+
+
+def test_what_cannot_be_known_is_warned_of(spark: SparkSession) -> None:
+    listed = spark.createDataFrame([(1, 1), (2, 2), (3, 1)], "id int, key int")
+    with pytest.warns(UserWarning, match=r"same: it cannot be seen .* 2 partitions"):
+        mapped(listed)
+    with pytest.warns(UserWarning, match="the source 'rate' may not keep a key"):
+        mapped(spark.readStream.format("rate").load().selectExpr("value as key"))
+
+
+def test_a_stream_is_not_repartitioned(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="use foreachBatch"):
+        mapped(stream_of_files(spark, tmp_path), repartition=True, order_by="id")
