@@ -13,14 +13,15 @@ from thulawa.runtime.planning import FRONT, Part
 from thulawa.runtime.task import Task
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.hosting import Program, run_async
+from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import Packed, Topic, pack_rows, packed_batch, raw_records
 
 __all__ = ["front"]
 
 
-def front(program: Program, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take rows of the source; give packed rows."""
-    stage = _Front(program)
+    stage = _Front(program.open())
     for batch in batches:
         for topic, rows in _by_partition(batch):
             packed = list(stage.packed(topic, rows))
