@@ -5,9 +5,12 @@ name; its checkpoint makes it durable, exactly once with the batch. Timers call 
 no records: wall-clock punctuation on an idle topic.
 
 Spark starts an interpreter for each stage, at each start, only to ask it for the state's
-schema: so this module loads little, and what does the work when it is needed.
+schema: so this module loads little, and what does the work when it is needed. Such a process
+prints each of its steps; from where it reads the processor on, it is kept from that.
 """
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StageProcessor"]
 
+_ASKS_FOR_SCHEMA = "pyspark.sql.streaming.transform_with_state_driver_worker"
+
 
 class StageProcessor(StatefulProcessor):
     """Runs the tasks of one stage; passes on what is for others."""
@@ -29,6 +34,12 @@ class StageProcessor(StatefulProcessor):
     def __init__(self, program: Shipped, stage: int) -> None:
         self._program = program
         self._stage = stage
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if spec is not None and spec.name == _ASKS_FOR_SCHEMA:
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 to its end
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state of a partition."""
