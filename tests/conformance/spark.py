@@ -44,6 +44,7 @@ def run_on_spark(cases: list[Case], *, seed: int = 0, spark: Any = None) -> list
     spark.sparkContext.setLogLevel("OFF")
     by_clock = [case for case in cases if _has_clock(case)]
     rest = [case for case in cases if not _has_clock(case)]
+    rest.sort(key=lambda case: len(case["inputs"]))  # side by side with those that take as long
     groups = [rest[at : at + _TOGETHER] for at in range(0, len(rest), _TOGETHER)]
     verdicts: dict[str, Verdict] = {}
     for group in (*groups, *([case] for case in by_clock)):

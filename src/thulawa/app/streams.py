@@ -133,15 +133,21 @@ class Streams:
         return self
 
     def stop(self, timeout: Duration | None = None) -> bool:
-        """End the query after its batch, or when ``timeout`` is over; tell whether it has ended."""
+        """End the query, waiting at most ``timeout``; tell whether it has ended.
+
+        A batch that has not committed leaves no trace and runs again at the next start.
+        """
         self._machine.go(State.PENDING_SHUTDOWN)
         self._stopping.set()
         if self._query is not None:
-            self._query.stop()
+            # apart: Spark's stop waits for the batch to be torn down, however long that takes
+            threading.Thread(target=self._query.stop, daemon=True).start()
         elif self.state is State.PENDING_SHUTDOWN:
             self._ended.set()
+        ended = self._ended.wait(_seconds(timeout))
+        if ended:
             self._machine.go(State.NOT_RUNNING)
-        return self._ended.wait(_seconds(timeout))
+        return ended
 
     def await_termination(self, timeout: Duration | None = None) -> bool:
         """Wait for the end; raise the error that ended it. Tell whether it has ended."""
@@ -322,6 +328,8 @@ class Streams:
             return True  # the query's end is found again, and is then the end
         self._query = self._started()
         self._machine.go(State.RUNNING)
+        if self._stopping.is_set():
+            self._query.stop()  # asked for while it started
         return True
 
 

@@ -209,13 +209,21 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 def _dump_json(value: Any) -> bytes:
+    if type(value) is int:  # what counts and sums are: a tenth of the encoder's time
+        return b"%d" % value
     return _encoder.encode(value).encode()
 
 
 def _load_json(data: bytes) -> Any:
     if data.count(b"[") + data.count(b"{") > _DEEPEST and _depth(data) > _DEEPEST:
         raise ValueError("nested too deeply")
-    return _decoder.decode(data.decode())
+    text = data.decode()
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        end = -1
+    # what stands alone has no white space around it, and `decode` would only look for that
+    return value if end == len(text) else _decoder.decode(text)
 
 
 def _depth(data: bytes) -> int:
@@ -252,3 +260,4 @@ def _finite(text: str) -> float:
 _decoder = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
 )
+_scan = _decoder.scan_once  # type: ignore[attr-defined]  # typeshed lacks it

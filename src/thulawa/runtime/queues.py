@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import SerializationError, StreamError, TimestampError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
+from thulawa.core.serdes import Serde
 from thulawa.runtime.context import NO_TIME, Forward, TaskContext
 from thulawa.runtime.handlers import ErrorRecord
 from thulawa.runtime.options import TaskOptions
@@ -46,6 +47,9 @@ class RecordQueue:
         self._ahead = None if options.max_ahead is None else milliseconds(options.max_ahead)
         reads = source.key_serde or source.value_serde or source.timestamp_extractor
         self._as_it_is = not reads and self._ahead is None  # nothing to decode or to check
+        self._only_serdes = source.timestamp_extractor is None and self._ahead is None
+        self._load_key = _loader(source.key_serde)
+        self._load_value = _loader(source.value_serde)
         self._waiting: deque[RawRecord] = deque()
         self._head: RawRecord | None = None
         self._read_from: RawRecord | None = None
@@ -71,6 +75,8 @@ class RecordQueue:
                     self.partition_time = timestamp
                 self.raw = head = waiting.popleft()
                 return head
+            if self._only_serdes and waiting and (head := self._read_plainly()) is not None:
+                return head
             head = self._read_next()
         else:
             self._head = None
@@ -79,6 +85,25 @@ class RecordQueue:
 
     def __len__(self) -> int:
         return len(self._waiting) + (self._head is not None)
+
+    def _read_plainly(self) -> RawRecord | None:
+        """Take a record with which nothing is wrong; leave any other where it is."""
+        raw = self._waiting[0]
+        offset, timestamp, key, value, headers = raw
+        if not 0 <= timestamp <= LAST_TIMESTAMP:
+            return None
+        try:
+            if key is not None:
+                key = self._load_key(key)
+            if value is not None:
+                value = self._load_value(value)
+        except Exception:  # noqa: BLE001 it is read again, with an account of what is wrong
+            return None
+        if timestamp > self.partition_time:
+            self.partition_time = timestamp
+        self.raw = self._read_from = raw
+        self._waiting.popleft()
+        return offset, timestamp, key, value, headers
 
     def _read_next(self) -> RawRecord | None:
         waiting = self._waiting
@@ -140,6 +165,14 @@ class RecordQueue:
                 headers,
             ),
         )
+
+
+def _loader(serde: Serde[Any] | None) -> Callable[[Any], Any]:
+    return _as_it_is if serde is None else serde.deserialize
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
 
 
 def _named(error: Exception) -> StreamError:

@@ -15,6 +15,8 @@ from thulawa.topology.nodes import Sink
 
 __all__ = ["TaskOutput"]
 
+_codec = Codec()
+
 
 class TaskOutput:
     """The collector of one task."""
@@ -25,7 +27,7 @@ class TaskOutput:
         self._number = number
         self._app = app
         self._encoder = Encoder(options, self.send)
-        self._codecs: dict[str, Codec] = {}
+        self._plain = options.max_record_bytes is None  # sizes need not be looked at
         self._outgoing = Outgoing()
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
@@ -37,19 +39,30 @@ class TaskOutput:
         if sink is not None and sink.internal:
             self._send_inside(topic, key, value, timestamp, headers)
             return
-        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
+        encoded = self._encoded_plainly(sink, key, value) if self._plain else None
         if encoded is None:
-            return
+            encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
+            if encoded is None:
+                return
+            encoded = _bytes(encoded[0], topic), _bytes(encoded[1], topic)
         partition = None
         if sink is not None and sink.partitioner is not None:
             partition = sink.partitioner(key, value, None)
-        out = self._outgoing
-        out.keys.append(_bytes(encoded[0], topic))
-        out.values.append(_bytes(encoded[1], topic))
-        out.topics.append(topic)
-        out.partitions.append(partition)
-        out.timestamps.append(timestamp)
-        out.headers.append(headers)
+        self._outgoing.add(encoded, topic, partition, timestamp, headers)
+
+    def _encoded_plainly(
+        self, sink: Sink | None, key: Any, value: Any
+    ) -> tuple[bytes | None, bytes | None] | None:
+        """Give the bytes of a record with which nothing is wrong; None for any other."""
+        if sink is None or sink.key_serde is None or sink.value_serde is None:
+            return None
+        try:
+            return (
+                None if key is None else sink.key_serde.serialize(key),
+                None if value is None else sink.value_serde.serialize(value),
+            )
+        except Exception:  # noqa: BLE001 it is written again, and the handler asked
+            return None
 
     def _send_inside(
         self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
@@ -62,13 +75,8 @@ class TaskOutput:
             self._shuffled[topic, partition].append(record)
             self._sent += 1
             return
-        out = self._outgoing
-        out.keys.append(Codec().encode([key]))
-        out.values.append(Codec().encode([value]))
-        out.topics.append(f"{self._app}-{topic}")
-        out.partitions.append(partition)
-        out.timestamps.append(timestamp)
-        out.headers.append(headers)
+        encoded = _codec.encode([key]), _codec.encode([value])
+        self._outgoing.add(encoded, f"{self._app}-{topic}", partition, timestamp, headers)
 
     def take(self, slots: list[int]) -> list[Packed]:
         """Give what was sent since the last time, packed."""
@@ -79,7 +87,7 @@ class TaskOutput:
             slot = slots[task % len(slots)]
             data = pack_records(records)
             rows.append(Packed(slot, part.stage, task, topic, partition, self._place, data))
-        if self._outgoing.keys:
+        if len(self._outgoing):
             slot = slots[self._number % len(slots)]
             data = pack_outgoing(self._outgoing)
             rows.append(Packed(slot, SINK, self._number, "", 0, self._place, data))

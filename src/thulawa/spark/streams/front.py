@@ -4,7 +4,7 @@ It stands where the topics are read, one Spark partition to a topic partition, a
 nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,18 +12,23 @@ import pyarrow.compute as pc
 from thulawa.runtime.planning import FRONT, Part
 from thulawa.runtime.task import Task
 from thulawa.spark.streams.collecting import TaskOutput
-from thulawa.spark.streams.hosting import Program, run_async
+from thulawa.spark.streams.hosting import Program, run_async, uncollected
+from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import Packed, Topic, pack_rows, packed_batch, raw_records
 
 __all__ = ["front"]
 
+_BUNDLE_ROWS = 25_000  # what travels on as one row is about this much, or
+_BUNDLE_BYTES = 2**23
 
-def front(program: Program, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+
+def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take rows of the source; give packed rows."""
-    stage = _Front(program)
-    for batch in batches:
+    stage = _Front(program.open())
+    for batch in _bundled(batches):
         for topic, rows in _by_partition(batch):
-            packed = list(stage.packed(topic, rows))
+            with uncollected():
+                packed = list(stage.packed(topic, rows))
             if packed:
                 yield packed_batch(packed)
     stage.close()
@@ -88,6 +93,25 @@ class _Front:
     def close(self) -> None:
         for task, _ in self._tasks.values():
             task.close()
+
+
+def _bundled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches: a row costs the same however much is in it."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if (
+            sum(one.num_rows for one in waiting) >= _BUNDLE_ROWS
+            or sum(one.nbytes for one in waiting) >= _BUNDLE_BYTES
+        ):
+            yield from _joined(waiting)
+            waiting = []
+    yield from _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if batches:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Topic, pa.RecordBatch]]:

@@ -7,6 +7,7 @@ from pyspark.sql.functions import expr
 
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.hosting import Program
+from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.stateful import StageProcessor
 from thulawa.spark.streams.wire import PACKED, unpack_outgoing
 
@@ -20,12 +21,13 @@ OUTGOING = (
 
 def compile_program(program: Program, source: DataFrame) -> DataFrame:
     """Give the rows that the program sends to topics."""
-    packed = source.mapInArrow(partial(front, program), PACKED)
+    shipped = Shipped(program)
+    packed = source.mapInArrow(partial(front, shipped), PACKED)
     for stage in range(1, program.plan.stages + 1):
         # the time of the batch is in the offset log: a batch that runs again has the same
         timed = packed.withColumn("time", expr("unix_millis(current_timestamp())"))
         packed = timed.groupBy("slot").transformWithStateInPandas(
-            StageProcessor(program, stage),
+            StageProcessor(shipped, stage),
             outputStructType=PACKED,
             outputMode="append",
             # with timers Spark runs batches all the time, whether or not there are records

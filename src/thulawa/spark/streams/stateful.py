@@ -3,27 +3,43 @@
 Rows are grouped by slot, one to a task number. Spark's state holds what `PagedStores` keeps, by
 name; its checkpoint makes it durable, exactly once with the batch. Timers call tasks that have
 no records: wall-clock punctuation on an idle topic.
+
+Spark starts an interpreter for each stage, at each start, only to ask it for the state's
+schema: so this module loads little, and what does the work when it is needed. Such a process
+prints each of its steps; from where it reads the processor on, it is kept from that.
 """
 
+import os
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from thulawa.runtime.planning import Part
-from thulawa.spark.streams.hosting import Hosted, Program, hosted
-from thulawa.spark.streams.wire import Packed
+from thulawa.spark.streams.shipping import Shipped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from thulawa.spark.streams.stages import Stage
 
 __all__ = ["StageProcessor"]
+
+_ASKS_FOR_SCHEMA = "pyspark.sql.streaming.transform_with_state_driver_worker"
 
 
 class StageProcessor(StatefulProcessor):
     """Runs the tasks of one stage; passes on what is for others."""
 
-    def __init__(self, program: Program, stage: int) -> None:
+    def __init__(self, program: Shipped, stage: int) -> None:
         self._program = program
         self._stage = stage
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if spec is not None and spec.name == _ASKS_FOR_SCHEMA:
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 to its end
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state of a partition."""
@@ -33,85 +49,26 @@ class StageProcessor(StatefulProcessor):
     def handleInputRows(  # noqa: N802 Spark's name
         self,
         key: Any,  # noqa: ARG002 each row says its task
-        rows: Iterator[pd.DataFrame],
+        rows: Iterator["pd.DataFrame"],
         timerValues: Any,  # noqa: ARG002, N803 Spark passes it by keyword
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator["pd.DataFrame"]:
         """Run the tasks of a slot that have rows."""
-        mine: dict[tuple[int, int], list[Packed]] = {}
-        others: list[Packed] = []
-        batch_time = 0
-        for frame in rows:
-            for row in frame.itertuples(index=False, name=None):
-                packed, batch_time = Packed(*row[:-1]), row[-1]
-                if packed.stage != self._stage:
-                    others.append(packed)
-                else:
-                    mine.setdefault(self._part_of(packed), []).append(packed)
-        now = self._program.now(batch_time)
-        for (group, number), batch in mine.items():
-            others += self._run(group, number, batch, now)
-        yield _frame(others)
+        yield self._opened().run_rows(rows)
 
     def handleExpiredTimer(  # noqa: N802
         self,
         key: Any,
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: ARG002, N803
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator["pd.DataFrame"]:
         """Run the tasks of a slot by the clock."""
-        now = self._program.now(timerValues.getCurrentProcessingTimeInMs())
-        out: list[Packed] = []
         (slot,) = key
-        for part in self._parts():
-            for number in range(len(part.tasks)):
-                slots = self._program.slots
-                if slots[number % len(slots)] == slot:
-                    out += self._run(part.group.id, number, [], now)
-        yield _frame(out)
+        yield self._opened().run_by_clock(slot, timerValues.getCurrentProcessingTimeInMs())
 
     def close(self) -> None:
         """Keep the tasks for the next batch."""
 
-    def _parts(self) -> list[Part]:
-        return [part for part in self._program.plan.parts.values() if part.stage == self._stage]
+    def _opened(self) -> "Stage":
+        from thulawa.spark.streams.stages import Stage  # noqa: PLC0415 see above
 
-    def _part_of(self, row: Packed) -> tuple[int, int]:
-        plan = self._program.plan
-        if row.topic in plan.global_topics:
-            return row.part, row.task
-        return plan.readers[row.topic], row.task
-
-    def _run(self, group: int, number: int, rows: list[Packed], now: int) -> list[Packed]:
-        part = self._program.plan.parts[group]
-        task = hosted(self._program, part, number)
-        out = task.run(rows, now, _State(self._state, f"{self._program.prefixes[group]}/{number}/"))
-        self._register(task, now)
-        return out
-
-    def _register(self, task: Hosted, now: int) -> None:
-        due = task.next_wall_clock_time()
-        if due is not None and self._program.plan.has_timers:
-            # strictly later than this batch: Spark does not fire others
-            self._handle.registerTimer(max(due, now + 1))
-
-
-class _State:
-    """The part of Spark's state that belongs to one task."""
-
-    def __init__(self, state: Any, prefix: str) -> None:
-        self._state = state
-        self._prefix = prefix
-
-    def get(self, name: str) -> bytes | None:
-        found = self._state.getValue((self._prefix + name,))
-        return None if found is None else bytes(found[0])
-
-    def put(self, name: str, data: bytes) -> None:
-        self._state.updateValue((self._prefix + name,), (data,))
-
-    def remove(self, name: str) -> None:
-        self._state.removeKey((self._prefix + name,))
-
-
-def _frame(rows: list[Packed]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(Packed._fields))
+        return Stage(self._program.open(), self._stage, self._handle, self._state)

@@ -135,33 +135,47 @@ def _headers(column: pa.Array) -> Iterable[Headers]:
 class Outgoing:
     """Records for topics, column by column."""
 
-    __slots__ = ("headers", "keys", "partitions", "timestamps", "topics", "values")
+    __slots__ = ("_add", "_rows")
 
     def __init__(self) -> None:
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.topics: list[str] = []
-        self.partitions: list[int | None] = []
-        self.timestamps: list[int] = []
-        self.headers: list[Headers] = []
+        self._rows: list[tuple[Any, str, int | None, int, Headers]] = []
+        self._add = self._rows.append
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(
+        self,
+        record: tuple[bytes | None, bytes | None],
+        topic: str,
+        partition: int | None,
+        timestamp: int,
+        headers: Headers,
+    ) -> None:
+        """Take one record: its key and value, and where it goes."""
+        self._add((record, topic, partition, timestamp, headers))
 
     def batch(self) -> pa.RecordBatch:
         """Give the records as rows for a sink."""
-        headers: Any = [None] * len(self.keys)
-        if any(self.headers):
-            headers = [
+        records, topics, partitions, timestamps, all_headers = zip(*self._rows, strict=True)
+        keys, values = zip(*records, strict=True)
+        kind = OUTGOING.field("headers").type
+        headers = pa.nulls(len(records), kind)
+        if any(all_headers):
+            listed_headers = [
                 [{"key": name, "value": value} for name, value in one] or None
-                for one in self.headers
+                for one in all_headers
             ]
-        times = pa.array(self.timestamps, pa.timestamp("ms")).cast(pa.timestamp("us"))
+            headers = pa.array(listed_headers, kind)
+        times = pa.array(timestamps, pa.int64()).cast(pa.timestamp("ms")).cast(pa.timestamp("us"))
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(self.keys, pa.binary()),
-                pa.array(self.values, pa.binary()),
-                pa.array(self.topics, pa.string()),
-                pa.array(self.partitions, pa.int32()),
+                pa.array(keys, pa.binary()),
+                pa.array(values, pa.binary()),
+                pa.array(topics, pa.string()),
+                pa.array(partitions, pa.int32()),
                 times.cast(pa.timestamp("us", "UTC")),
-                pa.array(headers, OUTGOING.field("headers").type),
+                headers,
             ],
             schema=OUTGOING,
         )

@@ -1,0 +1,38 @@
+"""How a program gets to Python workers: as bytes that a worker reads once, when it needs them.
+
+Spark sends a function's pickle with every task of every batch. A program of many nodes is long
+to read, so it travels sealed, and a worker that has opened it before does not open it again.
+Kept apart from the modules that run programs: Spark starts processes of its own to ask a
+processor for its state's schema, and these need none of them.
+"""
+
+from typing import TYPE_CHECKING, cast
+
+from pyspark import cloudpickle
+
+if TYPE_CHECKING:
+    from thulawa.spark.streams.hosting import Program
+
+__all__ = ["Shipped"]
+
+_MOST = 16  # programs that a worker remembers
+
+_opened: dict[str, "Program"] = {}
+
+
+class Shipped:
+    """A sealed program."""
+
+    def __init__(self, program: "Program") -> None:
+        self._run = program.run
+        self._data: bytes = cloudpickle.dumps(program)  # type: ignore[no-untyped-call]
+
+    def open(self) -> "Program":
+        """Give the program, the same object each time in one process."""
+        program = _opened.get(self._run)
+        if program is None:
+            program = cast("Program", cloudpickle.loads(self._data))
+            while len(_opened) >= _MOST:
+                del _opened[next(iter(_opened))]
+            _opened[self._run] = program
+        return program

@@ -1,0 +1,94 @@
+"""What a stage does with the rows of a batch: each task its own, the others passed on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from thulawa.runtime.planning import Part
+from thulawa.spark.streams.hosting import Hosted, Program, hosted
+from thulawa.spark.streams.wire import Packed
+
+__all__ = ["Stage"]
+
+
+class Stage:
+    """The tasks of one stage over the state of one partition of Spark."""
+
+    def __init__(self, program: Program, stage: int, handle: Any, state: Any) -> None:
+        self._program = program
+        self._stage = stage
+        self._handle = handle
+        self._state = state
+
+    def run_rows(self, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
+        """Run the tasks that have rows; give all that is for others."""
+        mine: dict[tuple[int, int], list[Packed]] = {}
+        others: list[Packed] = []
+        batch_time = 0
+        for frame in rows:
+            for row in frame.itertuples(index=False, name=None):
+                packed, batch_time = Packed(*row[:-1]), row[-1]
+                if packed.stage != self._stage:
+                    others.append(packed)
+                else:
+                    mine.setdefault(self._part_of(packed), []).append(packed)
+        now = self._program.now(batch_time)
+        for (group, number), batch in mine.items():
+            others += self._run(group, number, batch, now)
+        return _frame(others)
+
+    def run_by_clock(self, slot: int, batch_time: int) -> pd.DataFrame:
+        """Run the tasks of a slot that have no rows."""
+        now = self._program.now(batch_time)
+        out: list[Packed] = []
+        slots = self._program.slots
+        for part in self._parts():
+            for number in range(len(part.tasks)):
+                if slots[number % len(slots)] == slot:
+                    out += self._run(part.group.id, number, [], now)
+        return _frame(out)
+
+    def _parts(self) -> list[Part]:
+        return [part for part in self._program.plan.parts.values() if part.stage == self._stage]
+
+    def _part_of(self, row: Packed) -> tuple[int, int]:
+        plan = self._program.plan
+        if row.topic in plan.global_topics:
+            return row.part, row.task
+        return plan.readers[row.topic], row.task
+
+    def _run(self, group: int, number: int, rows: list[Packed], now: int) -> list[Packed]:
+        part = self._program.plan.parts[group]
+        task = hosted(self._program, part, number)
+        out = task.run(rows, now, _State(self._state, f"{self._program.prefixes[group]}/{number}/"))
+        self._register(task, now)
+        return out
+
+    def _register(self, task: Hosted, now: int) -> None:
+        due = task.next_wall_clock_time()
+        if due is not None and self._program.plan.has_timers:
+            # strictly later than this batch: Spark does not fire others
+            self._handle.registerTimer(max(due, now + 1))
+
+
+class _State:
+    """The part of Spark's state that belongs to one task."""
+
+    def __init__(self, state: Any, prefix: str) -> None:
+        self._state = state
+        self._prefix = prefix
+
+    def get(self, name: str) -> bytes | None:
+        found = self._state.getValue((self._prefix + name,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, name: str, data: bytes) -> None:
+        self._state.updateValue((self._prefix + name,), (data,))
+
+    def remove(self, name: str) -> None:
+        self._state.removeKey((self._prefix + name,))
+
+
+def _frame(rows: list[Packed]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(Packed._fields))
