@@ -200,13 +200,17 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         self._add("foreach", "KSTREAM-FOREACH-", action, named)
 
     def print(
-        self, write: Callable[[str], object], *, label: str | None = None, named: NameLike = None
+        self,
+        write: Callable[[str], object] = print,
+        *,
+        label: str | None = None,
+        named: NameLike = None,
     ) -> None:
-        """Write a line for each record, as Kafka prints it: ``[label]: key, value``.
+        """Write a line for each record, to standard output: ``[label]: key, value``.
 
         >>> from thulawa.testing import preview
         >>> def program(s):
-        ...     s.print(print, label="in")
+        ...     s.print(label="in")
         ...     return s
         >>> _ = preview(program, ("a", 1))
         [in]: a, 1
