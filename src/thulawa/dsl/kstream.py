@@ -269,14 +269,23 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
 
     # --- topics
 
+    @overload
+    def to(
+        self, topic: str | Callable[[K, V], str], produced: Produced[K, V] | None = None
+    ) -> None: ...
+
+    @overload
     def to(
         self,
-        topic: str | Callable[[K, V], str] | Callable[[K, V, RecordMetadata | None], str],
+        topic: Callable[[K, V, RecordMetadata], str],
         produced: Produced[K, V] | None = None,
-    ) -> None:
+    ) -> None: ...
+
+    def to(self, topic: str | Callable[..., str], produced: Produced[K, V] | None = None) -> None:
         """Write to a topic, or to the one that a function of the record names.
 
-        The function is given key and value, and where the record is from if it takes a third.
+        The function is given key and value, and where the record is from if it takes a third:
+        what a punctuation forwards is from the topic "".
 
         >>> from thulawa.dsl import StreamsBuilder
         >>> from thulawa.testing import TopologyTestDriver
