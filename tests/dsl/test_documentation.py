@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from thulawa import dsl
-from thulawa.dsl.aliases import BuilderAliases, StreamAliases
+from thulawa.dsl.aliases import BuilderAliases, KStreamWindowed, StreamAliases
 from thulawa.dsl.asyncs import AsyncOperators
 from thulawa.dsl.joins import JoinOperators
 from thulawa.dsl.windowed import SessionWindowedKStream, TimeWindowedKStream
@@ -16,6 +16,8 @@ CLASSES: list[Any] = [
     StreamAliases,
     AsyncOperators,
     JoinOperators,
+    KStreamWindowed,
+    dsl.BranchedKStream,
     dsl.StreamsBuilder,
     dsl.KStream,
     dsl.KTable,

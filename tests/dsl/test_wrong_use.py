@@ -20,9 +20,19 @@ from thulawa.dsl import (
 from thulawa.topology.nodes import Stateless
 
 
+async def wait(*values: Any) -> Any:
+    """Give what it was given."""
+    return values
+
+
 class Waits(AsyncProcessor[Any, Any, Any, Any]):
     async def process(self, record: Any) -> None:
         """Do nothing."""
+
+
+class Mixed(Processor[Any, Any, Any, Any]):
+    async def process(self, record: Any) -> None:  # type: ignore[override]
+        """Do nothing, and be awaited by nobody."""
 
 
 class Works(Processor[Any, Any, Any, Any]):
@@ -79,6 +89,9 @@ WRONG: dict[str, tuple[Callable[[Any, Any, Any], object], str]] = {
     ),
     "processor that is made": (lambda s, t, b: s.process(Works()), "given by its class"),
     "async processor": (lambda s, t, b: s.process(Waits), "process_async"),
+    "processor that waits": (lambda s, t, b: s.process(Mixed), "make it an AsyncProcessor"),
+    "mapper that waits": (lambda s, t, b: s.map_values(wait), "does not wait for async"),
+    "joiner that waits": (lambda s, t, b: s.join(t, wait), "does not wait for async"),
     "no windows": (lambda s, t, b: s.join(b.stream("u"), max), "needs JoinWindows"),
     "windows with a table": (lambda s, t, b: s.join(t, max, JoinWindows.of(1)), "are a Joined"),
     "join with a group": (lambda s, t, b: s.join(s.group_by_key(), max), "not a KGroupedStream"),

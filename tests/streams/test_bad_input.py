@@ -225,6 +225,21 @@ def test_a_record_of_the_year_3000_does_not_close_every_window() -> None:
         assert driver.create_output_topic("out").read_values_to_list() == [1, 2]
 
 
+@pytest.mark.parametrize("time", [None, 1.5, "12:00"])
+def test_a_timestamp_that_is_none_is_a_bad_one(time: Any) -> None:
+    builder = StreamsBuilder()
+    read: Any = Consumed(timestamp_extractor=lambda timestamp, key, value, seen: time)
+    builder.stream("in", read).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in")
+        with pytest.raises(TimestampError, match="an int, not a"):
+            topic.pipe_input("k", 1, 5)
+    skip = TaskOptions(on_bad_timestamp="skip")
+    with TopologyTestDriver(builder.build(), options=skip) as driver:
+        driver.create_input_topic("in").pipe_input("k", 1, 5)
+        assert driver.dropped_records() == 1
+
+
 def test_timestamps_at_the_edge_of_64_bits_are_no_accident() -> None:
     with TopologyTestDriver(windowed().build()) as driver:
         topic = driver.create_input_topic("in")

@@ -75,11 +75,31 @@ class KStreamWindowed(Generic[K, V]):
         self._windows = windows
 
     def join(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
-        """Join records of the same key that are near in time."""
+        """Join records of the same key that are near in time.
+
+        >>> from thulawa.testing import preview
+        >>> near = JoinWindows.of(10)
+        >>> preview(
+        ...     lambda one, two: one.with_(near).join(two.with_(near), lambda a, b: a + b),
+        ...     ("two", "k", 2, 5),
+        ...     ("one", "k", 1, 0),
+        ... )
+        [('k', 3)]
+        """
         return self._stream.join(self._partner(other), joiner, self._windows)
 
     def join_prior(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
-        """Join each record with the other side's older records only."""
+        """Join each record with the other side's older records only.
+
+        >>> from thulawa.testing import preview
+        >>> near = JoinWindows.of(10)
+        >>> preview(
+        ...     lambda one, two: one.with_(near).join_prior(two.with_(near), lambda a, b: a + b),
+        ...     ("two", "k", 2, 5),
+        ...     ("one", "k", 1, 0),
+        ... )
+        []
+        """
         return self._stream.join_prior(self._partner(other), joiner, self._windows)
 
     def _partner(self, other: "KStreamWindowed[Any, Any]") -> Any:

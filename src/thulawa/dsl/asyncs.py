@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.records import Record
 from thulawa.dsl import kstream
 from thulawa.dsl.building import Building, NameLike
 from thulawa.engine import (
@@ -66,7 +67,8 @@ class AsyncOperators(Generic[K, V]):
 
     def map_async(
         self,
-        mapper: Callable[..., Awaitable[tuple[K1, V1]]],
+        mapper: Callable[[K, V], Awaitable[tuple[K1, V1]]]
+        | Callable[[K, V, Any], Awaitable[tuple[K1, V1]]],
         *,
         named: NameLike = None,
         **options: Unpack[AsyncOptions],
@@ -85,7 +87,7 @@ class AsyncOperators(Generic[K, V]):
 
     def map_values_async(
         self,
-        mapper: Callable[..., Awaitable[V1]],
+        mapper: Callable[[V], Awaitable[V1]] | Callable[[V, Any], Awaitable[V1]],
         *,
         named: NameLike = None,
         **options: Unpack[AsyncOptions],
@@ -109,7 +111,8 @@ class AsyncOperators(Generic[K, V]):
 
     def flat_map_async(
         self,
-        mapper: Callable[..., Awaitable[Iterable[tuple[K1, V1]]]],
+        mapper: Callable[[K, V], Awaitable[Iterable[tuple[K1, V1]]]]
+        | Callable[[K, V, Any], Awaitable[Iterable[tuple[K1, V1]]]],
         *,
         named: NameLike = None,
         **options: Unpack[AsyncOptions],
@@ -127,7 +130,8 @@ class AsyncOperators(Generic[K, V]):
 
     def batch_async(
         self,
-        function: Callable[..., Awaitable[list[V1]]],
+        function: Callable[[list[Record[K, V]]], Awaitable[list[V1]]]
+        | Callable[[list[Record[K, V]], Any], Awaitable[list[V1]]],
         *,
         named: NameLike = None,
         **options: Unpack[AsyncOptions],

@@ -47,7 +47,15 @@ class BranchedKStream(Generic[K, V]):
     def branch(
         self, predicate: Callable[[K, V], object], branched: Branched | None = None
     ) -> "BranchedKStream[K, V]":
-        """Add a branch for the records for which the predicate holds."""
+        """Add a branch for the records for which the predicate holds.
+
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     parts = s.split().branch(lambda k, v: v > 9).branch(lambda k, v: v > 5)
+        ...     return list(parts.no_default_branch().values())[1]
+        >>> preview(program, ("a", 10), ("b", 7), ("c", 1))
+        [('b', 7)]
+        """
         check_function(predicate, "branch", ("key", "value"))
         branched = chosen(branched, Branched)
         self._count += 1
@@ -66,14 +74,37 @@ class BranchedKStream(Generic[K, V]):
     def default_branch(
         self, branched: Branched | None = None
     ) -> "dict[str, kstream.KStream[K, V]]":
-        """Add the branch for all other records; give all branches by name."""
+        """Add the branch for all other records; give all branches by name.
+
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     parts = s.split(named="v-").branch(lambda k, v: v > 9)
+        ...     return parts.default_branch(Branched.as_("small"))["v-small"]
+        >>> preview(program, ("a", 10), ("b", 7))
+        [('b', 7)]
+        """
+        branched = chosen(branched, Branched)
         child = self._child(0, branched)
         self._stream.building.topology.put(replace(self._node(), default=child))
         self._add(child, branched)
         return self._branches
 
     def no_default_branch(self) -> "dict[str, kstream.KStream[K, V]]":
-        """Let all other records go; give all branches by name."""
+        """Let all other records go; give all branches by name.
+
+        A branch whose function gave None is not among them.
+
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     loud = Branched.with_function(lambda part: part.map_values(str.upper), "a")
+        ...     return (
+        ...         s.split(named="is-")
+        ...         .branch(lambda k, v: "a" in v, loud)
+        ...         .no_default_branch()["is-a"]
+        ...     )
+        >>> preview(program, ("k", "tea"), ("k", "rum"))
+        [('k', 'TEA')]
+        """
         return self._branches
 
     def _node(self) -> Branch:

@@ -200,13 +200,17 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         self._add("foreach", "KSTREAM-FOREACH-", action, named)
 
     def print(
-        self, write: Callable[[str], object], *, label: str | None = None, named: NameLike = None
+        self,
+        write: Callable[[str], object] = print,
+        *,
+        label: str | None = None,
+        named: NameLike = None,
     ) -> None:
-        """Write a line for each record, as Kafka prints it: ``[label]: key, value``.
+        """Write a line for each record, to standard output: ``[label]: key, value``.
 
         >>> from thulawa.testing import preview
         >>> def program(s):
-        ...     s.print(print, label="in")
+        ...     s.print(label="in")
         ...     return s
         >>> _ = preview(program, ("a", 1))
         [in]: a, 1
@@ -265,14 +269,23 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
 
     # --- topics
 
+    @overload
+    def to(
+        self, topic: str | Callable[[K, V], str], produced: Produced[K, V] | None = None
+    ) -> None: ...
+
+    @overload
     def to(
         self,
-        topic: str | Callable[[K, V], str] | Callable[[K, V, RecordMetadata | None], str],
+        topic: Callable[[K, V, RecordMetadata], str],
         produced: Produced[K, V] | None = None,
-    ) -> None:
+    ) -> None: ...
+
+    def to(self, topic: str | Callable[..., str], produced: Produced[K, V] | None = None) -> None:
         """Write to a topic, or to the one that a function of the record names.
 
-        The function is given key and value, and where the record is from if it takes a third.
+        The function is given key and value, and where the record is from if it takes a third:
+        what a punctuation forwards is from the topic "".
 
         >>> from thulawa.dsl import StreamsBuilder
         >>> from thulawa.testing import TopologyTestDriver

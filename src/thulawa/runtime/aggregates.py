@@ -71,7 +71,7 @@ def windowed_aggregate(
     windows_for = windows.windows_for
     grace = windows.grace
     on_update = node.emit == "update"
-    emit_closed = closed_windows(store, clock, forward, span=windows.size)
+    emit_closed = closed_windows(store, clock, context, forward, span=windows.size)
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
@@ -101,7 +101,13 @@ def windowed_aggregate(
 
 
 def closed_windows(
-    store: WindowStore, clock: StreamClock, forward: Forward, *, span: int, keep: int = 0
+    store: WindowStore,
+    clock: StreamClock,
+    context: TaskContext,
+    forward: Forward,
+    *,
+    span: int,
+    keep: int = 0,
 ) -> Callable[[int, Headers], None]:
     """Make the function that emits the windows that have closed since it last did.
 
@@ -115,8 +121,9 @@ def closed_windows(
         if close_time <= clock.emitted or latest < 0:
             return
         earliest = clock.emitted - span + 1 if clock.emitted >= 0 else 0
-        for windowed, (value, timestamp) in store.starting(max(0, earliest), latest):
-            forward(windowed, Change(value, None), timestamp, headers)
+        with context.about(None):
+            for windowed, (value, timestamp) in store.starting(max(0, earliest), latest):
+                forward(windowed, Change(value, None), timestamp, headers)
         store.expire(latest - keep)
         clock.emitted = close_time
 

@@ -18,7 +18,7 @@ from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.engine import Engine, Outcome
 from thulawa.engine import Record as EngineRecord
-from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.context import Failed, Forward, Raw, TaskContext
 from thulawa.runtime.processors import NodeContext
 from thulawa.topology.nodes import AsyncCall
 
@@ -34,6 +34,7 @@ class _Item(NamedTuple):
     topic: str | None
     partition: int
     offset: int
+    raw: Raw | None
 
 
 # The record of a call, and what is to be done when the call has succeeded; None outside of calls.
@@ -76,7 +77,7 @@ class AsyncStage:
         """Collect a record."""
         context = self._context
         record = Record(key, value, timestamp, headers)
-        item = _Item(record, context.topic, context.partition, context.offset)
+        item = _Item(record, context.topic, context.partition, context.offset, context.raw())
         self._inbox.append(EngineRecord(next(self._offsets), key, item, timestamp))
 
     async def settle(self) -> bool:
@@ -95,16 +96,19 @@ class AsyncStage:
         context = self._context
         for outcome in outcomes:
             item: _Item = outcome.record.value
-            context.topic, context.partition, context.offset = item[1:]
-            record = item.record
-            error = outcome.error
-            if error is None:
-                try:
-                    self._emit(record, outcome.result)
-                except Exception as problem:  # noqa: BLE001 the handler decides about any error
-                    error = problem
-            if error is not None:
-                self._failed(error, record.key, record.value, record.timestamp, record.headers)
+            context.topic, context.partition, context.offset = item[1:4]
+            with context.about(item.raw):
+                self._put(item.record, outcome)
+
+    def _put(self, record: Record[Any, Any], outcome: Outcome) -> None:
+        error = outcome.error
+        if error is None:
+            try:
+                self._emit(record, outcome.result)
+            except Exception as problem:  # noqa: BLE001 the handler decides about any error
+                error = problem
+        if error is not None:
+            self._failed(error, record.key, record.value, record.timestamp, record.headers)
 
     async def close(self) -> None:
         """Close the engine's resource and the processor."""

@@ -17,6 +17,9 @@ Forward: TypeAlias = Callable[[Any, Any, int, Headers], None]
 # error, key, value, timestamp, headers: returns when the record is to be skipped
 Failed: TypeAlias = Callable[[Exception, Any, Any, int, Headers], None]
 
+# offset, timestamp, key, value, headers, as they came
+Raw: TypeAlias = tuple[int, int, Any, Any, Headers]
+
 NO_TIME = -1
 
 
@@ -65,6 +68,8 @@ class TaskContext:
         self.clocks: dict[str, StreamClock] = {}
         self.flushes: list[Callable[[], None]] = []
         self.handle: Callable[[StreamError, Node, Any, Any, int, Headers], None] = _raise
+        self.at_hand: Callable[[], Raw | None] = lambda: None
+        self._instead: tuple[Raw | None] | None = None
         self._specs = specs
         self._backing = backing
         self._stores: dict[str, Store] = {}
@@ -83,14 +88,20 @@ class TaskContext:
             return None
         return RecordMetadata(self.topic, self.partition, self.offset)
 
+    def raw(self) -> Raw | None:
+        """Give the record that errors are about, as it came; None: it is known no more."""
+        if self.topic is None:
+            return None
+        return self.at_hand() if self._instead is None else self._instead[0]
+
     @contextmanager
-    def nowhere(self) -> Iterator[None]:
-        """Speak of a record that is not the one at hand: where it was read is not known."""
-        topic, self.topic = self.topic, None
+    def about(self, raw: Raw | None) -> Iterator[None]:
+        """Let errors be about another record than the one at hand: one that had waited."""
+        before, self._instead = self._instead, (raw,)
         try:
             yield
         finally:
-            self.topic = topic
+            self._instead = before
 
     def clock(self, name: str) -> StreamClock:
         """Give the clock of that name."""

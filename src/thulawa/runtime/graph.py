@@ -11,7 +11,7 @@ from typing import Any
 
 from thulawa.core.errors import ProcessingError, StreamError
 from thulawa.core.names import check_name
-from thulawa.core.records import Headers
+from thulawa.core.records import Headers, RecordMetadata
 from thulawa.runtime.aggregates import aggregate, cached, windowed_aggregate
 from thulawa.runtime.asyncs import AsyncStage
 from thulawa.runtime.context import Failed, Forward, TaskContext
@@ -50,6 +50,8 @@ from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.windows import SessionWindows, SlidingWindows
 
 __all__ = ["Graph"]
+
+_NOWHERE = RecordMetadata("", -1, -1)
 
 
 class Graph:
@@ -166,7 +168,7 @@ def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
 
     def to_named(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            name = topic(key, value, context.metadata()) if asks else topic(key, value)
+            name = topic(key, value, context.metadata() or _NOWHERE) if asks else topic(key, value)
             _check_topic(name)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)

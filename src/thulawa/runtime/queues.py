@@ -139,7 +139,9 @@ class RecordQueue:
             timestamp = self.partition_time
         return offset, timestamp, key, value, headers
 
-    def _out_of_bounds(self, timestamp: int) -> str | None:
+    def _out_of_bounds(self, timestamp: object) -> str | None:
+        if not isinstance(timestamp, int):
+            return f"a timestamp is milliseconds, an int, not a {type(timestamp).__name__}"
         if timestamp < 0:
             return f"the timestamp {timestamp} is negative"
         if timestamp > LAST_TIMESTAMP:

@@ -90,7 +90,8 @@ class _Sessions:
         first, last = max(0, self._clock.emitted), close_time - 1
         if close_time <= self._clock.emitted or last < first:
             return
-        for windowed, value in self._store.ending(first, last):
-            self._forward(windowed, Change(value, None), windowed.window.end, headers)
+        with self._context.about(None):
+            for windowed, value in self._store.ending(first, last):
+                self._forward(windowed, Change(value, None), windowed.window.end, headers)
         self._store.expire(last)
         self._clock.emitted = close_time

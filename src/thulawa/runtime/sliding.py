@@ -30,7 +30,9 @@ def sliding_aggregate(
     store: WindowStore = context.store(node.store)
     clock = context.clock(node.name)
     difference = windows.difference
-    emit_closed = closed_windows(store, clock, forward, span=difference + 1, keep=2 * difference)
+    emit_closed = closed_windows(
+        store, clock, context, forward, span=difference + 1, keep=2 * difference
+    )
     on_update = node.emit == "update"
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

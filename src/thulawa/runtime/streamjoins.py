@@ -130,7 +130,7 @@ class _Side:
         try:
             result = self._joiner(key, left, right)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
-            with self._context.nowhere():
+            with self._context.about(None):
                 self._failed(error, key, value, time, headers)
         else:
             self._forward(key, result, time, headers)

@@ -25,7 +25,8 @@ def suppress(node: Suppress, context: TaskContext, forward: Forward) -> Forward:
     def emit_first() -> None:
         key, (new, prior, timestamp, headers) = buffer.pop_first()
         if new is not None or not final:
-            forward(key, Change(new, prior), timestamp, headers)
+            with context.about(None):
+                forward(key, Change(new, prior), timestamp, headers)
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         clock.time = max(clock.time, timestamp)

@@ -62,8 +62,9 @@ def _held_back(node: LookupJoin, context: TaskContext, process: Forward) -> Forw
         buffer.put(timestamp, place, (*(buffer.get(place) or ()), (value, headers)))
         while (earliest := buffer.earliest()) is not None and earliest <= due:
             (time, held_key), records = buffer.pop_first()
-            for held_value, held_headers in records:
-                process(held_key, held_value, time, held_headers)
+            with context.about(None):
+                for held_value, held_headers in records:
+                    process(held_key, held_value, time, held_headers)
         return None
 
     return hold

@@ -63,6 +63,7 @@ class Task:
         )
         self.context.wall_clock_time = wall_clock_time
         self.context.handle = self._processing_failed
+        self.context.at_hand = self._raw_at_hand
         self._punctuations = Punctuations()
         self._graph = Graph(group, topology.nodes, self.context, self._punctuations)
         self._commits_each = bool(self.context.flushes) and self._options.commit == "record"
@@ -140,8 +141,10 @@ class Task:
     def commit(self) -> None:
         """Send on what caches hold back."""
         self.context.commit_requested = False
-        for flush in self.context.flushes:
-            flush()
+        if self.context.flushes:
+            with self.context.about(None):
+                for flush in self.context.flushes:
+                    flush()
 
     def snapshot(self) -> dict[str, Any]:
         """Give what the task knows besides its stores, as plain data to be kept with them."""
@@ -233,6 +236,9 @@ class Task:
 
     # --- errors
 
+    def _raw_at_hand(self) -> RawRecord | None:
+        return None if self._taken_from is None else self._taken_from.raw
+
     def _deserialization_failed(self, error: StreamError, record: ErrorRecord) -> None:
         self._answer(self._options.handlers.deserialization, error, record)
 
@@ -240,8 +246,9 @@ class Task:
         self, error: StreamError, node: Node, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
         context = self.context
-        if context.topic is not None and self._taken_from and self._taken_from.raw:
-            _, timestamp, key, value, headers = self._taken_from.raw
+        raw = context.raw()
+        if raw is not None:
+            _, timestamp, key, value, headers = raw
         record = ErrorRecord(
             node.name,
             context.topic,

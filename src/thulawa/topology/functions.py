@@ -66,7 +66,12 @@ def accepts(function: Callable[..., Any], count: int) -> bool:
 
 
 def check_function(
-    function: object, what: str, arguments: tuple[str, ...], where: str | None = None
+    function: object,
+    what: str,
+    arguments: tuple[str, ...],
+    where: str | None = None,
+    *,
+    may_wait: bool = False,
 ) -> None:
     """Refuse what is no function of these arguments.
 
@@ -81,6 +86,11 @@ takes (key) (at program.py:7)
         wanted = "a processor or transformer is given by its class, or by a function that makes one"
     if not callable(function):
         raise TopologyError(f"{wanted}, not {function!r}", where=where or caller())
+    if not may_wait and inspect.iscoroutinefunction(function):
+        raise TopologyError(
+            f"{what} does not wait for async functions; the operators in _async do",
+            where=where or caller(),
+        )
     if not accepts(function, len(arguments)):
         taken = str(inspect.signature(function))
         hint = "; with_key=True gives it the key too" if what in _WITH_KEY else ""
@@ -89,12 +99,13 @@ takes (key) (at program.py:7)
 
 def check_functions(node: Node) -> None:
     """Refuse a node one of whose functions cannot be called as it is going to be."""
+    may_wait = isinstance(node, AsyncCall)
     for what, function, arguments in _uses(node):
-        check_function(function, what, arguments, node.where or None)
-    if isinstance(node, Process) and _makes(node.supplier, AsyncProcessor):
+        check_function(function, what, arguments, node.where or None, may_wait=may_wait)
+    if isinstance(node, Process) and _waits(node.supplier):
         raise TopologyError(
-            f"{node.supplier.__name__} is an AsyncProcessor: "
-            "give it to process_async, or to add_async_processor",
+            f"{node.supplier.__name__} waits: make it an AsyncProcessor, "
+            "and give it to process_async, or to add_async_processor",
             where=node.where or None,
         )
 
@@ -131,5 +142,9 @@ def _async_arguments(node: AsyncCall) -> tuple[str, ...]:
     return (*own, *resource)
 
 
-def _makes(supplier: object, kind: type) -> bool:
-    return isinstance(supplier, type) and issubclass(supplier, kind)
+def _waits(supplier: object) -> bool:
+    """Tell whether it is a class of async processors, by its base or by its method."""
+    if not isinstance(supplier, type):
+        return False
+    method = getattr(supplier, "process", None)
+    return issubclass(supplier, AsyncProcessor) or inspect.iscoroutinefunction(method)
