@@ -215,7 +215,7 @@ def _memory(spark: SparkSession, progress: Progress) -> Row:
         "seconds": seconds,
         "rss_mib": settled,
         "rss_growth_mib": growth,
-        "target": f"≤ {ALLOWED_GROWTH_MIB} MiB growth",
+        "target": f"≤ {ALLOWED_GROWTH_MIB:g} MiB more",
         "met": growth <= ALLOWED_GROWTH_MIB,
     }
 
