@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import thulawa
+from benchmarks.memory import ALLOWED_GROWTH_MIB, resident
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine, percent
 from benchmarks.workload import Keys, Workload, workload
 
@@ -31,6 +32,7 @@ _IN_FLIGHT = 1_000
 _PATIENCE = 120  # seconds until a query counts as stuck; its row has no figures then
 _LEVEL = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 _SCHEMA = "id long, key long"
+_MANY = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="how long a cell is to take")
     parser.add_argument("--arm", choices=ARMS, action="append", help="measure this one only")
     parser.add_argument("--cell", type=int, action="append", help="measure this one only, from 0")
+    parser.add_argument("--memory", action="store_true", help="a worker's memory, and that alone")
     options = parser.parse_args(arguments)
     seconds = options.seconds / (10 if options.quick else 1)
     cells = [CELLS[number] for number in options.cell or range(len(CELLS))]
@@ -107,6 +110,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = Report("spark", progress, as_json=options.json)
     report.section("machine", "Machine", [Column(k, k) for k in machine()], [machine()])
     with _session() as spark:
+        if options.memory:
+            report.section(
+                "memory",
+                f"Memory of a worker over one partition of {_MANY:,} rows",
+                [
+                    Column("rows", "rows", figure),
+                    Column("seconds", "seconds", figure),
+                    Column("rss_mib", "RSS MiB", figure),
+                    Column("rss_growth_mib", "growth MiB", figure),
+                    TARGET,
+                ],
+                [_memory(spark, progress)],
+                ["RSS after the first tenth; growth from there to the highest value"],
+            )
+            return
         report.section(
             "queries",
             f"Whole streaming queries, one partition, {_IN_FLIGHT:,} in flight",
@@ -173,6 +191,32 @@ def _row(arm: str, cell: Cell, load: Workload, seconds: float | None) -> Row:
         "rows_per_second": rate,
         "ceiling": ceiling,
         "percent_of_ceiling": 100 * rate / ceiling if rate and ceiling else None,
+    }
+
+
+def _memory(spark: SparkSession, progress: Progress) -> Row:
+    """Send a batch of many rows through one worker, which says how much it holds."""
+    every = _MANY // 100
+
+    async def sample(row: Any) -> int | None:
+        return resident() if row.id % every == 0 else None
+
+    progress("memory", f"{_MANY:,} rows")
+    rows = spark.range(0, _MANY, 1, 1).selectExpr("id", "id % 1000 as key", "uuid() as text")
+    mapping = thulawa.map_by_key(sample, key="key", returns="rss long", keep=["id", "text"])
+    begun = time.perf_counter()
+    sampled = rows.transform(mapping).where("rss is not null").orderBy("id").collect()
+    seconds = time.perf_counter() - begun
+    mib = [row.rss / 2**20 for row in sampled]
+    settled = mib[len(mib) // 10]
+    growth = max(mib[len(mib) // 10 :]) - settled
+    return {
+        "rows": _MANY,
+        "seconds": seconds,
+        "rss_mib": settled,
+        "rss_growth_mib": growth,
+        "target": f"≤ {ALLOWED_GROWTH_MIB:g} MiB more",
+        "met": growth <= ALLOWED_GROWTH_MIB,
     }
 
 

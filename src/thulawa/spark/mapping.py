@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Unpack
+from uuid import uuid4
 
 from pyspark import cloudpickle
 from pyspark.errors import ParseException
@@ -104,6 +105,7 @@ class _Mapping:
         self._options = self._engine_options()
         order_by = choices.get("order_by", ())
         self._order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        self._identity = uuid4().hex
         self._check()
 
     def __call__(self, df: DataFrame) -> DataFrame:
@@ -196,6 +198,7 @@ class _Mapping:
             resource=self._choices.get("resource"),
             cache=self._choices.get("cache"),
             dead_letters=None if place is None else place_of(place),
+            identity=self._identity,
         )
 
     def _try_pickling(self, operator: Operator) -> None:

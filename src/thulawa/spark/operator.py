@@ -29,8 +29,9 @@ ERROR_TYPE = pa.struct(
 class Operator:
     """A user's function with all that was said about it.
 
-    ``identity`` is the same in every worker and every batch, so that a worker keeps the
-    operator's engine, and with it the opened resource and what the engine has learned.
+    ``identity`` is the same in every worker and every batch, and wherever one `map_by_key` is
+    used, so that a worker keeps the operator's engine, and with it the opened resource and what
+    the engine has learned.
     """
 
     name: str

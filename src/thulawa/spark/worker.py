@@ -33,6 +33,7 @@ __all__ = ["process"]
 _BATCHES_AHEAD = 4
 _CHUNK = 1_000
 _IN_PASSING = 10_000
+_ENGINES = 16
 
 
 @cache
@@ -50,12 +51,18 @@ _engines: dict[str, Engine] = {}
 
 
 def engine_of(operator: Operator) -> Engine:
-    """Give the operator's engine in this worker, with its resource open."""
-    engine = _engines.get(operator.identity)
+    """Give the operator's engine in this worker, with its resource open.
+
+    Workers outlive queries: of many operators, those used last keep their engines.
+    """
+    engine = _engines.pop(operator.identity, None)
     if engine is None:
         engine = _new_engine(operator)
         asyncio.run_coroutine_threadsafe(engine.__aenter__(), event_loop()).result()
-        _engines[operator.identity] = engine
+    _engines[operator.identity] = engine
+    if len(_engines) > _ENGINES:
+        oldest = _engines.pop(next(iter(_engines)))
+        asyncio.run_coroutine_threadsafe(oldest.__aexit__(None, None, None), event_loop()).result()
     return engine
 
 
