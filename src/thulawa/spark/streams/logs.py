@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.log import Log
+from thulawa.log import Log, ProducerRecord
 
 __all__ = ["EmbeddedTopics", "Topics", "topics_at"]
 
@@ -32,6 +32,9 @@ class Topics(Protocol):
 
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
+
+    def tick(self, name: str) -> None:
+        """Write an empty record to a topic: Spark runs no batch without one to begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,11 @@ class EmbeddedTopics:
         """Give the offsets that the next records get."""
         with Log(self.address) as log:
             return {name: dict(log.end_offsets(name)) for name in names}
+
+    def tick(self, name: str) -> None:
+        """Write an empty record to a topic."""
+        with Log(self.address) as log:
+            log.append({name: [ProducerRecord(None, None)]})
 
 
 def topics_at(address: str) -> Topics:

@@ -48,6 +48,9 @@ class StreamsQuery:
             f"{program.application_id}-{name}" if name in program.plan.repartitions else name
             for name in program.plan.topics
         )
+        if program.plan.has_timers:
+            self.topics = names = (*names, program.clock_topic)
+            topics.tick(program.clock_topic)
         options = {"startingOffsets": "earliest"}
         if max_records is not None:
             options["maxOffsetsPerTrigger"] = str(max_records)
