@@ -11,7 +11,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.conformance.programs import add_to
 from tests.conformance.runner import Row, Verdict, expected_rows, judge_batches
@@ -57,6 +57,11 @@ def run_on_spark(cases: list[Case], *, seed: int = 0, spark: Any = None) -> list
 
 
 QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+def _busy(error: Exception) -> Literal["stop", "restart"]:
+    """Start again when an interpreter took longer to start than the 10 s that Spark allows."""
+    return "restart" if "failed to connect back" in str(error) else "stop"
 
 
 def _has_clock(case: Case) -> bool:
@@ -122,6 +127,7 @@ class _Run:
             key_serde=Serdes.json(),
             value_serde=Serdes.json(),
             clock=lambda _: int(Path(clock).read_text(encoding="utf-8")),
+            on_error=_busy,
         ).start()
         if any(map(_has_clock, self._cases.values())):
             streams.process_all_available(_PATIENCE)  # tasks are there before the clock moves
