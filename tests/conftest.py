@@ -1,10 +1,13 @@
 """Settings that hold for all tests, and the one Spark session of a process."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Every run explores anew, on CI too, and prints what replays a failure. Time limits are
 # pytest's business: on a busy machine a single example may well take a while.
@@ -13,7 +16,7 @@ settings.load_profile("explore")
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark() -> Iterator["SparkSession"]:
     from thulawa.spark.session import session  # noqa: PLC0415 most tests need no Spark
 
     made = session(

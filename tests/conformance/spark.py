@@ -11,7 +11,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.conformance.programs import add_to
 from tests.conformance.runner import Row, Verdict, expected_rows, judge_batches
@@ -27,6 +27,7 @@ from thulawa.spark.session import session
 Case = dict[str, Any]
 _MOST = 6  # inputs of a case in one batch
 _TOGETHER = 40  # cases in one program
+_PATIENCE = "3 minutes"  # for a batch or two; a machine may be busy
 
 
 def _write(key: Any) -> bytes:
@@ -40,8 +41,9 @@ TAGGED: Serde[Any] = Serde("key and window", _write, json.loads)
 
 def run_on_spark(cases: list[Case], *, seed: int = 0, spark: Any = None) -> list[Verdict]:
     """Run cases; give a verdict for each."""
-    spark = spark or session("conformance", master="local[2]", settings=QUIET)
-    spark.sparkContext.setLogLevel("OFF")
+    if spark is None:
+        spark = session("conformance", master="local[2]", settings=QUIET)
+        spark.sparkContext.setLogLevel("OFF")
     by_clock = [case for case in cases if _has_clock(case)]
     rest = [case for case in cases if not _has_clock(case)]
     rest.sort(key=lambda case: len(case["inputs"]))  # side by side with those that take as long
@@ -55,6 +57,11 @@ def run_on_spark(cases: list[Case], *, seed: int = 0, spark: Any = None) -> list
 
 
 QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+def _busy(error: Exception) -> Literal["stop", "restart"]:
+    """Start again when an interpreter took longer to start than the 10 s that Spark allows."""
+    return "restart" if "failed to connect back" in str(error) else "stop"
 
 
 def _has_clock(case: Case) -> bool:
@@ -110,7 +117,7 @@ class _Run:
 
     def _start(self) -> Streams:
         clock = str(self._clock)
-        return Streams(
+        streams = Streams(
             self._topology,
             application_id="conformance",
             log=self._address,
@@ -120,15 +127,19 @@ class _Run:
             key_serde=Serdes.json(),
             value_serde=Serdes.json(),
             clock=lambda _: int(Path(clock).read_text(encoding="utf-8")),
+            on_error=_busy,
         ).start()
+        if any(map(_has_clock, self._cases.values())):
+            streams.process_all_available(_PATIENCE)  # tasks are there before the clock moves
+        return streams
 
     def _settle(self, streams: Streams) -> None:
         """Wait until nothing is left, in topics between sub-topologies neither."""
         before = None
         while before != (before := self._ends()):
-            streams.process_all_available()
+            streams.process_all_available(_PATIENCE)
         if any(map(_has_clock, self._cases.values())):
-            streams.process_batches(2)
+            streams.process_batches(2, _PATIENCE)
 
     def _ends(self) -> dict[str, Any]:
         with Log(self._address) as log:

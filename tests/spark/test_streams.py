@@ -8,6 +8,7 @@ import pytest
 
 from thulawa.app import State, Streams
 from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.dsl import Processor, ProcessorContext, Record
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.options import Materialized
 from thulawa.log import Log, ProducerRecord
@@ -62,6 +63,31 @@ def counting(store: str = "counts") -> Topology:
     counted = builder.stream("in").group_by(lambda key, value: str(value % 3))
     counted.count(Materialized.as_(store)).to_stream().to("out")
     return builder.build()
+
+
+class Ticker(Processor[str, int, str, int]):
+    def init(self, context: ProcessorContext[str, int]) -> None:
+        super().init(context)
+        context.schedule("10 ms", "wall_clock_time", self.tick)
+
+    def process(self, record: Record[str, int]) -> None: ...
+
+    def tick(self, now: int) -> None:
+        self.context.forward(Record("tick", 1, now))
+
+
+def test_the_clock_calls_tasks_of_an_idle_topic_after_a_restart_too(
+    folder: Path, spark: Any
+) -> None:
+    produce(folder, "in", range(0))
+    topology = Topology().add_source("IN", "in").add_processor("TICK", Ticker, "IN")
+    topology.add_sink("OUT", "out", "TICK")
+    seen = [0]
+    for _ in range(2):
+        with streams(topology, folder, spark) as application:
+            application.process_batches(3, "1 minute")
+        seen.append(len(read(folder, "out")))
+    assert seen == sorted(set(seen))
 
 
 def test_counts_go_on_after_a_restart_and_can_be_looked_into(folder: Path, spark: Any) -> None:

@@ -253,11 +253,15 @@ class Streams:
         prefixes = self._checkpoint.admit(
             self.application_id, made, allow_state_loss=self._allow_state_loss
         )
-        self._create_topics(made)
         run = f"{self.application_id}/{uuid4().hex}"
-        return Program(self.application_id, run, made, self._options, self._clock, prefixes)
+        program = Program(self.application_id, run, made, self._options, self._clock, prefixes)
+        self._create_topics(program)
+        return program
 
-    def _create_topics(self, made: Plan) -> None:
+    def _create_topics(self, program: Program) -> None:
+        made = program.plan
+        if made.has_timers:
+            self._topics.create(program.clock_topic, 1)
         for repartition in made.repartitions.values():
             if repartition.is_topic:
                 name = f"{self.application_id}-{repartition.topic}"

@@ -7,7 +7,7 @@ A repartition that leads on is a shuffle between two stages; one that leads back
 of a foreign-key join do, is a topic, read with the next batch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import SessionWindows
 
-__all__ = ["FRONT", "Part", "Plan", "Repartition", "plan"]
+__all__ = ["FRONT", "Part", "Plan", "Repartition", "has_timers", "plan"]
 
 FRONT = 0
 _ONE_BY_ONE = (Source, Sink, Stateless, Branch, AsyncCall)
@@ -100,11 +100,7 @@ class Plan:
     @property
     def has_timers(self) -> bool:
         """Whether a processor of the user's own may ask to be called by the clock."""
-        return any(
-            isinstance(node, Process)
-            or (isinstance(node, AsyncCall) and node.operation == "process")
-            for node in self.topology.nodes.values()
-        )
+        return has_timers(self.topology.nodes.values())
 
     @property
     def stages(self) -> int:
@@ -121,6 +117,14 @@ class Plan:
         """The topics that are read."""
         shuffles = {name for name, one in self.repartitions.items() if not one.is_topic}
         return (*(name for name in self.readers if name not in shuffles), *self.global_topics)
+
+
+def has_timers(nodes: Iterable[Node]) -> bool:
+    """Tell whether any of these nodes may ask to be called by the clock."""
+    return any(
+        isinstance(node, Process) or (isinstance(node, AsyncCall) and node.operation == "process")
+        for node in nodes
+    )
 
 
 def plan(

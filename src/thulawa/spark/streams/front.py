@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thulawa.runtime.planning import FRONT, Part
+from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.task import Task
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.hosting import Program, run_async, uncollected
 from thulawa.spark.streams.shipping import Shipped
-from thulawa.spark.streams.wire import Packed, Topic, pack_rows, packed_batch, raw_records
+from thulawa.spark.streams.wire import CLOCK, Packed, Topic, pack_rows, packed_batch, raw_records
 
 __all__ = ["front"]
 
@@ -47,6 +47,9 @@ class _Front:
 
     def packed(self, topic: Topic, rows: pa.RecordBatch) -> Iterator[Packed]:
         plan, slots = self._plan, self._program.slots
+        if topic.name == self._program.clock_topic:
+            yield from self._wake()
+            return
         name = self._names.get(topic.name, topic.name)
         first = rows.column("offset")[0].as_py()
         place = f"{name}/{topic.partition:06}/{first:020}"
@@ -66,6 +69,15 @@ class _Front:
         task = part.task_of(name, topic.partition)
         slot = slots[task % len(slots)]
         yield Packed(slot, part.stage, task, name, topic.partition, place, pack_rows(rows))
+
+    def _wake(self) -> Iterator[Packed]:
+        """Call every task that may have timers: they run before and without any record."""
+        slots = self._program.slots
+        for part in self._plan.parts.values():
+            if has_timers(part.group.nodes):
+                for task in range(len(part.tasks)):
+                    slot = slots[task % len(slots)]
+                    yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
     def _run(self, part: Part, topic: Topic, rows: pa.RecordBatch) -> list[Packed]:
         if topic not in self._tasks:

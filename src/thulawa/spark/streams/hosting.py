@@ -13,7 +13,7 @@ from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Part, Plan
 from thulawa.runtime.task import Task
 from thulawa.spark.streams.collecting import TaskOutput
-from thulawa.spark.streams.wire import Packed, slots, unpack_records, unpack_rows
+from thulawa.spark.streams.wire import CLOCK, Packed, slots, unpack_records, unpack_rows
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
@@ -36,9 +36,22 @@ class Program:
         """The numbers that spread the tasks over Spark's partitions."""
         return slots(self.plan.tasks)
 
+    @property
+    def clock_topic(self) -> str:
+        """The topic that wakes tasks with timers when the application starts."""
+        return f"{self.application_id}-clock"
+
     def now(self, batch_time: int) -> int:
         """Give the wall-clock time of a batch: the same when it is run again."""
         return batch_time if self.clock is None else self.clock(batch_time)
+
+    def timer(self, due: int, batch_time: int) -> int:
+        """Give the time at which Spark is to call a task that waits for ``due``.
+
+        Later than this batch, for Spark drops one that is set again while it fires. A clock of
+        the program's own may jump, so it is looked at with every batch.
+        """
+        return batch_time + 1 if self.clock is not None else max(due, batch_time + 1)
 
 
 class Hosted:
@@ -85,6 +98,8 @@ class Hosted:
         return None if self._task is None else self._task.next_wall_clock_time
 
     def _add(self, task: Task, row: Packed) -> None:
+        if row.topic == CLOCK:
+            return
         if row.topic in self._program.plan.global_topics:
             assert self._globals is not None
             for offset, time, key, value, _ in unpack_rows(row.data):

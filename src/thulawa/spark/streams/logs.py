@@ -3,20 +3,24 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import BrokerUnreachable
 from thulawa.kafka.topics import Topics as BrokerTopics
 from thulawa.kafka.topics import TopicSpec
 from thulawa.kafka.transactions import SinkSpec
-from thulawa.log import Log
+from thulawa.log import Log, ProducerRecord
 from thulawa.spark import log_format
 from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
 from thulawa.spark.kafka_source import kafka_source
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
+
+_TICK_SECONDS = 30
 
 
 class Topics(Protocol):
@@ -44,6 +48,9 @@ class Topics(Protocol):
 
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
+
+    def tick(self, name: str) -> None:
+        """Write an empty record to a topic: Spark runs no batch without one to begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,11 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             return {name: dict(log.end_offsets(name)) for name in names}
 
+    def tick(self, name: str) -> None:
+        """Write an empty record to a topic."""
+        with Log(self.address) as log:
+            log.append({name: [ProducerRecord(None, None)]})
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopics:
@@ -131,6 +143,13 @@ class KafkaTopics:
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
         return BrokerTopics(self.connection).end_offsets(*names)
+
+    def tick(self, name: str) -> None:
+        """Write an empty record to a topic."""
+        producer = Producer(self.connection.client())
+        producer.produce(name)
+        if producer.flush(_TICK_SECONDS):
+            raise BrokerUnreachable(f"{self.connection.bootstrap} took no record of {name}")
 
 
 def topics_at(address: str) -> Topics:

@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from thulawa.runtime.planning import Part
-from thulawa.spark.streams.hosting import Hosted, Program, hosted
-from thulawa.spark.streams.wire import Packed
+from thulawa.spark.streams.hosting import Program, hosted
+from thulawa.spark.streams.wire import CLOCK, Packed
 
 __all__ = ["Stage"]
 
@@ -33,20 +33,18 @@ class Stage:
                     others.append(packed)
                 else:
                     mine.setdefault(self._part_of(packed), []).append(packed)
-        now = self._program.now(batch_time)
         for (group, number), batch in mine.items():
-            others += self._run(group, number, batch, now)
+            others += self._run(group, number, batch, batch_time)
         return _frame(others)
 
     def run_by_clock(self, slot: int, batch_time: int) -> pd.DataFrame:
         """Run the tasks of a slot that have no rows."""
-        now = self._program.now(batch_time)
         out: list[Packed] = []
         slots = self._program.slots
         for part in self._parts():
             for number in range(len(part.tasks)):
                 if slots[number % len(slots)] == slot:
-                    out += self._run(part.group.id, number, [], now)
+                    out += self._run(part.group.id, number, [], batch_time)
         return _frame(out)
 
     def _parts(self) -> list[Part]:
@@ -54,22 +52,19 @@ class Stage:
 
     def _part_of(self, row: Packed) -> tuple[int, int]:
         plan = self._program.plan
-        if row.topic in plan.global_topics:
+        if row.topic == CLOCK or row.topic in plan.global_topics:
             return row.part, row.task
         return plan.readers[row.topic], row.task
 
-    def _run(self, group: int, number: int, rows: list[Packed], now: int) -> list[Packed]:
-        part = self._program.plan.parts[group]
-        task = hosted(self._program, part, number)
-        out = task.run(rows, now, _State(self._state, f"{self._program.prefixes[group]}/{number}/"))
-        self._register(task, now)
-        return out
-
-    def _register(self, task: Hosted, now: int) -> None:
+    def _run(self, group: int, number: int, rows: list[Packed], batch_time: int) -> list[Packed]:
+        program = self._program
+        task = hosted(program, program.plan.parts[group], number)
+        kept = _State(self._state, f"{program.prefixes[group]}/{number}/")
+        out = task.run(rows, program.now(batch_time), kept)
         due = task.next_wall_clock_time()
-        if due is not None and self._program.plan.has_timers:
-            # strictly later than this batch: Spark does not fire others
-            self._handle.registerTimer(max(due, now + 1))
+        if due is not None and program.plan.has_timers:
+            self._handle.registerTimer(program.timer(due, batch_time))
+        return out
 
 
 class _State:

@@ -17,6 +17,7 @@ from thulawa.runtime.queues import RawRecord
 from thulawa.state.codec import Codec
 
 __all__ = [
+    "CLOCK",
     "PACKED",
     "SINK",
     "Outgoing",
@@ -53,6 +54,7 @@ _PACKED_SCHEMA = pa.schema(
     ]
 )
 SINK = -1
+CLOCK = ""  # in the place of a topic: the row only wakes its task
 
 
 class Topic(NamedTuple):
