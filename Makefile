@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-kafka check bench-engine bench-log bench-spark bench-streams \
-  conformance-spark format lock clean
+  bench-streams-spark conformance-spark format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -41,6 +41,9 @@ bench-spark: setup ## Measure map_by_key in whole Spark queries (JSON=1: one obj
 
 bench-streams: setup ## Measure stream programs in the test driver (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.streams $(if $(JSON),--json) $(ARGS)
+
+bench-streams-spark: setup ## Measure stream programs on Spark (JSON=1: one object per row)
+	@$(BIN)/python -m benchmarks.streams_spark $(if $(JSON),--json) $(ARGS)
 
 format: setup ## Format the code and apply the safe fixes
 	$(BIN)/ruff format

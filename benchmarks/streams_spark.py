@@ -1,0 +1,184 @@
+"""Measure stream programs on Spark: ``python -m benchmarks.streams_spark [--quick] [--json]``.
+
+One task, one partition, the embedded log as source and sink, batches of 100,000 records, every
+update written. Beside the counts, in the same run and over the same topic, Spark's own
+``groupBy().count()`` in update mode, which gives a key once per batch, to the sink ``noop``: the
+log's own takes appended rows only. A rate is that of whole
+batches: Spark's own report of each, with planning, offset log, state commit and sink.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import thulawa
+from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine
+from benchmarks.streams import count, stateless
+from thulawa.app import Streams
+from thulawa.dsl import StreamsBuilder
+from thulawa.log import Log, ProducerRecord
+
+__all__ = ["main"]
+
+_BATCH = 100_000
+_WARM = 2  # batches that start workers and fill caches
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A program, its keys, and what it is to reach."""
+
+    name: str
+    build: Callable[[StreamsBuilder], Any]
+    keys: int
+    at_least: int
+    counts: bool = True
+
+
+CELLS = (
+    Cell("count", count, 1_000, 120_000),
+    Cell("count", count, 100_000, 100_000),
+    Cell("count", count, 1_000_000, 100_000),
+    Cell("filter, map_values, sink", stateless, 1_000, 150_000, counts=False),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run all cells and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streams_spark", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three batches, not ten")
+    parser.add_argument("--json", action="store_true", help="one object per row")
+    parser.add_argument("--arm", choices=("thulawa", "spark"), action="append")
+    parser.add_argument("--cell", type=int, action="append", help="measure this one only, from 0")
+    options = parser.parse_args(arguments)
+    batches = 3 if options.quick else 10
+    cells = [CELLS[number] for number in options.cell or range(len(CELLS))]
+    progress = Progress()
+    report = Report("streams_spark", progress, as_json=options.json)
+    report.section("machine", "Machine", [Column(k, k) for k in machine()], [machine()])
+    with _session() as spark:
+        report.section(
+            "programs",
+            f"Stream programs on Spark, one task, {batches} batches of {_BATCH:,} records",
+            [
+                Column("system", "system"),
+                Column("program", "program"),
+                Column("keys", "keys", figure),
+                Column("records_per_second", "records/s", figure),
+                Column("median_batch_ms", "batch ms", figure),
+                Column("state_bytes", "state bytes/batch", figure),
+                TARGET,
+            ],
+            _rows(spark, cells, options.arm or ("thulawa", "spark"), batches, progress),
+            [f"the first {_WARM} batches do not count: they start workers and fill caches"],
+        )
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    quiet = {
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    spark = thulawa.session("bench-streams-spark", master="local[2]", settings=quiet)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _rows(
+    spark: SparkSession,
+    cells: Sequence[Cell],
+    arms: Sequence[str],
+    batches: int,
+    progress: Progress,
+) -> Iterator[Row]:
+    for cell in cells:
+        with tempfile.TemporaryDirectory() as folder:
+            progress("streams_spark", f"{cell.name}, {cell.keys:,} keys")
+            address = f"file:{folder}/topics"
+            _fill(address, cell.keys, (batches + _WARM) * _BATCH)
+            if "thulawa" in arms:
+                row = _measured(cell, *_thulawa(spark, cell, address, Path(folder)))
+                target = f"≥ {cell.at_least:,}"
+                yield {"system": "thulawa"} | judge(
+                    row, "records_per_second", cell.at_least, target
+                )
+            if "spark" in arms and cell.counts:
+                yield {"system": "spark"} | _measured(cell, *_spark(spark, address, Path(folder)))
+
+
+def _fill(address: str, keys: int, count: int) -> None:
+    """Write the input: each key in turn, so that every batch meets as many keys as it can."""
+    with Log(address) as log:
+        log.create_topic("in")
+        log.create_topic("out")
+        for at in range(0, count, _BATCH):
+            numbers = range(at, min(at + _BATCH, count))
+            log.append(
+                {
+                    "in": [
+                        ProducerRecord(b"key%d" % (n % keys), b"%d" % n, timestamp=n)
+                        for n in numbers
+                    ]
+                }
+            )
+
+
+def _thulawa(
+    spark: SparkSession, cell: Cell, address: str, folder: Path
+) -> tuple[list[dict[str, Any]], Path]:
+    builder = StreamsBuilder()
+    cell.build(builder)
+    checkpoint = folder / "thulawa"
+    with Streams(
+        builder.build(),
+        application_id="bench",
+        log=address,
+        checkpoint=str(checkpoint),
+        spark=spark,
+        max_records=_BATCH,
+    ) as streams:
+        streams.process_all_available()
+        return streams.progress(), checkpoint / "query-0" / "state"
+
+
+def _spark(spark: SparkSession, address: str, folder: Path) -> tuple[list[dict[str, Any]], Path]:
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    source = spark.readStream.format("thulawa").option("subscribe", "in")
+    rows = source.option("maxOffsetsPerTrigger", str(_BATCH)).load(address)
+    counts = rows.groupBy("key").count().selectExpr("key", "cast(count as string) as value")
+    writer = counts.writeStream.format("noop").outputMode("update")
+    checkpoint = folder / "spark"
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return [json.loads(one.json) for one in query.recentProgress], checkpoint / "state"
+
+
+def _measured(cell: Cell, reports: list[dict[str, Any]], state: Path) -> Row:
+    """Rate whole batches, the first ones left out."""
+    steady = [one for one in reports if one["numInputRows"]][_WARM:]
+    times = [one["durationMs"]["triggerExecution"] for one in steady]
+    rows = sum(one["numInputRows"] for one in steady)
+    size = sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
+    return {
+        "program": cell.name,
+        "keys": cell.keys,
+        "records_per_second": 1000 * rows / sum(times),
+        "median_batch_ms": median(times),
+        "state_bytes": size / (len(steady) + _WARM) if cell.counts else None,
+    }
+
+
+if __name__ == "__main__":
+    main()
