@@ -10,8 +10,10 @@ from thulawa.app import State, Streams
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dsl import Processor, ProcessorContext, Record
 from thulawa.dsl.builder import StreamsBuilder
-from thulawa.dsl.options import Materialized
+from thulawa.dsl.options import Materialized, Produced
 from thulawa.log import Log, ProducerRecord
+from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+from thulawa.runtime.options import TaskOptions
 from thulawa.topology.topology import Topology
 
 
@@ -151,3 +153,23 @@ def test_an_error_of_the_program_ends_the_application_and_is_raised(
         application.await_termination()
     assert application.state is State.ERROR
     assert read(folder, "out") == []
+
+
+def test_a_partitioner_is_told_the_partitions_and_late_failures_become_letters(
+    folder: Path, spark: Any
+) -> None:
+    produce(folder, "in", range(6))
+    with Log(address(folder)) as log:
+        log.create_topic("out", partitions=3)
+        log.create_topic("dead")
+    builder = StreamsBuilder()
+    rekeyed = builder.stream("in").select_key(lambda key, value: str(value)).repartition()
+    checked = rekeyed.map_values(lambda value: value // (value != 4))
+    checked.to("out", Produced(partitioner=lambda key, value, count: int(key) % count))
+    chosen = TaskOptions(commit="batch", handlers=Handlers(processing=DeadLetterQueue("dead")))
+    with streams(builder.build(), folder, spark, options=chosen) as application:
+        application.process_all_available()
+    with Log(address(folder)) as log:
+        ends = log.end_offsets("out")
+    assert dict(ends) == {0: 2, 1: 1, 2: 2}
+    assert read(folder, "dead") == [("4", 4)]

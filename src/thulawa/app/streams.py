@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -255,10 +255,10 @@ class Streams:
         )
         run = f"{self.application_id}/{uuid4().hex}"
         program = Program(self.application_id, run, made, self._options, self._clock, prefixes)
-        self._create_topics(program)
-        return program
+        return replace(program, outputs=self._create_topics(program))
 
-    def _create_topics(self, program: Program) -> None:
+    def _create_topics(self, program: Program) -> dict[str, int]:
+        """Make the topics that are missing; give the partitions of those that are written."""
         made = program.plan
         if made.has_timers:
             self._topics.create(program.clock_topic, 1)
@@ -266,10 +266,13 @@ class Streams:
             if repartition.is_topic:
                 name = f"{self.application_id}-{repartition.topic}"
                 self._topics.create(name, repartition.partitions)
+        written = []
         for part in made.parts.values():
             for sink in part.group.sinks:
                 if isinstance(sink.topic, str) and not sink.internal:
                     self._topics.create(sink.topic, len(part.tasks))
+                    written.append(sink.topic)
+        return self._topics.partitions(tuple(written))
 
     def _started(self) -> StreamsQuery:
         assert self._program is not None

@@ -1,10 +1,12 @@
 """Where the outputs of a task go: to the sink, to tasks of a later stage, or to a loop's topic."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
-from thulawa.core.errors import ProductionError
+from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
+from thulawa.core.serdes import Serdes
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.output import Encoder
 from thulawa.runtime.planning import Part, Plan
@@ -21,11 +23,20 @@ _codec = Codec()
 class TaskOutput:
     """The collector of one task."""
 
-    def __init__(self, plan: Plan, part: Part, number: int, options: TaskOptions, app: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        part: Part,
+        number: int,
+        options: TaskOptions,
+        app: str,
+        outputs: Mapping[str, int] | None = None,
+    ) -> None:
         self._plan = plan
         self._place = f"{part.group.id:04}/{number:06}"
         self._number = number
         self._app = app
+        self._outputs = outputs or {}
         self._encoder = Encoder(options, self.send)
         self._plain = options.max_record_bytes is None  # sizes need not be looked at
         self._outgoing = Outgoing()
@@ -44,11 +55,30 @@ class TaskOutput:
             encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
             if encoded is None:
                 return
+            if sink is None:
+                encoded = _letter(encoded[0]), _letter(encoded[1])
             encoded = _bytes(encoded[0], topic), _bytes(encoded[1], topic)
         partition = None
         if sink is not None and sink.partitioner is not None:
-            partition = sink.partitioner(key, value, None)
+            partition = self._chosen(sink, topic, key, value)
         self._outgoing.add(encoded, topic, partition, timestamp, headers)
+
+    def _chosen(self, sink: Sink, topic: str, key: Any, value: Any) -> int:
+        """Give the partition that a partitioner of the user's own chooses."""
+        assert sink.partitioner is not None
+        count = self._outputs.get(topic)
+        if count is None:
+            raise ProductionError(
+                f"how many partitions {topic!r} has is not known: its partitioner cannot choose; "
+                "name the topic in the program",
+                node=sink.name,
+            )
+        partition: int = sink.partitioner(key, value, count)
+        if not 0 <= partition < count:
+            raise ProductionError(
+                f"the partitioner gave {partition} of {count} partitions", node=sink.name
+            )
+        return partition
 
     def _encoded_plainly(
         self, sink: Sink | None, key: Any, value: Any
@@ -94,6 +124,16 @@ class TaskOutput:
         self._outgoing = Outgoing()
         self._shuffled.clear()
         return rows
+
+
+def _letter(data: Any) -> Any:
+    """Write what a dead letter holds: behind a repartition these are values, not bytes."""
+    if data is None or isinstance(data, bytes | str):
+        return data
+    try:
+        return Serdes.json().dumps(data)
+    except SerializationError:
+        return repr(data)
 
 
 def _bytes(data: Any, topic: str) -> bytes | None:

@@ -90,7 +90,14 @@ class _Front:
     def _made(self, part: Part, topic: Topic) -> tuple[Task, TaskOutput]:
         program = self._program
         number = part.task_of(*topic)
-        output = TaskOutput(program.plan, part, number, program.options, program.application_id)
+        output = TaskOutput(
+            program.plan,
+            part,
+            number,
+            program.options,
+            program.application_id,
+            program.outputs,
+        )
         task = Task(
             part.group,
             program.plan.topology,

@@ -30,6 +30,7 @@ class Program:
     options: TaskOptions = field(default_factory=TaskOptions)
     clock: Callable[[int], int] | None = None
     prefixes: Mapping[int, str] = field(default_factory=dict)  # of state, by sub-topology
+    outputs: Mapping[str, int] = field(default_factory=dict)  # partitions of the topics written
 
     @cached_property
     def slots(self) -> list[int]:
@@ -66,7 +67,12 @@ class Hosted:
         names = dict.fromkeys((*part.group.stores, *(table.stores[0] for table in tables)))
         self._stores = PagedStores({name: topology.stores[name] for name in names})
         self._output = TaskOutput(
-            program.plan, part, number, program.options, program.application_id
+            program.plan,
+            part,
+            number,
+            program.options,
+            program.application_id,
+            program.outputs,
         )
         self._task: Task | None = None
         self._globals: GlobalTables | None = None
