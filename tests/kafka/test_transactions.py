@@ -84,6 +84,7 @@ def test_a_failing_batch_leaves_nothing_and_can_be_run_again(sink: SinkSpec, top
     assert judge(read(sink.connection, topic), range(10)) == CLEAN
 
 
+@pytest.mark.timeout(240)  # a broker is started within it
 def test_a_kept_producer_survives_a_broker_that_is_killed_and_restarted(
     sink: SinkSpec, topic: str, broker: Broker
 ) -> None:

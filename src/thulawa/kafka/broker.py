@@ -35,7 +35,7 @@ __all__ = ["Broker", "Status", "brokers"]
 
 _STATE = "state.json"
 _FORMATTED = "formatted"
-_PATIENCE = 60.0
+_PATIENCE = 150.0  # seconds; a JVM on a crowded machine needs more than a minute
 _HEAP = ("-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 _SHOWN = 1_500
 
