@@ -12,21 +12,22 @@ from thulawa.runtime.handlers import DeadLetter, ErrorRecord, Handlers, Resume
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import plan
 from thulawa.spark.streams.collecting import TaskOutput
-from thulawa.spark.streams.wire import packed_batch, slots, unpack_outgoing
+from thulawa.spark.streams.program import Program
+from thulawa.spark.streams.wire import packed_batch, unpack_outgoing
 from thulawa.topology.nodes import Sink
 
 
 def made(options: TaskOptions) -> tuple[TaskOutput, Sink]:
     builder = StreamsBuilder()
     builder.stream("in").to("out")
-    program = plan(builder.build(), {"in": 1})
-    (part,) = program.parts.values()
+    planned = plan(builder.build(), {"in": 1})
+    (part,) = planned.parts.values()
     (sink,) = part.group.sinks
-    return TaskOutput(program, part, 0, options, "app"), sink
+    return TaskOutput(Program("app", "app/1", planned, options), part, 0), sink
 
 
 def rows(output: TaskOutput) -> list[dict[str, Any]]:
-    packed: Iterable[pa.RecordBatch] = [packed_batch(output.take(slots(1)))]
+    packed: Iterable[pa.RecordBatch] = [packed_batch(output.take())]
     return [row for batch in unpack_outgoing(iter(packed)) for row in batch.to_pylist()]
 
 

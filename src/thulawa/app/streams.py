@@ -19,8 +19,8 @@ from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.session import session
-from thulawa.spark.streams.hosting import Program
 from thulawa.spark.streams.logs import topics_at
+from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Checkpoint
 from thulawa.spark.streams.running import StreamsQuery
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store

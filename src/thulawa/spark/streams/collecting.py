@@ -1,16 +1,15 @@
 """Where the outputs of a task go: to the sink, to tasks of a later stage, or to a loop's topic."""
 
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
 from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serdes
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.output import Encoder
-from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.planning import Part
 from thulawa.runtime.queues import RawRecord
+from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.wire import SINK, Outgoing, Packed, pack_outgoing, pack_records
 from thulawa.state.codec import Codec
 from thulawa.topology.nodes import Sink
@@ -23,22 +22,13 @@ _codec = Codec()
 class TaskOutput:
     """The collector of one task."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        part: Part,
-        number: int,
-        options: TaskOptions,
-        app: str,
-        outputs: Mapping[str, int] | None = None,
-    ) -> None:
-        self._plan = plan
+    def __init__(self, program: Program, part: Part, number: int) -> None:
+        self._program = program
+        self._plan = program.plan
         self._place = f"{part.group.id:04}/{number:06}"
         self._number = number
-        self._app = app
-        self._outputs = outputs or {}
-        self._encoder = Encoder(options, self.send)
-        self._plain = options.max_record_bytes is None  # sizes need not be looked at
+        self._encoder = Encoder(program.options, self.send)
+        self._plain = program.options.max_record_bytes is None  # sizes need not be looked at
         self._outgoing = Outgoing()
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
@@ -66,7 +56,7 @@ class TaskOutput:
     def _chosen(self, sink: Sink, topic: str, key: Any, value: Any) -> int:
         """Give the partition that a partitioner of the user's own chooses."""
         assert sink.partitioner is not None
-        count = self._outputs.get(topic)
+        count = self._program.outputs.get(topic)
         if count is None:
             raise ProductionError(
                 f"how many partitions {topic!r} has is not known: its partitioner cannot choose; "
@@ -106,19 +96,21 @@ class TaskOutput:
             self._sent += 1
             return
         encoded = _codec.encode([key]), _codec.encode([value])
-        self._outgoing.add(encoded, f"{self._app}-{topic}", partition, timestamp, headers)
+        self._outgoing.add(
+            encoded, f"{self._program.application_id}-{topic}", partition, timestamp, headers
+        )
 
-    def take(self, slots: list[int]) -> list[Packed]:
+    def take(self) -> list[Packed]:
         """Give what was sent since the last time, packed."""
         rows = []
         for (topic, partition), records in self._shuffled.items():
             part = self._plan.parts[self._plan.readers[topic]]
             task = part.task_of(topic, partition)
-            slot = slots[task % len(slots)]
+            slot = self._program.slot_of(task)
             data = pack_records(records)
             rows.append(Packed(slot, part.stage, task, topic, partition, self._place, data))
         if len(self._outgoing):
-            slot = slots[self._number % len(slots)]
+            slot = self._program.slot_of(self._number)
             data = pack_outgoing(self._outgoing)
             rows.append(Packed(slot, SINK, self._number, "", 0, self._place, data))
         self._outgoing = Outgoing()

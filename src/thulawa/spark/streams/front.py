@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.task import Task
 from thulawa.spark.streams.collecting import TaskOutput
-from thulawa.spark.streams.hosting import Program, run_async, uncollected
+from thulawa.spark.streams.hosting import run_async, uncollected
+from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, Packed, Topic, pack_rows, packed_batch, raw_records
 
@@ -46,7 +47,7 @@ class _Front:
         self._tasks: dict[Topic, tuple[Task, TaskOutput]] = {}
 
     def packed(self, topic: Topic, rows: pa.RecordBatch) -> Iterator[Packed]:
-        plan, slots = self._plan, self._program.slots
+        plan = self._plan
         if topic.name == self._program.clock_topic:
             yield from self._wake()
             return
@@ -58,7 +59,7 @@ class _Front:
             for part in plan.parts.values():
                 if name in {table.topic for table in plan.global_tables(part.group)}:
                     for task in range(len(part.tasks)):
-                        slot = slots[task % len(slots)]
+                        slot = self._program.slot_of(task)
                         # "!": what tables hold comes before what looks into them
                         yield Packed(slot, part.stage, task, name, part.group.id, f"!{place}", data)
             return
@@ -67,16 +68,15 @@ class _Front:
             yield from self._run(part, Topic(name, topic.partition), rows)
             return
         task = part.task_of(name, topic.partition)
-        slot = slots[task % len(slots)]
+        slot = self._program.slot_of(task)
         yield Packed(slot, part.stage, task, name, topic.partition, place, pack_rows(rows))
 
     def _wake(self) -> Iterator[Packed]:
         """Call every task that may have timers: they run before and without any record."""
-        slots = self._program.slots
         for part in self._plan.parts.values():
             if has_timers(part.group.nodes):
                 for task in range(len(part.tasks)):
-                    slot = slots[task % len(slots)]
+                    slot = self._program.slot_of(task)
                     yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
     def _run(self, part: Part, topic: Topic, rows: pa.RecordBatch) -> list[Packed]:
@@ -85,19 +85,12 @@ class _Front:
         task, output = self._tasks[topic]
         task.add(*topic, raw_records(rows))
         task.run()
-        return output.take(self._program.slots)
+        return output.take()
 
     def _made(self, part: Part, topic: Topic) -> tuple[Task, TaskOutput]:
         program = self._program
         number = part.task_of(*topic)
-        output = TaskOutput(
-            program.plan,
-            part,
-            number,
-            program.options,
-            program.application_id,
-            program.outputs,
-        )
+        output = TaskOutput(program, part, number)
         task = Task(
             part.group,
             program.plan.topology,

@@ -1,58 +1,21 @@
 """Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
 
 import gc
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from thulawa.runtime.globals import GlobalTables
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.planning import Part
 from thulawa.runtime.task import Task
 from thulawa.spark.streams.collecting import TaskOutput
-from thulawa.spark.streams.wire import CLOCK, Packed, slots, unpack_records, unpack_rows
+from thulawa.spark.streams.program import Program
+from thulawa.spark.streams.wire import CLOCK, Packed, unpack_records, unpack_rows
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
-__all__ = ["Hosted", "Program", "hosted", "run_async", "uncollected"]
-
-
-@dataclass(frozen=True)
-class Program:
-    """What workers need to know of an application. ``run`` is fresh for every start."""
-
-    application_id: str
-    run: str
-    plan: Plan
-    options: TaskOptions = field(default_factory=TaskOptions)
-    clock: Callable[[int], int] | None = None
-    prefixes: Mapping[int, str] = field(default_factory=dict)  # of state, by sub-topology
-    outputs: Mapping[str, int] = field(default_factory=dict)  # partitions of the topics written
-
-    @cached_property
-    def slots(self) -> list[int]:
-        """The numbers that spread the tasks over Spark's partitions."""
-        return slots(self.plan.tasks)
-
-    @property
-    def clock_topic(self) -> str:
-        """The topic that wakes tasks with timers when the application starts."""
-        return f"{self.application_id}-clock"
-
-    def now(self, batch_time: int) -> int:
-        """Give the wall-clock time of a batch: the same when it is run again."""
-        return batch_time if self.clock is None else self.clock(batch_time)
-
-    def timer(self, due: int, batch_time: int) -> int:
-        """Give the time at which Spark is to call a task that waits for ``due``.
-
-        Later than this batch, for Spark drops one that is set again while it fires. A clock of
-        the program's own may jump, so it is looked at with every batch.
-        """
-        return batch_time + 1 if self.clock is not None else max(due, batch_time + 1)
+__all__ = ["Hosted", "hosted", "run_async", "uncollected"]
 
 
 class Hosted:
@@ -66,14 +29,7 @@ class Hosted:
         tables = program.plan.global_tables(part.group)
         names = dict.fromkeys((*part.group.stores, *(table.stores[0] for table in tables)))
         self._stores = PagedStores({name: topology.stores[name] for name in names})
-        self._output = TaskOutput(
-            program.plan,
-            part,
-            number,
-            program.options,
-            program.application_id,
-            program.outputs,
-        )
+        self._output = TaskOutput(program, part, number)
         self._task: Task | None = None
         self._globals: GlobalTables | None = None
 
@@ -97,7 +53,7 @@ class Hosted:
         task.run()
         task.advance_wall_clock(now)
         self._stores.flush(kept, task.snapshot())
-        return self._output.take(self._program.slots)
+        return self._output.take()
 
     def next_wall_clock_time(self) -> int | None:
         """Tell when the task wants to be called even without records."""
@@ -128,7 +84,7 @@ class Hosted:
             task.add(row.topic, row.part, unpack_rows(row.data))
 
     def _made(self, now: int) -> Task:
-        self._output.take(self._program.slots)  # what a failed attempt left
+        self._output.take()  # what a failed attempt left
         topology, options = self._program.plan.topology, self._program.options
         tables = self._program.plan.global_tables(self._part.group)
         self._globals = GlobalTables(

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
 from thulawa.spark.streams.front import front
-from thulawa.spark.streams.hosting import Program
+from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.stateful import StageProcessor
 from thulawa.spark.streams.wire import PACKED, unpack_outgoing

@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from thulawa.spark.streams.hosting import Program
 from thulawa.spark.streams.logs import Topics
+from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
 from thulawa.spark.streams.records import Checkpoint
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from pyspark import cloudpickle
 
 if TYPE_CHECKING:
-    from thulawa.spark.streams.hosting import Program
+    from thulawa.spark.streams.program import Program
 
 __all__ = ["Shipped"]
 

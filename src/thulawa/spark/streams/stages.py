@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 
 from thulawa.runtime.planning import Part
-from thulawa.spark.streams.hosting import Program, hosted
+from thulawa.spark.streams.hosting import hosted
+from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.wire import CLOCK, Packed
 
 __all__ = ["Stage"]
@@ -40,10 +41,9 @@ class Stage:
     def run_by_clock(self, slot: int, batch_time: int) -> pd.DataFrame:
         """Run the tasks of a slot that have no rows."""
         out: list[Packed] = []
-        slots = self._program.slots
         for part in self._parts():
             for number in range(len(part.tasks)):
-                if slots[number % len(slots)] == slot:
+                if self._program.slot_of(number) == slot:
                     out += self._run(part.group.id, number, [], batch_time)
         return _frame(out)
 

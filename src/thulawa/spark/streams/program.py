@@ -1,0 +1,50 @@
+"""What workers need to know of an application."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.planning import Plan
+from thulawa.spark.streams.wire import slots
+
+__all__ = ["Program"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What workers need to know of an application. ``run`` is fresh for every start."""
+
+    application_id: str
+    run: str
+    plan: Plan
+    options: TaskOptions = field(default_factory=TaskOptions)
+    clock: Callable[[int], int] | None = None
+    prefixes: Mapping[int, str] = field(default_factory=dict)  # of state, by sub-topology
+    outputs: Mapping[str, int] = field(default_factory=dict)  # partitions of the topics written
+
+    @cached_property
+    def slots(self) -> list[int]:
+        """The numbers that spread the tasks over Spark's partitions."""
+        return slots(self.plan.tasks)
+
+    def slot_of(self, task: int) -> int:
+        """Give the number that leads to a task; one beyond those there were shares a slot."""
+        return self.slots[task % len(self.slots)]
+
+    @property
+    def clock_topic(self) -> str:
+        """The topic that wakes tasks with timers when the application starts."""
+        return f"{self.application_id}-clock"
+
+    def now(self, batch_time: int) -> int:
+        """Give the wall-clock time of a batch: the same when it is run again."""
+        return batch_time if self.clock is None else self.clock(batch_time)
+
+    def timer(self, due: int, batch_time: int) -> int:
+        """Give the time at which Spark is to call a task that waits for ``due``.
+
+        Later than this batch, for Spark drops one that is set again while it fires. A clock of
+        the program's own may jump, so it is looked at with every batch.
+        """
+        return batch_time + 1 if self.clock is not None else max(due, batch_time + 1)
