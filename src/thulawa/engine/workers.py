@@ -28,7 +28,9 @@ from typing import Any, Protocol, TypeAlias
 from thulawa.core.errors import SelfCancelled
 from thulawa.engine.model import Record, Ticket
 
-__all__ = ["CoroutineWorkers", "Report", "Workers", "argument_maker", "self_cancelled"]
+__all__ = ["VALUE", "CoroutineWorkers", "Report", "Workers", "argument_maker", "self_cancelled"]
+
+VALUE: Callable[[Record], Any] = attrgetter("value")  # what most functions are called with
 
 _Start: TypeAlias = tuple[Ticket, int]
 
@@ -321,4 +323,7 @@ def argument_maker(
         return record
     if batched:
         return lambda ticket: [of_record(member.record) for member in ticket.members()]
+    if of_record is VALUE:
+        value: Callable[[Ticket], Any] = attrgetter("record.value")  # one step, and that in C
+        return value
     return lambda ticket: of_record(ticket.record)

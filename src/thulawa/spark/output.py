@@ -64,17 +64,13 @@ class Output:
         keep = list(self._operator.keep)
         if not keep:
             return []
-        starts: dict[Batch, int] = {}
-        rows = 0
-        places = []
-        for outcome in outcomes:
-            row = outcome.record.value
-            batch = row._batch  # noqa: SLF001 a row's own layer
-            start = starts.get(batch)
-            if start is None:
-                starts[batch] = start = rows
-                rows += batch.arrow.num_rows
-            places.append(start + row._index)  # noqa: SLF001
+        rows = [outcome.record.value for outcome in outcomes]
+        starts: dict[Batch, int] = dict.fromkeys([row._batch for row in rows], 0)  # noqa: SLF001
+        start = 0
+        for batch in starts:
+            starts[batch] = start
+            start += batch.arrow.num_rows
+        places = [starts[row._batch] + row._index for row in rows]  # noqa: SLF001 its own layer
         table = pa.Table.from_batches([batch.arrow.select(keep) for batch in starts])
         taken = table.take(pa.array(places, type=pa.int64()))
         return [column.combine_chunks() for column in taken.columns]

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache
 from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from thulawa.core.errors import RecordError, WrongResult
 from thulawa.engine import Engine, Outcome, Record, new_event_loop
+from thulawa.engine.workers import VALUE
 from thulawa.spark.dead_letters import DeadLetters
 from thulawa.spark.operator import Operator
 from thulawa.spark.output import Output
@@ -70,7 +71,7 @@ def _new_engine(operator: Operator) -> Engine:
     return Engine(
         operator.function,
         operator.options,
-        argument=attrgetter("value"),
+        argument=VALUE,
         resource=operator.resource,
         cache=None if operator.cache is None else operator.cache(),
         check=_check_list if operator.flat else None,
@@ -256,6 +257,7 @@ class Outlet:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queue: queue.SimpleQueue[list[Outcome] | None] = queue.SimpleQueue()
+        self._gathered: list[Outcome] = []
         self._pending = 0
         self._room = asyncio.Event()
 
@@ -265,10 +267,17 @@ class Outlet:
             self._room.clear()
             await self._room.wait()
         self._pending += len(outcomes)
+        self._gathered += outcomes
+        if len(self._gathered) >= _CHUNK:  # each hand-over costs both threads a switch
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        outcomes, self._gathered = self._gathered, []
         self._queue.put(outcomes)
 
     def close(self, _: object = None) -> None:
         """Let the reader of the outcomes come to an end."""
+        self._hand_over()
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[list[Outcome]]:
