@@ -167,9 +167,9 @@ def _spark(spark: SparkSession, address: str, folder: Path) -> tuple[list[dict[s
 
 def _measured(cell: Cell, reports: list[dict[str, Any]], state: Path) -> Row:
     """Rate whole batches, the first ones left out."""
-    steady = [one for one in reports if one["numInputRows"]][_WARM:]
+    steady = [one for one in reports if one["records"]][_WARM:]
     times = [one["durationMs"]["triggerExecution"] for one in steady]
-    rows = sum(one["numInputRows"] for one in steady)
+    rows = sum(one["records"] for one in steady)
     size = sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
     return {
         "program": cell.name,

@@ -20,14 +20,15 @@ Offsets are not inside: a batch is packed before it is known where it will stand
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress, pairwise
+from typing import Any
 
 from thulawa.log.errors import DamagedLog
 from thulawa.log.records import Headers
 
-__all__ = ["Columns", "pack", "unpack"]
+__all__ = ["Columns", "pack", "summary", "unpack"]
 
 _VERSION = 1
 _GAPS, _HEADERS = 1, 2
@@ -48,6 +49,10 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def rows(self) -> Iterator[tuple[int, int, bytes | None, bytes | None, Any]]:
+        """Give the records one by one."""
+        return zip(self.offsets, self.timestamps, self.keys, self.values, self.headers, strict=True)
 
     def between(self, start: int, end: int) -> "Columns":
         """Give the records with offsets in [start, end)."""
@@ -98,6 +103,13 @@ def pack(columns: Columns) -> bytes:
     body = b"".join(sections)
     checksum = zlib.crc32(body, zlib.crc32(_CHECKED.pack(_VERSION, flags, count, len(body))))
     return _HEAD.pack(_VERSION, flags, count, len(body), checksum) + body
+
+
+def summary(blob: bytes) -> tuple[int, int]:
+    """Count the records of a blob and give their highest timestamp; refuse a damaged one."""
+    flags, count = _checked_head(blob)
+    at = _HEAD.size + (8 * count if flags & _GAPS else 0)
+    return count, max(struct.unpack_from(f"<{count}q", blob, at))
 
 
 def unpack(blob: bytes, first: int) -> Columns:

@@ -10,13 +10,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from thulawa.log.batches import Columns, pack
+from thulawa.log.batches import Columns, pack, summary
 from thulawa.log.errors import InvalidRecord
 from thulawa.log.partitioning import Partitioner
 from thulawa.log.records import LARGEST_RECORD, ProducerRecord, check_record
 from thulawa.log.topics import Topic
 
-__all__ = ["BATCH_BYTES", "BATCH_RECORDS", "Batch", "check_for", "packed", "size_of"]
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_RECORDS",
+    "Batch",
+    "check_for",
+    "described",
+    "packed",
+    "packed_plainly",
+    "size_of",
+]
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1024 * 1024
@@ -39,13 +48,29 @@ def packed(
     """Pack records for a topic, by partition; ``now`` stamps those without a timestamp."""
     rows = list(records)
     for part in _parts(rows):
-        if not _is_usual(part, topic):
+        if not _is_usual(part, keyed=topic.compact):
             for record in part:
                 check_for(topic, record)
     return {
         number: [batch for part in _parts(chosen) for batch in _batches(part, now)]
         for number, chosen in _by_partition(rows, len(topic.partitions), partitioner).items()
     }
+
+
+def packed_plainly(rows: list[ProducerRecord], topic: str) -> Iterator[bytes]:
+    """Pack records that have timestamps, for whichever partition of a topic."""
+    for part in _parts(rows):
+        if not _is_usual(part, keyed=False):
+            for record in part:
+                check_record(record, topic)
+        for batch in _batches(part, 0):
+            yield batch.body
+
+
+def described(body: bytes) -> Batch:
+    """Give what is to be known of a packed batch; refuse a damaged one."""
+    count, newest = summary(body)
+    return Batch(count, newest, body)
 
 
 def check_for(topic: Topic, record: ProducerRecord) -> int:
@@ -61,8 +86,8 @@ def _parts(rows: list[ProducerRecord]) -> Iterator[list[ProducerRecord]]:
     return (rows[at : at + BATCH_RECORDS] for at in range(0, len(rows), BATCH_RECORDS))
 
 
-def _is_usual(rows: list[ProducerRecord], topic: Topic) -> bool:
-    """Tell that none of these records can be refused."""
+def _is_usual(rows: list[ProducerRecord], *, keyed: bool) -> bool:
+    """Tell that none of these records can be refused; ``keyed``: not for want of a key either."""
     keys, values, headers, timestamps, partitions = zip(*rows, strict=True)
     return (
         set(map(type, chain(keys, values))) <= _BYTES_OR_NONE
@@ -71,7 +96,7 @@ def _is_usual(rows: list[ProducerRecord], topic: Topic) -> bool:
         and min(filter(None, timestamps), default=0) >= 0
         and max(filter(None, timestamps), default=0) < 2**63
         and set(partitions) == {None}
-        and not (topic.compact and None in keys)
+        and not (keyed and None in keys)
         and size_of((keys, values)) <= LARGEST_RECORD
     )
 

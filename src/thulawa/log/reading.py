@@ -10,8 +10,9 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeAlias
 
-from thulawa.log.batches import Columns, unpack
+from thulawa.log.batches import Columns, pack, unpack
 from thulawa.log.database import Database
 from thulawa.log.errors import DamagedLog, OffsetOutOfRange, UnknownTopic
 from thulawa.log.records import ConsumerRecord
@@ -26,6 +27,7 @@ __all__ = [
     "open_batch",
     "read",
     "read_columns",
+    "read_packed",
     "records_of",
 ]
 
@@ -40,6 +42,9 @@ WHERE id BETWEEN coalesce((SELECT max(id) FROM batches WHERE id BETWEEN ? AND ?)
 AND last >= ?
 ORDER BY id
 """
+
+
+_Blob: TypeAlias = tuple[int, int, bytes]  # row id, offset of the last record, batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,17 @@ def fetch(
     database: Database, topic: Topic, number: int, start: int, *, end: int | None = None
 ) -> Fetched:
     """Give the records of the next few batches from ``start`` on, and before ``end``."""
+    end, blobs, following = _blobs(database, topic, number, start, end)
+    chunks = [
+        open_batch(identity, body, topic, number).between(start, end) for identity, _, body in blobs
+    ]
+    return Fetched([chunk for chunk in chunks if len(chunk)], following)
+
+
+def _blobs(
+    database: Database, topic: Topic, number: int, start: int, end: int | None
+) -> tuple[int, list[_Blob], int]:
+    """Give where to stop, some batches that lie before, and the offset behind them."""
     with database.snapshot() as sql:
         lowest, highest = bounds(sql, topic, number)
         end = highest if end is None else end
@@ -83,24 +99,20 @@ def fetch(
                     topic=topic.name, partition=number, offset=offset, start=lowest, end=highest
                 )
         if start >= end:
-            return Fetched([], start)
-        blobs, following = _select(sql, topic.partition(number), start, end)
-    chunks = [
-        open_batch(identity, body, topic, number).between(start, end) for identity, body in blobs
-    ]
-    return Fetched([chunk for chunk in chunks if len(chunk)], following)
+            return end, [], start
+        return end, *_select(sql, topic.partition(number), start, end)
 
 
 def _select(
     sql: sqlite3.Connection, partition: int, start: int, end: int
-) -> tuple[list[tuple[int, bytes]], int]:
+) -> tuple[list[_Blob], int]:
     """Give some batches, bounded by number and size, and the offset behind them."""
     low, _ = id_range(partition)
     rows = sql.execute(_SELECT, (low, low + start, low + start, low + end - 1, start))
-    blobs: list[tuple[int, bytes]] = []
+    blobs: list[_Blob] = []
     room = _BYTES_AT_ONCE
     for identity, last, size, body in rows:
-        blobs.append((identity, body))
+        blobs.append((identity, last, body))
         room -= size
         if len(blobs) == _BATCHES_AT_ONCE or room <= 0:
             rows.close()
@@ -133,6 +145,26 @@ def read_columns(
             return
 
 
+def read_packed(
+    database: Database, name: str, number: int, start: int, end: int
+) -> Iterator[tuple[int, bytes]]:
+    """Give the batches of [start, end) as they are stored, each with its first offset.
+
+    What is beyond the bounds is cut off. Damage is found by whoever unpacks a batch.
+    """
+    with database.snapshot() as sql:
+        topic = find(sql, name)
+    while start < end:
+        _, blobs, following = _blobs(database, topic, number, start, end)
+        for identity, last, body in blobs:
+            first = identity & _OFFSET
+            if start <= first and last < end:
+                yield first, body
+            elif len(cut := open_batch(identity, body, topic, number).between(start, end)):
+                yield cut.offsets[0], pack(cut)
+        start = following
+
+
 def read(
     database: Database,
     name: str,
@@ -148,6 +180,5 @@ def read(
 
 def records_of(chunk: Columns, topic: str, number: int) -> Iterator[ConsumerRecord]:
     """Give the records of a chunk one by one."""
-    columns = chunk.offsets, chunk.timestamps, chunk.keys, chunk.values, chunk.headers
-    for offset, timestamp, key, value, headers in zip(*columns, strict=True):
+    for offset, timestamp, key, value, headers in chunk.rows():
         yield ConsumerRecord(topic, number, offset, timestamp, key, value, headers)

@@ -13,19 +13,25 @@ and batches packed before it is taken.
 """
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from thulawa.log.batches import unpack
 from thulawa.log.database import Database
 from thulawa.log.errors import UnknownTopic
 from thulawa.log.options import Appended, Marker
-from thulawa.log.packing import Batch, packed
+from thulawa.log.packing import Batch, described, packed
 from thulawa.log.partitioning import Partitioner
 from thulawa.log.records import ProducerRecord
 from thulawa.log.schema import PARTITION_BITS
 from thulawa.log.topics import Topic, find
 
-__all__ = ["append", "forget", "insert_batch", "last_batch"]
+__all__ = ["Written", "append", "append_packed", "forget", "insert_batch", "last_batch"]
+
+
+_Work: TypeAlias = tuple[Topic, int, list[Batch]]  # what goes to a partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,44 @@ def append(
         for number, batches in packed(records[name], topic, partitioner, now).items()
     ]
     partitioner.next_batch()
+    return _write(database, list(topics.values()), work, marker, batch)
+
+
+def append_packed(
+    database: Database,
+    batches: Iterable[tuple[str, int | None, bytes]],
+    *,
+    partitioner: Partitioner,
+    now: int,
+    marker: Marker | None,
+    batch: int,
+) -> Written:
+    """Write batches that are packed already: those whose partition is known as they are."""
+    topics: dict[str, Topic] = {}
+    work: dict[tuple[str, int], list[Batch]] = defaultdict(list)
+    for name, chosen, body in batches:
+        if name not in topics:
+            with database.snapshot() as sql:
+                topics[name] = find(sql, name)
+        topic = topics[name]
+        number = 0 if chosen is None and len(topic.partitions) == 1 else chosen
+        if number is not None and not topic.compact:
+            work[name, number].append(described(body))
+            continue
+        records = [
+            ProducerRecord(key, value, headers, timestamp, number)
+            for _, timestamp, key, value, headers in unpack(body, 0).rows()
+        ]
+        for place, parts in packed(records, topic, partitioner, now).items():
+            work[name, place] += parts
+    partitioner.next_batch()
+    works = [(topics[name], number, parts) for (name, number), parts in work.items()]
+    return _write(database, list(topics.values()), works, marker, batch)
+
+
+def _write(
+    database: Database, topics: list[Topic], work: list[_Work], marker: Marker | None, batch: int
+) -> Written:
     with database.transaction() as sql:
         if marker is not None and not _advance(sql, marker, batch):
             return Written(Appended(skipped=True))
@@ -61,7 +105,7 @@ def append(
             (topic.name, number): _insert(sql, topic, number, batches)
             for topic, number, batches in work
         }
-        to_clean = [topic.name for topic in topics.values() if _claim_cleaning(sql, topic)]
+        to_clean = [topic.name for topic in topics if _claim_cleaning(sql, topic)]
     return Written(Appended(offsets=offsets), tuple(to_clean))
 
 

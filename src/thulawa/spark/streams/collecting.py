@@ -10,7 +10,7 @@ from thulawa.runtime.output import Encoder
 from thulawa.runtime.planning import Part
 from thulawa.runtime.queues import RawRecord
 from thulawa.spark.streams.program import Program
-from thulawa.spark.streams.wire import SINK, Outgoing, Packed, pack_outgoing, pack_records
+from thulawa.spark.streams.wire import SINK, Outgoing, Packed, pack_records
 from thulawa.state.codec import Codec
 from thulawa.topology.nodes import Sink
 
@@ -51,7 +51,7 @@ class TaskOutput:
         partition = None
         if sink is not None and sink.partitioner is not None:
             partition = self._chosen(sink, topic, key, value)
-        self._outgoing.add(encoded, topic, partition, timestamp, headers)
+        self._outgoing.add(topic, partition, *encoded, timestamp, headers)
 
     def _chosen(self, sink: Sink, topic: str, key: Any, value: Any) -> int:
         """Give the partition that a partitioner of the user's own chooses."""
@@ -95,9 +95,13 @@ class TaskOutput:
             self._shuffled[topic, partition].append(record)
             self._sent += 1
             return
-        encoded = _codec.encode([key]), _codec.encode([value])
         self._outgoing.add(
-            encoded, f"{self._program.application_id}-{topic}", partition, timestamp, headers
+            f"{self._program.application_id}-{topic}",
+            partition,
+            _codec.encode([key]),
+            _codec.encode([value]),
+            timestamp,
+            headers,
         )
 
     def take(self) -> list[Packed]:
@@ -109,10 +113,9 @@ class TaskOutput:
             slot = self._program.slot_of(task)
             data = pack_records(records)
             rows.append(Packed(slot, part.stage, task, topic, partition, self._place, data))
-        if len(self._outgoing):
-            slot = self._program.slot_of(self._number)
-            data = pack_outgoing(self._outgoing)
-            rows.append(Packed(slot, SINK, self._number, "", 0, self._place, data))
+        slot = self._program.slot_of(self._number)
+        for topic, partition, data in self._outgoing.packed():
+            rows.append(Packed(slot, SINK, self._number, topic, partition, self._place, data))
         self._outgoing = Outgoing()
         self._shuffled.clear()
         return rows

@@ -5,34 +5,54 @@ nothing.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thulawa.log.batches import Columns, pack, unpack
 from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.task import Task
+from thulawa.spark.log_packed import STORED
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.hosting import run_async, uncollected
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
-from thulawa.spark.streams.wire import CLOCK, Packed, Topic, pack_rows, packed_batch, raw_records
+from thulawa.spark.streams.wire import CLOCK, Packed, Topic, columns_of, packed_batch
 
 __all__ = ["front"]
 
-_BUNDLE_ROWS = 25_000  # what travels on as one row is about this much, or
+_BUNDLE_ROWS = 25_000  # rows that travel on as one are about so many, or
 _BUNDLE_BYTES = 2**23
 
 
 def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take rows of the source; give packed rows."""
     stage = _Front(program.open())
-    for batch in _bundled(batches):
-        for topic, rows in _by_partition(batch):
-            with uncollected():
-                packed = list(stage.packed(topic, rows))
-            if packed:
-                yield packed_batch(packed)
+    for chunk in _chunks(batches):
+        with uncollected():
+            packed = list(stage.packed(chunk))
+        if packed:
+            yield packed_batch(packed)
     stage.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Some records of one partition, packed or in columns: in whichever form they came."""
+
+    topic: Topic
+    first: int
+    body: bytes | Columns
+
+    @property
+    def data(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else pack(self.body)
+
+    @property
+    def columns(self) -> Columns:
+        return unpack(self.body, self.first) if isinstance(self.body, bytes) else self.body
 
 
 class _Front:
@@ -46,16 +66,15 @@ class _Front:
         }
         self._tasks: dict[Topic, tuple[Task, TaskOutput]] = {}
 
-    def packed(self, topic: Topic, rows: pa.RecordBatch) -> Iterator[Packed]:
-        plan = self._plan
+    def packed(self, chunk: _Chunk) -> Iterator[Packed]:
+        plan, topic = self._plan, chunk.topic
         if topic.name == self._program.clock_topic:
             yield from self._wake()
             return
         name = self._names.get(topic.name, topic.name)
-        first = rows.column("offset")[0].as_py()
-        place = f"{name}/{topic.partition:06}/{first:020}"
+        place = f"{name}/{topic.partition:06}/{chunk.first:020}"
         if name in plan.global_topics:
-            data = pack_rows(rows)
+            data = chunk.data
             for part in plan.parts.values():
                 if name in {table.topic for table in plan.global_tables(part.group)}:
                     for task in range(len(part.tasks)):
@@ -65,11 +84,11 @@ class _Front:
             return
         part = plan.parts[plan.readers[name]]
         if part.stage == FRONT:
-            yield from self._run(part, Topic(name, topic.partition), rows)
+            yield from self._run(part, Topic(name, topic.partition), chunk)
             return
         task = part.task_of(name, topic.partition)
         slot = self._program.slot_of(task)
-        yield Packed(slot, part.stage, task, name, topic.partition, place, pack_rows(rows))
+        yield Packed(slot, part.stage, task, name, topic.partition, place, chunk.data)
 
     def _wake(self) -> Iterator[Packed]:
         """Call every task that may have timers: they run before and without any record."""
@@ -79,11 +98,11 @@ class _Front:
                     slot = self._program.slot_of(task)
                     yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
-    def _run(self, part: Part, topic: Topic, rows: pa.RecordBatch) -> list[Packed]:
+    def _run(self, part: Part, topic: Topic, chunk: _Chunk) -> list[Packed]:
         if topic not in self._tasks:
             self._tasks[topic] = self._made(part, topic)
         task, output = self._tasks[topic]
-        task.add(*topic, raw_records(rows))
+        task.add(*topic, chunk.columns.rows())
         task.run()
         return output.take()
 
@@ -105,6 +124,24 @@ class _Front:
     def close(self) -> None:
         for task, _ in self._tasks.values():
             task.close()
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[_Chunk]:
+    """Give the records of a source: it gives rows, or, where it can, batches as they are stored."""
+    first = next(iter(batches := iter(batches)), None)
+    if first is None:
+        return
+    batches = chain([first], batches)
+    if "data" in first.schema.names:
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in STORED]
+            for topic, partition, offset, data in zip(*columns, strict=True):
+                yield _Chunk(Topic(topic, partition), offset, data)
+        return
+    for batch in _bundled(batches):
+        for name, rows in _by_partition(batch):
+            body = columns_of(rows)
+            yield _Chunk(name, body.offsets[0], body)
 
 
 def _bundled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -6,12 +6,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+from thulawa.log.batches import unpack
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
+from thulawa.runtime.queues import RawRecord
 from thulawa.runtime.task import Task
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
-from thulawa.spark.streams.wire import CLOCK, Packed, unpack_records, unpack_rows
+from thulawa.spark.streams.wire import CLOCK, Packed, stored_at, unpack_records
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
@@ -64,7 +66,7 @@ class Hosted:
             return
         if row.topic in self._program.plan.global_topics:
             assert self._globals is not None
-            for offset, time, key, value, _ in unpack_rows(row.data):
+            for offset, time, key, value, _ in _records(row):
                 self._globals.update(row.topic, offset, key, value, time)
             return
         repartition = self._program.plan.repartitions.get(row.topic)
@@ -77,11 +79,11 @@ class Hosted:
                 row.part,
                 [
                     (offset, time, decode(key)[0], decode(value)[0], headers)
-                    for offset, time, key, value, headers in unpack_rows(row.data)
+                    for offset, time, key, value, headers in _records(row)
                 ],
             )
         else:
-            task.add(row.topic, row.part, unpack_rows(row.data))
+            task.add(row.topic, row.part, _records(row))
 
     def _made(self, now: int) -> Task:
         self._output.take()  # what a failed attempt left
@@ -103,6 +105,11 @@ class Hosted:
             run_async=run_async,
             snapshot=self._stores.snapshot,
         )
+
+
+def _records(row: Packed) -> Iterable[RawRecord]:
+    """Give the records of a source that a row holds."""
+    return unpack(row.data, stored_at(row.place)).rows()
 
 
 _tasks: dict[tuple[str, int, int], Hosted] = {}

@@ -13,14 +13,19 @@ from thulawa.kafka.topics import Topics as BrokerTopics
 from thulawa.kafka.topics import TopicSpec
 from thulawa.kafka.transactions import SinkSpec
 from thulawa.log import Log, ProducerRecord
-from thulawa.spark import log_format
+from thulawa.spark import log_packed
 from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
 from thulawa.spark.kafka_source import kafka_source
+from thulawa.spark.streams.wire import unpack_outgoing
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 
 _TICK_SECONDS = 30
+_OUTGOING = (
+    "key binary, value binary, topic string, partition int, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
+)
 
 
 class Topics(Protocol):
@@ -38,10 +43,10 @@ class Topics(Protocol):
     def read(
         self, spark: SparkSession, names: tuple[str, ...], max_records: int | None
     ) -> DataFrame:
-        """Give the rows of topics as a streaming DataFrame, so many at a time."""
+        """Give the records of topics as a streaming DataFrame, so many at a time."""
 
     def write(self, rows: DataFrame, application: str) -> Any:
-        """Give the writer of rows to topics; it only needs to be started."""
+        """Give the writer of packed rows to topics; it only needs to be started."""
 
     def start(self, writer: Any) -> Any:
         """Start the writer's query."""
@@ -61,7 +66,7 @@ class EmbeddedTopics:
 
     def register(self, spark: SparkSession) -> None:
         """Make the format known."""
-        log_format.register(spark)
+        log_packed.register(spark)
 
     def partitions(self, names: tuple[str, ...]) -> dict[str, int]:
         """Give the number of partitions of the topics that exist."""
@@ -78,18 +83,18 @@ class EmbeddedTopics:
     def read(
         self, spark: SparkSession, names: tuple[str, ...], max_records: int | None
     ) -> DataFrame:
-        """Give the rows of topics as a streaming DataFrame."""
+        """Give the batches of topics, as they are stored, as a streaming DataFrame."""
         # a stage costs by the partition: no more of them than run at a time
         cores = spark.sparkContext.defaultParallelism
-        reader = spark.readStream.format("thulawa").option("subscribe", ",".join(names))
+        reader = spark.readStream.format(log_packed.NAME).option("subscribe", ",".join(names))
         reader = reader.option("maxPartitions", cores)
         if max_records is not None:
             reader = reader.option("maxOffsetsPerTrigger", max_records)
         return reader.load(self.address)
 
     def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
-        """Give the writer of rows to topics."""
-        return rows.writeStream.format("thulawa").outputMode("append")
+        """Give the writer of packed rows to topics."""
+        return rows.writeStream.format(log_packed.NAME).outputMode("append")
 
     def start(self, writer: Any) -> Any:
         """Start the writer's query."""
@@ -133,7 +138,8 @@ class KafkaTopics:
         return kafka_source(spark, self.connection, names, max_records=max_records)
 
     def write(self, rows: DataFrame, application: str) -> Any:
-        """Give the writer of rows to topics, exactly once."""
+        """Give the writer of packed rows to topics, exactly once."""
+        rows = rows.mapInArrow(unpack_outgoing, _OUTGOING)
         return kafka_sink(rows, SinkSpec(connection=self.connection, application=application))
 
     def start(self, writer: Any) -> Any:

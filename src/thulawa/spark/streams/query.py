@@ -1,4 +1,4 @@
-"""From a program to a DataFrame: source → front → stages → rows for a sink."""
+"""From a program to a DataFrame: source → front → stages → packed rows for a sink."""
 
 from functools import partial
 
@@ -9,18 +9,13 @@ from thulawa.spark.streams.front import front
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.stateful import StageProcessor
-from thulawa.spark.streams.wire import PACKED, unpack_outgoing
+from thulawa.spark.streams.wire import PACKED
 
-__all__ = ["OUTGOING", "compile_program"]
-
-OUTGOING = (
-    "key binary, value binary, topic string, partition int, timestamp timestamp, "
-    "headers array<struct<key:string,value:binary>>"
-)
+__all__ = ["compile_program"]
 
 
 def compile_program(program: Program, source: DataFrame) -> DataFrame:
-    """Give the rows that the program sends to topics."""
+    """Give what the program sends to topics, packed."""
     shipped = Shipped(program)
     packed = source.mapInArrow(partial(front, shipped), PACKED)
     for stage in range(1, program.plan.stages + 1):
@@ -33,4 +28,4 @@ def compile_program(program: Program, source: DataFrame) -> DataFrame:
             # with timers Spark runs batches all the time, whether or not there are records
             timeMode="ProcessingTime" if program.plan.has_timers else "None",
         )
-    return packed.mapInArrow(unpack_outgoing, OUTGOING)
+    return packed

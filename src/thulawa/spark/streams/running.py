@@ -22,6 +22,7 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**24),  # a row is up to a megabyte
 }
 
 
@@ -62,8 +63,11 @@ class StreamsQuery:
         self._checkpoint = checkpoint
 
     def progress(self) -> list[dict[str, Any]]:
-        """Give Spark's reports of the last batches."""
-        return [json.loads(one.json) for one in self._query.recentProgress]
+        """Give Spark's reports of the last batches, each with the number of its ``records``.
+
+        Its rows are no measure: in one travels what the log has stored as one batch.
+        """
+        return [_counted(json.loads(one.json)) for one in self._query.recentProgress]
 
     def committed_offsets(self) -> dict[str, dict[int, int]]:
         """Give how far the last committed batch has read."""
@@ -80,3 +84,13 @@ class StreamsQuery:
     def stop(self) -> None:
         """End the query."""
         self._query.stop()
+
+
+def _counted(report: dict[str, Any]) -> dict[str, Any]:
+    records = 0
+    for source in report["sources"]:
+        start, end = source["startOffset"] or {}, source["endOffset"] or {}
+        for topic, partitions in end.items():
+            begun = start.get(topic, {})
+            records += sum(upto - begun.get(number, 0) for number, upto in partitions.items())
+    return report | {"records": records}

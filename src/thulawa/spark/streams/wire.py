@@ -6,29 +6,32 @@ partition, or all that one task has for another. ``slot`` is the column rows are
 of a partition back in order after a shuffle. A stage is told the time of the batch with each.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import repeat
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from thulawa.core.records import Headers
+from thulawa.log.batches import Columns, unpack
+from thulawa.log.packing import packed_plainly
+from thulawa.log.records import ProducerRecord
 from thulawa.runtime.queues import RawRecord
 from thulawa.state.codec import Codec
 
 __all__ = [
+    "ANY",
     "CLOCK",
     "PACKED",
     "SINK",
     "Outgoing",
     "Packed",
     "Topic",
-    "pack_outgoing",
-    "pack_rows",
+    "columns_of",
     "packed_batch",
     "slots",
+    "stored_at",
     "unpack_outgoing",
-    "unpack_rows",
 ]
 
 PACKED = "slot int, stage int, task int, topic string, part int, place string, data binary"
@@ -54,6 +57,7 @@ _PACKED_SCHEMA = pa.schema(
     ]
 )
 SINK = -1
+ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
 
 
@@ -85,118 +89,100 @@ def packed_batch(rows: Iterable[Packed]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_PACKED_SCHEMA)
 
 
-# --- records of a source, as Arrow
+# --- records of a source and records that leave: batches as the log packs them
 
 
-def pack_rows(batch: pa.RecordBatch) -> bytes:
-    """Pack rows of one partition of a source."""
-    kept = batch.select(["key", "value", "offset", "timestamp", "headers"])
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, kept.schema) as writer:
-        writer.write_batch(kept)
-    return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def unpack_rows(data: bytes) -> Iterator[RawRecord]:
-    """Give the records of packed rows."""
-    with pa.ipc.open_stream(data) as reader:
-        for batch in reader:
-            yield from raw_records(batch)
-
-
-def raw_records(batch: pa.RecordBatch) -> Iterator[RawRecord]:
-    """Give the rows of a source as records of a task."""
+def columns_of(batch: pa.RecordBatch) -> Columns:
+    """Give rows of one partition of a source, in columns."""
     times = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-    return zip(
-        listed(batch.column("offset")),
-        listed(times),
-        listed(batch.column("key")),
-        listed(batch.column("value")),
+    return Columns(
+        _listed(batch.column("offset")),
+        _listed(times),
+        _listed(batch.column("key")),
+        _listed(batch.column("value")),
         _headers(batch.column("headers")),
-        strict=False,
     )
 
 
-def listed(column: pa.Array) -> list[Any]:
+def _listed(column: pa.Array) -> list[Any]:
     """Give a column as Python values; several times as fast as ``to_pylist``."""
     values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     return values if column.null_count == 0 or column.type != pa.int64() else column.to_pylist()
 
 
-def _headers(column: pa.Array) -> Iterable[Headers]:
+def _headers(column: pa.Array) -> Sequence[Headers]:
     if column.null_count == len(column):
-        return repeat(())
+        return ((),) * len(column)
     return [
         tuple((one["key"], one["value"]) for one in headers or ()) for headers in column.to_pylist()
     ]
 
 
-# --- records that leave
+def stored_at(place: str) -> int:
+    """Give the offset of the first record of a row from its place."""
+    return int(place.rpartition("/")[2])
 
 
 class Outgoing:
-    """Records for topics, column by column."""
+    """Records for topics, by topic and by the partition that somebody chose for them."""
 
-    __slots__ = ("_add", "_rows")
+    __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Any, str, int | None, int, Headers]] = []
-        self._add = self._rows.append
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        self._rows: dict[tuple[str, int | None], list[ProducerRecord]] = defaultdict(list)
 
     def add(
         self,
-        record: tuple[bytes | None, bytes | None],
         topic: str,
         partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
         timestamp: int,
         headers: Headers,
     ) -> None:
-        """Take one record: its key and value, and where it goes."""
-        self._add((record, topic, partition, timestamp, headers))
+        """Take one record."""
+        # a plain tuple: it is one until somebody asks for its parts by name, and nobody does
+        record: Any = (key, value, headers, timestamp, None)
+        self._rows[topic, partition].append(record)
 
-    def batch(self) -> pa.RecordBatch:
-        """Give the records as rows for a sink."""
-        records, topics, partitions, timestamps, all_headers = zip(*self._rows, strict=True)
-        keys, values = zip(*records, strict=True)
-        kind = OUTGOING.field("headers").type
-        headers = pa.nulls(len(records), kind)
-        if any(all_headers):
-            listed_headers = [
-                [{"key": name, "value": value} for name, value in one] or None
-                for one in all_headers
-            ]
-            headers = pa.array(listed_headers, kind)
-        times = pa.array(timestamps, pa.int64()).cast(pa.timestamp("ms")).cast(pa.timestamp("us"))
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(keys, pa.binary()),
-                pa.array(values, pa.binary()),
-                pa.array(topics, pa.string()),
-                pa.array(partitions, pa.int32()),
-                times.cast(pa.timestamp("us", "UTC")),
-                headers,
-            ],
-            schema=OUTGOING,
-        )
-
-
-def pack_outgoing(records: Outgoing) -> bytes:
-    """Pack records that leave."""
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, OUTGOING) as writer:
-        writer.write_batch(records.batch())
-    return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    def packed(self) -> Iterator[tuple[str, int, bytes]]:
+        """Give the records in batches: topic, partition or `ANY`, batch."""
+        for (topic, partition), rows in self._rows.items():
+            for data in packed_plainly(rows, topic):
+                yield topic, ANY if partition is None else partition, data
 
 
 def unpack_outgoing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the records of packed rows to a sink."""
+    """Give the records of packed rows to a sink that takes rows."""
     for batch in batches:
-        for data in batch.column("data"):
-            with pa.ipc.open_stream(data.as_buffer()) as reader:
-                yield from reader
+        for topic, part, data in zip(
+            *(batch.column(name).to_pylist() for name in ("topic", "part", "data")), strict=True
+        ):
+            yield _outgoing_rows(topic, part, unpack(data, 0))
+
+
+def _outgoing_rows(topic: str, part: int, columns: Columns) -> pa.RecordBatch:
+    count = len(columns)
+    kind = OUTGOING.field("headers").type
+    headers = pa.nulls(count, kind)
+    if any(columns.headers):
+        listed = [
+            [{"key": name, "value": value} for name, value in one] or None
+            for one in columns.headers
+        ]
+        headers = pa.array(listed, kind)
+    times = pa.array(columns.timestamps, pa.int64()).cast(pa.timestamp("ms"))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(columns.keys, pa.binary()),
+            pa.array(columns.values, pa.binary()),
+            pa.repeat(pa.scalar(topic, pa.string()), count),
+            pa.repeat(pa.scalar(None if part == ANY else part, pa.int32()), count),
+            times.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")),
+            headers,
+        ],
+        schema=OUTGOING,
+    )
 
 
 # --- records between tasks

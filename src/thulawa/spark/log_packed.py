@@ -1,0 +1,105 @@
+"""The embedded log as stream programs read and write it: batches as they are stored.
+
+Spark's cost is by the row, so a row is a stored batch of up to a thousand records, and is written
+back as one. Which columns there are is between this format and `spark.streams`; users have the
+format ``thulawa``, with a row for each record.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from thulawa.core.errors import ThulawaError
+from thulawa.log import Log
+from thulawa.spark.log_source import LogReader, LogStreamReader, Ranges
+from thulawa.spark.task import current_task
+
+__all__ = ["NAME", "STORED", "register"]
+
+NAME = "thulawa-packed"
+STORED = ("topic", "partition", "offset", "data")
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session."""
+    spark.dataSource.register(PackedLogFormat)
+
+
+class PackedLogFormat(DataSource):
+    """Stored batches of the embedded log, to read and to write, streaming."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name of the format."""
+        return NAME
+
+    def schema(self) -> str:
+        """Give the columns that are read."""
+        return "topic string, partition int, offset long, data binary"
+
+    def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 there is but one
+        """Read what comes."""
+        most = self.options.get("maxOffsetsPerTrigger")
+        return PackedReader(LogReader.of(self.options), None if most is None else int(most))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
+        """Append the batches of a query."""
+        return PackedWriter(self.options["path"])
+
+
+class PackedReader(LogStreamReader):
+    """Reads what comes, so many records at a time."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give the batches of one partition of Spark."""
+        assert isinstance(partition, Ranges)
+        with Log(self._reader.address) as log:
+            for one in partition.ranges:
+                for first, data in log.read_packed(one.topic, one.partition, one.start, one.end):
+                    yield pa.RecordBatch.from_pylist(
+                        [dict(zip(STORED, (one.topic, one.partition, first, data), strict=True))],
+                        _SCHEMA,
+                    )
+
+
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("data", pa.binary()),
+    ]
+)
+
+
+class PackedWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a query exactly once."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the records of one task and the number of its batch."""
+        task = current_task()
+        if task is None or task.query is None or task.batch is None:
+            raise ThulawaError("this sink is for streaming queries")
+        with Log(self._address) as log:
+            log.append_packed(
+                _outgoing(iterator), marker=(task.query, task.partition), batch=task.batch
+            )
+        return WriterCommitMessage()
+
+
+def _outgoing(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, int | None, bytes]]:
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in ("topic", "part", "data")]
+        for topic, part, data in zip(*columns, strict=True):
+            yield topic, None if part < 0 else part, data
