@@ -30,3 +30,10 @@ def spark() -> Iterator["SparkSession"]:
     )
     yield made
     made.stop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Report what tests have counted: the calls that were repeated after a fault."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{name.replace('_', ' ')}: {value} in {report.nodeid}")

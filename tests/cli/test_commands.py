@@ -71,11 +71,15 @@ def test_the_demo_measures_three_systems_and_keeps_order(tmp_path: Path) -> None
         "demo", "--json", "--latency", "50", "--seconds", "3", "--picture", str(picture)
     )
     assert shown.returncode == 0, shown.stderr
-    rows = {row["system"]: row for row in map(json.loads, shown.stdout.splitlines())}
-    assert set(rows) == {"one_at_a_time", "spark_udf", "thulawa"}
-    assert set(rows["thulawa"]) == {
-        "system", "latency_ms", "events_per_second", "p50_ms", "p99_ms", "order_violations",
-    }  # fmt: skip
+    printed = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [row["system"] for row in printed] == ["one_at_a_time", "spark_udf", "thulawa"]
+    for row in printed:
+        assert list(row) == [
+            "system", "latency_ms", "events_per_second", "p50_ms", "p99_ms", "order_violations",
+        ]  # fmt: skip
+        assert row["latency_ms"] == 50
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+    rows = {row["system"]: row for row in printed}
     assert rows["one_at_a_time"]["events_per_second"] <= 20
     assert rows["spark_udf"]["events_per_second"] <= 20
     assert [row["order_violations"] for row in rows.values()] == [0, 0, 0]

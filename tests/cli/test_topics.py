@@ -1,6 +1,9 @@
 """`thulawa topics` as a user types it."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from typer.testing import CliRunner, Result
 from thulawa.cli import topics as module
 from thulawa.cli.commands import app
 from thulawa.cli.lines import as_json, parse
-from thulawa.log import ConsumerRecord, Log
+from thulawa.log import ConsumerRecord, Log, ProducerRecord
 
 
 @pytest.fixture
@@ -88,10 +91,21 @@ def test_what_tail_prints_as_json_produce_reads(
 
 
 @pytest.mark.parametrize(
-    "line", ["[]", '{"kee": "a"}', '{"key": 1}', "no json", '{"key": {"base64": "?"}}']
+    ("line", "reason"),
+    [
+        ("[]", "not an object of"),
+        ('{"kee": "a"}', "not an object of"),
+        ('{"key": 1}', "1 is neither text"),
+        ("no json", "Expecting value"),
+        ('{"key": {"base64": "?"}}', "base64"),
+        ('{"key": {"base64": 5}}', "neither text"),
+        ('{"headers": 5}', "headers are pairs"),
+        ('{"headers": {"agent": "curl"}}', "headers are pairs"),
+        ('{"headers": [["agent"]]}', "headers are pairs"),
+    ],
 )
-def test_a_line_that_is_no_record_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+def test_a_line_that_is_no_record_is_refused_with_the_reason(line: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         parse(line, None)
 
 
@@ -119,3 +133,47 @@ def test_a_log_without_topics_says_how_to_make_one(folder: str) -> None:
     assert (listed.exit_code, listed.stdout) == (0, "")
     assert "topics create" in listed.stderr
     assert not Path(folder).exists()
+
+
+def test_an_address_elsewhere_is_refused_rather_than_taken_for_a_folder() -> None:
+    listed = topics("s3://bucket/topics", "list")
+    assert (listed.exit_code, "no address of a log" in listed.stderr) == (2, True)
+
+
+def start(folder: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name("thulawa")), "topics", *arguments, "--log", folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_followed_topic_shows_what_comes_until_it_is_interrupted(folder: str) -> None:
+    with Log(f"file:{folder}") as log:
+        log.create_topic("visits", partitions=2)
+        log.append({"visits": [ProducerRecord(b"a", b"old"), ProducerRecord(b"a", b"last")]})
+        with start(folder, "tail", "visits", "-n", "1", "--follow", "--json") as tail:
+            assert tail.stdout is not None
+            assert json.loads(tail.stdout.readline())["value"] == "last"
+            for number in range(3):  # each is shown before the next is written
+                log.append({"visits": [ProducerRecord(b"%d" % number, b"new %d" % number)]})
+                assert json.loads(tail.stdout.readline())["value"] == f"new {number}"
+            tail.send_signal(signal.SIGINT)
+            assert tail.wait(30) == 0
+            assert tail.communicate() == ("", "")
+
+
+def test_what_was_produced_before_an_interrupt_is_written(folder: str) -> None:
+    with Log(f"file:{folder}") as log:
+        log.create_topic("visits")
+        with start(folder, "produce", "visits") as produce, log.consumer("visits") as consumer:
+            assert produce.stdin is not None
+            produce.stdin.write("a:1\nb:2\nhalf a li")
+            produce.stdin.flush()
+            assert [one.value for one in consumer.poll(timeout=30)] == [b"1", b"2"]
+            produce.send_signal(signal.SIGINT)
+            assert produce.wait(30) == 130
+            assert produce.communicate()[1] == "2 record(s) written to visits\ninterrupted\n"
+        assert log.end_offsets("visits") == {0: 2}

@@ -37,6 +37,7 @@ def run(blocks: list[str]) -> None:
     exec(compile("\n".join(blocks), str(PAGE), "exec"), {})  # noqa: S102 - our own page
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_examples_of_the_page_run_as_often_as_one_likes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,3 +114,87 @@ def test_what_cannot_be_known_is_warned_of(spark: SparkSession) -> None:
 def test_a_stream_is_not_repartitioned(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="use foreachBatch"):
         mapped(stream_of_files(spark, tmp_path), repartition=True, order_by="id")
+
+
+@pytest.mark.parametrize("choices", [{}, {"repartition": True, "order_by": "id"}], ids=str)
+def test_tasks_that_run_twice_at_a_time_are_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, choices: dict[str, Any]
+) -> None:
+    get = type(spark.conf).get
+
+    def speculating(conf: Any, name: str, *default: Any) -> Any:
+        return "true" if name == "spark.speculation" else get(conf, name, *default)
+
+    monkeypatch.setattr(type(spark.conf), "get", speculating)  # a running context fixes it
+    with pytest.raises(ConfigurationError, match=r"same: spark\.speculation .* switch it off"):
+        mapped(numbers(spark, 1), **choices)
+
+
+def echo(row: Any) -> tuple[int, int]:
+    return row.id, row.key
+
+
+def behind(df: DataFrame, **choices: Any) -> DataFrame:
+    """Put another operator before the one that is asked for."""
+    return df.transform(map_by_key(echo, returns="id long, key long", **choices))
+
+
+@pytest.mark.parametrize(
+    ("before", "choices", "reason"),
+    [
+        ({"key": "id"}, {}, r"passed each other in echo, which keeps the order by \['id'\]"),
+        ({"key": "key", "order": "none"}, {}, "keeps no order; give that one emit='partition'"),
+        ({"key": None, "unkeyed": "parallel"}, {}, "keeps no order"),
+        ({"key": "key"}, {"order": "partition"}, r"the order by \['key'\]"),
+        ({"key": ["id", "key"]}, {}, r"the order by \['id', 'key'\]"),
+    ],
+    ids=str,
+)
+def test_what_another_operator_may_have_put_out_of_order_is_refused(
+    spark: SparkSession, before: dict[str, Any], choices: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"same: .*{reason}"):
+        mapped(behind(numbers(spark, 1), **before).where("id > 0"), **choices)
+
+
+@pytest.mark.parametrize(
+    ("before", "choices"),
+    [
+        ({"key": "key"}, {}),
+        ({"key": "id", "emit": "partition"}, {}),
+        ({"key": "id", "order": "partition"}, {"order": "partition"}),
+        ({"key": "id"}, {"order": "none"}),
+        ({"key": "id"}, {"repartition": True, "order_by": "id"}),
+    ],
+    ids=str,
+)
+def test_operators_that_keep_each_other_s_order_may_follow_one_another(
+    spark: SparkSession, before: dict[str, Any], choices: dict[str, Any]
+) -> None:
+    assert mapped(behind(numbers(spark, 1), **before), **choices).columns == ["seen"]
+
+
+def test_two_operators_in_a_row_give_what_they_should(spark: SparkSession) -> None:
+    rows = mapped(behind(numbers(spark, 1), key="key")).collect()
+    assert [row.seen for row in rows].count(3) == 12
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda spark, _: numbers(spark, 1).groupBy("key").applyInArrow(len, "key long"),
+        lambda spark, _: numbers(spark, 1).intersect(numbers(spark, 1)),
+        lambda spark, _: numbers(spark, 1).hint("rebalance"),
+        lambda spark, folder: (
+            stream_of_log(spark, folder)
+            .withWatermark("timestamp", "1 minute")
+            .dropDuplicatesWithinWatermark(["key"])
+        ),
+    ],
+    ids=["groups", "intersection", "rebalance", "deduplicated stream"],
+)
+def test_what_moves_rows_between_partitions_is_refused(
+    spark: SparkSession, tmp_path: Path, made: Made
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"same: .* changes the order of rows"):
+        mapped(made(spark, tmp_path))

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
+from thulawa.spark.log_format import LogFormat
 from thulawa.spark.log_sink import LogWriter
-from thulawa.spark.log_source import share
+from thulawa.spark.log_source import LogStreamReader, share
 from thulawa.spark.mapping import map_by_key
 
 
@@ -128,6 +131,30 @@ def test_a_trigger_s_records_are_shared_and_what_one_leaves_others_take() -> Non
     assert share(ends, ends, 10) == ends
 
 
+@pytest.mark.parametrize("now", ["1", "3", None])
+@pytest.mark.parametrize(("before", "wanted"), [("2", 2), ("4", 4), (None, 4)])
+def test_a_batch_that_is_run_again_is_dealt_out_as_it_was(
+    tmp_path: Path, before: str | None, wanted: int, now: str | None
+) -> None:
+    def reader(most: str | None) -> LogStreamReader:
+        options = {"path": log.address, "subscribe": "visits"}
+        chosen = CaseInsensitiveDict(options if most is None else options | {"maxPartitions": most})
+        return LogFormat(options=chosen).streamReader(StructType())
+
+    def dealt(by: LogStreamReader) -> list[list[Any]]:
+        return [one.ranges for one in by.partitions(start, end)]
+
+    with Log(f"file:{tmp_path / 'topics'}") as log:
+        log.create_topic("visits", partitions=4)
+        log.append({"visits": [ProducerRecord(None, b"", (), 0, n % 4) for n in range(20)]})
+        first = reader(before)
+        start = first.initialOffset()
+        end = first.latestOffset(start, first.getDefaultReadLimit())
+        assert len(dealt(first)) == wanted
+        assert dealt(reader(now)) == dealt(first)
+        assert first.latestOffset(end, first.getDefaultReadLimit()) == end
+
+
 @pytest.mark.parametrize(
     ("options", "columns", "reason"),
     [
@@ -135,6 +162,15 @@ def test_a_trigger_s_records_are_shared_and_what_one_leaves_others_take() -> Non
         ({"path": "file:x"}, "value string", "topic"),
         ({"path": "file:x", "topic": "t"}, "key string", "column value"),
         ({"path": "file:x", "topic": "t"}, "value string, extra int", "extra"),
+        ({"path": "file:x", "topic": "t"}, "value int", "value as binary or string, not as int"),
+        ({"path": "file:x", "topic": "t"}, "value struct<a:int>", "to_json"),
+        ({"path": "file:x", "topic": "t"}, "value string, partition string", "partition as int"),
+        ({"path": "file:x", "topic": "t"}, "value string, timestamp long", "timestamp as timestam"),
+        (
+            {"path": "file:x", "topic": "t"},
+            "value string, headers map<string,binary>",
+            "headers as array<struct<key:string,value:binary>>, not as map",
+        ),
     ],
 )
 def test_a_sink_that_cannot_work_is_refused(
@@ -143,3 +179,37 @@ def test_a_sink_that_cannot_work_is_refused(
     schema = spark.createDataFrame([], columns).schema
     with pytest.raises(ConfigurationError, match=reason):
         LogWriter.of(options, schema)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"subscribe": ""}, "needs a path and topics"),
+        ({"startingOfsets": "latest"}, r"no options \['startingofsets'\]; it has path, subscribe"),
+        ({"maxPartitions": "0"}, "maxPartitions='0': use a whole number from 1 on"),
+        ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger='many': use a whole number"),
+        ({"startingOffsets": "soon"}, "startingOffsets='soon': use 'earliest'"),
+        ({"startingOffsets": "[1]"}, "use 'earliest'"),
+        ({"startingOffsets": '{"visits": {"9": 0}}'}, "visits has no partition '9'"),
+        ({"startingOffsets": '{"visits": {"0": 7}}'}, "ends at 0, so it has no offset 7"),
+        ({"startingOffsets": '{"visits": {"0": "a"}}'}, "no offset 'a'"),
+        ({"startingOffsets": '{"visit": {"0": 0}}'}, r"\['visit'\], which are not subscribed to"),
+    ],
+    ids=str,
+)
+def test_a_source_that_cannot_work_is_refused(
+    log: Log, options: dict[str, str], reason: str
+) -> None:
+    chosen = CaseInsensitiveDict({"path": log.address, "subscribe": "visits"} | options)
+    source = LogFormat(options=chosen)
+    with pytest.raises(ConfigurationError, match=reason):
+        source.streamReader(StructType()).initialOffset()
+
+
+@pytest.mark.parametrize("way", ["writer", "streamWriter"])
+def test_a_topic_is_not_overwritten(log: Log, way: str) -> None:
+    sink = LogFormat(options=CaseInsensitiveDict({"path": log.address, "topic": "out"}))
+    schema = StructType().add("value", "string")
+    assert getattr(sink, way)(schema, overwrite=False) is not None
+    with pytest.raises(ConfigurationError, match="can only be added to"):
+        getattr(sink, way)(schema, overwrite=True)

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Batch, Lane, Lanes, Retry
@@ -207,13 +209,46 @@ def test_repartition_restores_the_order_by_the_named_column(spark: SparkSession)
         assert len(seen) == 80
 
 
+def test_a_stream_of_files_is_repartitioned_batch_by_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files = str(tmp_path / "files")
+    spark.range(0, 60, 1, 3).selectExpr("59 - id as id", "id % 5 as key").write.parquet(files)
+
+    async def same(row: Any) -> int:
+        return int(row.id)
+
+    mapping = map_by_key(
+        same, key="key", returns="seen long", keep=["key"], repartition=True, order_by="id"
+    )
+    seen: dict[int, list[int]] = {}
+
+    def collect(batch: DataFrame, _: int) -> None:
+        for row in batch.transform(mapping).collect():
+            seen.setdefault(row.key, []).append(row.seen)
+
+    stream = spark.readStream.schema("id long, key long").parquet(files)
+    writer = stream.writeStream.foreachBatch(collect).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert seen == {key: list(range(4 - key, 60, 5)) for key in range(5)}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"key": "nobody"}, "no column"),
         ({"keep": ["nothing"]}, "no column"),
         ({"returns": "number ling"}, "is not a schema"),
-        ({"returns": "id long", "keep": ["id"]}, "both kept and returned"),
+        ({"returns": "id long", "keep": ["id"]}, r"columns \['id'\] would come out more than once"),
+        ({"returns": "a int, a int"}, r"columns \['a'\] would come out more than once"),
+        ({"keep": ["id", "id"]}, r"columns \['id'\] would come out more than once"),
+        ({"returns": "_error int", "on_error": "column"}, "_error.*on_error='column'"),
+        ({"returns": ""}, "nothing would come out"),
+        ({"returns": "string"}, "names no columns"),
+        ({"returns": LongType()}, "names no columns"),
+        ({"returns": str}, "names no columns"),
+        ({"returns": "word varchar(3)"}, "returns='word varchar.*not supported"),
+        ({"repartition": True, "order_by": 5}, "order_by takes names of columns"),
         ({"repartition": True}, "order_by"),
         ({"order_by": "id"}, "repartition=True"),
         ({"key": None}, "one call at a time"),
@@ -225,6 +260,7 @@ def test_repartition_restores_the_order_by_the_named_column(spark: SparkSession)
         ({"quux": 5}, "there is no option 'quux'; there are"),
         ({"lane": "visitor"}, "go together"),
         ({"lane": "nobody", "lanes": Lanes()}, "no column"),
+        ({"timestamp": "visitor"}, "timestamp='visitor' is of type string; name a column of"),
     ],
 )
 def test_what_cannot_work_is_refused_when_built(
@@ -259,6 +295,41 @@ def test_a_plan_that_reorders_rows_is_refused(
         before(visits).transform(mapping)
     unordered = map_by_key(same, key="visitor", returns="number long", order="none")
     assert before(visits).transform(unordered).count() > 0
+
+
+def test_a_name_that_several_columns_have_is_refused(visits: DataFrame) -> None:
+    twice = visits.selectExpr("id", "visitor", "visitor")
+    mapping = map_by_key(lambda row: 1, key="visitor", returns="number long", name="count")
+    with pytest.raises(ConfigurationError, match=r"count: .*several columns \['visitor'\]"):
+        twice.transform(mapping)
+
+
+def test_times_are_of_the_session_s_zone(spark: SparkSession, visits: DataFrame) -> None:
+    zone = "spark.sql.session.timeZone"
+    before = spark.conf.get(zone)
+    assert before is not None
+    spark.conf.set(zone, "Asia/Colombo")
+    try:
+
+        def later(row: Any) -> tuple[Any, Any]:
+            assert row.t.utcoffset().total_seconds() == 5.5 * 3600
+            return row.t, row.t.replace(tzinfo=None)
+
+        rows = visits.limit(1).selectExpr("visitor", "timestamp'2026-01-01 10:00:00' as t")
+        mapping = map_by_key(
+            later, key="visitor", returns="one timestamp, two timestamp", keep=["t"]
+        )
+        out = rows.transform(mapping).selectExpr("one = t", "two = t").collect()
+        assert out == [(True, True)]
+    finally:
+        spark.conf.set(zone, before)
+
+
+def test_a_column_that_a_row_has_not_is_named_with_those_it_has(visits: DataFrame) -> None:
+    mapping = map_by_key(lambda row: row["ip"], key="visitor", returns="ip string", name="find")
+    wanted = r"find: KeyError: .*no column 'ip'; its columns are id, visitor.*offset 0"
+    with pytest.raises(PythonException, match=wanted):
+        visits.transform(mapping).collect()
 
 
 def test_an_exception_ends_the_query_and_names_operator_and_row(visits: DataFrame) -> None:
@@ -324,7 +395,7 @@ def test_an_unknown_lane_names_operator_and_row(visits: DataFrame) -> None:
         lambda row: 1, key="id", returns="number long", name="count",
         lanes=Lanes(), lane=lambda row: "default" if row.id < 7 else "other",
     )  # fmt: skip
-    with pytest.raises(PythonException, match=r"count: there is no lane 'other'.*offset 7"):
+    with pytest.raises(PythonException, match=r"count: lane=: there is no lane 'other'.*offset 7"):
         visits.transform(mapping).collect()
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from thulawa.core.errors import RecordError, ThulawaError
 from thulawa.engine import Options
 from thulawa.spark import worker
 from thulawa.spark.operator import Operator
@@ -34,6 +36,22 @@ def operator(name: str, opened: list[str], closed: list[str]) -> Operator:
     )  # fmt: skip
 
 
+def unreachable() -> Any:
+    raise OSError("no such host")
+
+
+@pytest.mark.parametrize(
+    ("resource", "reason"),
+    [(unreachable, "OSError: no such host"), (dict, "TypeError: .*dict' object")],
+)
+def test_a_resource_that_does_not_open_is_told_with_the_operator(
+    resource: Any, reason: str
+) -> None:
+    one = replace(operator("one", [], []), resource=resource)
+    with pytest.raises(ThulawaError, match=f"one: its resource .*{reason}.*@asynccontextmanager"):
+        answers(one)
+
+
 def answers(one: Operator) -> list[str]:
     out = worker.process(one, iter([pa.RecordBatch.from_pylist([{"n": 1}, {"n": 2}])]))
     return [answer for batch in out for answer in batch.column("answer").to_pylist()]
@@ -55,3 +73,18 @@ def test_of_many_operators_those_used_last_keep_their_resources() -> None:
     assert closed == ["o1"]
     answers(operators[0])
     assert opened == [one.name for one in operators]
+
+
+@pytest.mark.parametrize(
+    ("lane", "reason"),
+    [
+        (lambda row: row.urgency, "lane=: AttributeError: the row has no column 'urgency'"),
+        (lambda row: ["usual"], "lane=: TypeError: unhashable"),
+        (lambda row: "other", r"lane=: there is no lane 'other'; the lanes are \['default'\]"),
+    ],
+    ids=["raises", "unhashable", "unknown"],
+)
+def test_a_lane_that_cannot_be_told_names_operator_and_row(lane: Any, reason: str) -> None:
+    one = replace(operator("one", [], []), lane=lambda row: lane(row) if row.n == 2 else 0)
+    with pytest.raises(RecordError, match=rf"one: {reason}.*offset 1"):
+        answers(one)

@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from thulawa.core.errors import ThulawaError
+from thulawa.cli.failures import explained
 from thulawa.kafka.broker import Broker, brokers
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.maven import connector_jars
@@ -24,17 +22,8 @@ app = typer.Typer(help="A Kafka broker for development on this machine.", no_arg
 Name = Annotated[str, typer.Option(help="Which broker; several can run side by side.")]
 
 
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """Show an error of ours as a line, with exit code 1."""
-    try:
-        yield
-    except ThulawaError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(1) from error
-
-
 @app.command()
+@explained
 def up(
     name: Name = "default",
     port: Annotated[int, typer.Option(help="Of the first broker; 0: any.", min=0)] = 9092,
@@ -45,25 +34,25 @@ def up(
     The first time its jars are fetched with Maven. Its data stays until ``down --remove``. Where
     THULAWA_KAFKA gives a broker, that one is used and nothing is started.
     """
-    with _plainly():
-        if given := os.environ.get("THULAWA_KAFKA"):
-            reachable(Connection(given))
-            typer.echo(given)
-            return
-        typer.echo(Broker(name, port=port, brokers=count).up().bootstrap)
+    if given := os.environ.get("THULAWA_KAFKA"):
+        reachable(Connection(given))
+        typer.echo(given)
+        return
+    typer.echo(Broker(name, port=port, brokers=count).up().bootstrap)
 
 
 @app.command()
+@explained
 def down(
     name: Name = "default",
     remove: Annotated[bool, typer.Option("--remove", help="Delete its data too.")] = False,
 ) -> None:
     """Stop a broker cleanly; nothing happens when it does not run."""
-    with _plainly():
-        Broker(name).down(remove=remove)
+    Broker(name).down(remove=remove)
 
 
 @app.command()
+@explained
 def status(
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
 ) -> None:
@@ -80,8 +69,8 @@ def status(
 
 
 @app.command()
+@explained
 def jars() -> None:
     """Fetch the jars of Spark's Kafka connector, and print where they are."""
-    with _plainly():
-        for jar in connector_jars():
-            typer.echo(str(jar))
+    for jar in connector_jars():
+        typer.echo(str(jar))

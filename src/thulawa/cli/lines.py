@@ -45,9 +45,18 @@ def parse(line: str, separator: str | None) -> dict[str, Any]:
     return {
         "key": _read(told.get("key")),
         "value": _read(told.get("value")),
-        "headers": [(name, _read(value)) for name, value in told.get("headers") or ()],
+        "headers": _headers(told.get("headers")),
         "timestamp": told.get("timestamp"),
     }
+
+
+def _headers(told: Any) -> list[tuple[Any, bytes | None]]:
+    if told is None:
+        return []
+    pairs = isinstance(told, list) and all(isinstance(p, list) and len(p) == 2 for p in told)  # noqa: PLR2004 a pair
+    if not pairs:
+        raise ValueError(f'headers are pairs, [["agent", "curl"]], not {told!r:.40}')
+    return [(name, _read(value)) for name, value in told]
 
 
 def _raw(text: str) -> bytes:
@@ -74,6 +83,6 @@ def _written(data: bytes | None) -> Any:
 def _read(told: Any) -> bytes | None:
     if told is None or isinstance(told, str):
         return None if told is None else told.encode()
-    if isinstance(told, dict) and told.keys() == {"base64"}:
+    if isinstance(told, dict) and told.keys() == {"base64"} and isinstance(told["base64"], str):
         return b64decode(told["base64"], validate=True)
     raise ValueError(f'{told!r:.40} is neither text, null nor {{"base64": "…"}}')

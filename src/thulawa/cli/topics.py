@@ -32,7 +32,7 @@ _WAIT = 0.5
 
 def open_log(folder: str) -> Log:
     """Open the log at a folder, or at an address."""
-    return Log(folder if folder.startswith("file:") else f"file:{folder}")
+    return Log(folder if folder.startswith("file:") or "://" in folder else f"file:{folder}")
 
 
 @app.command("list")

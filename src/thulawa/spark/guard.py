@@ -5,6 +5,7 @@ only if all rows of the key are in one partition, if nothing on the way shuffles
 task runs twice at a time. What cannot be known from the plan is left to the user, with a warning.
 """
 
+import json
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame
 from thulawa.core.errors import ConfigurationError
 from thulawa.spark.operator import Operator
 
-__all__ = ["refuse_broken_order"]
+__all__ = ["refuse_broken_order", "refuse_speculation", "title_of"]
 
 _SPLITTING_OPTIONS = ("minPartitions", "maxRecordsPerPartition")
 _KEEPING_SOURCES = {"thulawa", "kafka", "KafkaTable"}  # a key is in one partition of its topic
@@ -25,7 +26,13 @@ _SHUFFLING_NODES = {
     "Aggregate": "an aggregation",
     "Distinct": "a distinct",
     "Deduplicate": "a deduplication",
+    "DeduplicateWithinWatermark": "a deduplication",
+    "Intersect": "an intersection",
+    "Except": "a difference",
+    "RebalancePartitions": "a rebalance",
 }
+_GROUPING_NODES = ("Groups", "WithState")  # parts of the names of functions over groups
+_TITLE = "thulawa "
 _CURE = (
     "use repartition=True with order_by, coalesce(1) for one partition, or order='none' if order "
     "does not matter"
@@ -38,10 +45,8 @@ _STREAMING_CURE = (
 
 def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
     """Raise where rows of a key may not reach the operator in their order."""
-    if operator.options.order == "none":
+    if _has_no_order(operator):
         return
-    if df.sparkSession.conf.get("spark.speculation", "false") == "true":
-        _refuse(operator, "spark.speculation runs a task twice at a time; switch it off")
     plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001 the plan's only door
     for node in _nodes(plan):
         for option in _splitting_options(node):
@@ -51,19 +56,82 @@ def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
         _refuse_scattered_keys(df, plan, operator)
 
 
+def title_of(operator: Operator) -> str:
+    """Name an operator in Spark's plan, with the columns whose rows stay in their order.
+
+    The plan is all that is left of it where another operator comes behind it. No columns: all
+    rows stay in order; null: none does.
+    """
+    options = operator.options
+    kept: tuple[str, ...] | None = operator.keys
+    if options.emit == "partition" or options.order == "partition":
+        kept = ()
+    elif _has_no_order(operator):
+        kept = None
+    return _TITLE + json.dumps({"name": operator.name, "in_order": kept})
+
+
+def refuse_speculation(df: DataFrame, operator: Operator) -> None:
+    """Raise where a key's calls could be under way in two tasks at a time."""
+    speculation = df.sparkSession.conf.get("spark.speculation", "false")
+    if speculation == "true" and not _has_no_order(operator):
+        _refuse(operator, "spark.speculation runs a task twice at a time; switch it off")
+
+
+def _has_no_order(operator: Operator) -> bool:
+    options = operator.options
+    keyless = options.order in ("key", "emit") and not operator.keys
+    return options.order == "none" or (keyless and options.unkeyed == "parallel")
+
+
 def _refuse(operator: Operator, reason: str) -> None:
     raise ConfigurationError(f"{operator.name}: {reason}")
 
 
 def _refuse_shuffled_rows(plan: Any, operator: Operator) -> None:
     for node in _nodes(plan, until="Sort"):  # a sort makes an order of its own
-        shuffles = _SHUFFLING_NODES.get(node.nodeName())
-        if shuffles is not None and not _merely_joins_partitions(node):
+        if (shuffles := _shuffles(node)) is not None:
             _refuse(
                 operator,
                 f"{shuffles} before it changes the order of rows; use repartition=True with "
                 "order_by, or order='none' if order does not matter",
             )
+        if (earlier := _operator_in(node)) is not None:
+            _refuse_behind(earlier, operator)
+
+
+def _shuffles(node: Any) -> str | None:
+    """Say what a node is that moves rows between partitions."""
+    name = str(node.nodeName())
+    if any(part in name for part in _GROUPING_NODES):
+        return "a function over groups"
+    return None if _merely_joins_partitions(node) else _SHUFFLING_NODES.get(name)
+
+
+def _operator_in(node: Any) -> dict[str, Any] | None:
+    """Give what `title_of` told of an operator that comes before."""
+    if node.nodeName() != "MapInArrow" or not (title := _function_name(node)).startswith(_TITLE):
+        return None
+    told: dict[str, Any] = json.loads(title.removeprefix(_TITLE))
+    return told
+
+
+def _function_name(node: Any) -> str:
+    function = node.functionExpr()
+    return str(function.name()) if function.nodeName() == "PythonUDF" else ""
+
+
+def _refuse_behind(earlier: dict[str, Any], operator: Operator) -> None:
+    """Refuse rows of which an operator before let some pass others of the same key."""
+    kept = earlier["in_order"]
+    of = () if operator.options.order == "partition" else operator.keys
+    if kept is None or not set(kept) <= set(of):
+        _refuse(
+            operator,
+            f"rows may have passed each other in {earlier['name']}, which keeps "
+            f"{'no order' if kept is None else f'the order by {kept}'}; give that one "
+            "emit='partition'",
+        )
 
 
 def _refuse_scattered_keys(df: DataFrame, plan: Any, operator: Operator) -> None:

@@ -4,8 +4,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from thulawa.core.errors import ConfigurationError
 from thulawa.spark.log_sink import LogBatchWriter, LogStreamWriter, LogWriter
-from thulawa.spark.log_source import SCHEMA, LogBatchReader, LogReader, LogStreamReader
+from thulawa.spark.log_source import SCHEMA, LogBatchReader, LogReader, LogStreamReader, count_of
 
 __all__ = ["LogFormat", "register"]
 
@@ -33,13 +34,23 @@ class LogFormat(DataSource):
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
         """Read what comes."""
-        most = self.options.get("maxOffsetsPerTrigger")
-        return LogStreamReader(LogReader.of(self.options), None if most is None else int(most))
+        most = count_of(self.options, "maxOffsetsPerTrigger")
+        return LogStreamReader(LogReader.of(self.options), most)
 
-    def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: ARG002, FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: FBT001
         """Append a DataFrame."""
+        _refuse_overwriting(overwrite)
         return LogBatchWriter(LogWriter.of(dict(self.options), schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: ARG002, FBT001
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001
         """Append the batches of a query."""
+        _refuse_overwriting(overwrite)
         return LogStreamWriter(LogWriter.of(dict(self.options), schema))
+
+
+def _refuse_overwriting(overwrite: object) -> None:
+    if overwrite:
+        raise ConfigurationError(
+            "a topic can only be added to: use mode('append'), or outputMode('append') or "
+            "('update') in a stream; delete_topic() empties it"
+        )

@@ -23,13 +23,17 @@ from pyspark.sql.streaming.datasource import (
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Columns, Log
 
-__all__ = ["SCHEMA", "LogBatchReader", "LogReader", "LogStreamReader"]
+__all__ = ["SCHEMA", "LogBatchReader", "LogReader", "LogStreamReader", "count_of"]
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
 )
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+_OPTIONS = ("path", "subscribe", "startingOffsets", "maxOffsetsPerTrigger", "maxPartitions")
+
+_DEALT = "#"  # which no topic can be called
 
 Offsets: TypeAlias = dict[str, dict[str, int]]
 
@@ -68,10 +72,13 @@ class LogReader:
                 "the source needs a path and topics: "
                 '.option("subscribe", "visits").load("file:./topics")'
             )
+        if unknown := {name.lower() for name in options} - {name.lower() for name in _OPTIONS}:
+            raise ConfigurationError(
+                f"the source has no options {sorted(unknown)}; it has {', '.join(_OPTIONS)}"
+            )
         topics = tuple(name.strip() for name in subscribed.split(","))
-        most = options.get("maxPartitions")
         starting = options.get("startingOffsets", "earliest")
-        return cls(address, topics, starting, None if most is None else int(most))
+        return cls(address, topics, starting, count_of(options, "maxPartitions"))
 
     def starts(self) -> Offsets:
         """Give the offsets to begin at."""
@@ -80,9 +87,13 @@ class LogReader:
                 return {topic: _named(log.start_offsets(topic)) for topic in self.topics}
             if self.starting == "latest":
                 return {topic: _named(log.end_offsets(topic)) for topic in self.topics}
-            chosen: Offsets = json.loads(self.starting)
+            chosen = _chosen(self.starting)
+            if others := sorted(chosen.keys() - set(self.topics)):
+                raise ConfigurationError(
+                    f"startingOffsets names {others}, which are not subscribed to"
+                )
             return {
-                topic: _named(log.start_offsets(topic)) | chosen.get(topic, {})
+                topic: _named(log.start_offsets(topic)) | _within(log, topic, chosen.get(topic, {}))
                 for topic in self.topics
             }
 
@@ -94,13 +105,15 @@ class LogReader:
     def partitions(self, start: Offsets, end: Offsets) -> list[Ranges]:
         """Deal out what is new to the partitions of Spark, one to each topic partition or more."""
         ranges = self._ranges(start, end)
-        count = min(self.most_partitions or len(ranges), len(ranges))
+        most = end.get(_DEALT, {}).get("partitions", self.most_partitions)
+        count = min(most or len(ranges), len(ranges))
         return [Ranges(ranges[place::count]) for place in range(count)]
 
     def _ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         return [
             Range(topic, int(partition), start.get(topic, {}).get(partition, 0), upto)
             for topic, partitions in end.items()
+            if topic != _DEALT
             for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
             if upto > start.get(topic, {}).get(partition, 0)
         ]
@@ -112,6 +125,44 @@ class LogReader:
             for one in wanted.ranges:
                 for columns in log.read_columns(one.topic, one.partition, one.start, one.end):
                     yield _arrow(columns, one)
+
+
+def count_of(options: Mapping[str, str], name: str) -> int | None:
+    """Give an option that is a number of things; None where it is not set."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if not (text.isdecimal() and int(text)):
+        raise ConfigurationError(f"{name}={text!r}: use a whole number from 1 on")
+    return int(text)
+
+
+def _chosen(text: str) -> dict[str, dict[str, Any]]:
+    """Read offsets as Spark's Kafka source has them."""
+    try:
+        chosen = json.loads(text)
+        if isinstance(chosen, dict) and all(isinstance(one, dict) for one in chosen.values()):
+            return chosen
+    except ValueError:
+        pass
+    raise ConfigurationError(
+        f"startingOffsets={text!r:.60}: use 'earliest', 'latest' or the first offset of "
+        """partitions, such as '{"visits": {"0": 17}}'"""
+    )
+
+
+def _within(log: Log, topic: str, chosen: dict[str, Any]) -> dict[str, int]:
+    """Give offsets that were chosen; refuse those that the topic does not have."""
+    first, end = _named(log.start_offsets(topic)), _named(log.end_offsets(topic))
+    for partition, offset in chosen.items():
+        if partition not in end:
+            raise ConfigurationError(f"startingOffsets: {topic} has no partition {partition!r}")
+        if type(offset) is not int or not first[partition] <= offset <= end[partition]:
+            raise ConfigurationError(
+                f"startingOffsets: partition {partition} of {topic} begins at {first[partition]} "
+                f"and ends at {end[partition]}, so it has no offset {offset!r}"
+            )
+    return chosen
 
 
 class LogBatchReader(DataSourceReader):
@@ -130,7 +181,11 @@ class LogBatchReader(DataSourceReader):
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what comes, so much at a time."""
+    """Reads what comes, so much at a time.
+
+    Offsets say how their batch is dealt out too. A batch that is run again is so in the same
+    partitions whatever ``maxPartitions`` has become: exactly-once sinks go by their numbers.
+    """
 
     def __init__(self, reader: LogReader, most: int | None) -> None:
         self._reader = reader
@@ -139,7 +194,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:
         """Give the offsets to begin at."""
-        return self._reader.starts()
+        return self._dealt(self._reader.starts())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit of a trigger."""
@@ -153,8 +208,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the offsets up to which the next batch reads."""
         ends = self._reader.ends() if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
-            return share(start, ends, limit.max_rows)
-        return ends
+            ends = share(start, ends, limit.max_rows)
+        return self._dealt(ends)
+
+    def _dealt(self, offsets: Offsets) -> Offsets:
+        return offsets | {_DEALT: {"partitions": self._reader.most_partitions or 0}}
 
     def reportLatestOffset(self) -> Offsets:
         """Give the end of the log, for the query's progress."""

@@ -1,23 +1,34 @@
 """``map_by_key`` and ``flat_map_by_key``: the engine over any DataFrame."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Unpack
 from uuid import uuid4
 
+import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.errors import ParseException
-from pyspark.sql import DataFrame
+from pyspark.errors import ParseException, PySparkTypeError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    IntegralType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Options, Sharing
 from thulawa.spark.choices import Choices
 from thulawa.spark.dead_letters import place_of
-from thulawa.spark.guard import refuse_broken_order
+from thulawa.spark.guard import refuse_broken_order, refuse_speculation, title_of
 from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.shipping import ship
 from thulawa.spark.worker import process
@@ -28,6 +39,7 @@ _NOT_THE_ENGINE_S = frozenset(
     {"name", "resource", "cache", "timestamp", "lane", "repartition", "order_by", "dead_letters"}
 )
 _NO_KEYS = (ArrayType, MapType, StructType, VariantType)
+_TIMES = (IntegralType, TimestampType, TimestampNTZType)
 
 
 def map_by_key(
@@ -104,7 +116,9 @@ class _Mapping:
         self._flat = flat
         self._options = self._engine_options()
         order_by = choices.get("order_by", ())
-        self._order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        self._order_by = (
+            (order_by,) if isinstance(order_by, str) else self._columns("order_by", order_by)
+        )
         self._identity = uuid4().hex
         self._check()
 
@@ -112,6 +126,7 @@ class _Mapping:
         ship(df.sparkSession)
         operator = self._operator(df)
         self._try_pickling(operator)
+        refuse_speculation(df, operator)
         if self._choices.get("repartition"):
             if df.isStreaming:
                 raise self._refusal(
@@ -121,7 +136,9 @@ class _Mapping:
             df = df.repartition(*self._keys).sortWithinPartitions(*self._order_by)
         else:
             refuse_broken_order(df, operator)
-        return df.mapInArrow(partial(process, operator), self._schema(df, operator))
+        function = partial(process, operator)
+        function.__name__ = title_of(operator)  # type: ignore[attr-defined] # Spark looks for it
+        return df.mapInArrow(function, self._schema(df, operator))
 
     def _refuse_unknown_options(self) -> None:
         known = [*Choices.__annotations__, "key", "returns", "keep"]
@@ -178,19 +195,18 @@ class _Mapping:
         missing = [name for name in named if name not in df.columns]
         if missing:
             raise self._refusal(f"no column {missing} in the input, which has {df.columns}")
-        for name in self._keys:
-            if isinstance(kind := df.schema[name].dataType, _NO_KEYS):
-                raise self._refusal(
-                    f"column {name!r} is of type {kind.simpleString()}, which cannot be a key; "
-                    "name a column of strings, numbers, dates or bytes, or several of them"
-                )
+        if unclear := [name for name in dict.fromkeys(named) if df.columns.count(name) > 1]:
+            raise self._refusal(
+                f"the input has several columns {unclear}: drop or rename all but one of each"
+            )
+        self._check_types(df.schema)
         place = self._choices.get("dead_letters")
         return Operator(
             name=self._name,
             function=self._function,
             flat=self._flat,
             keys=self._keys,
-            returns=to_arrow_schema(self._declared()),
+            returns=self._arrow_schema(df.sparkSession),
             keep=self._keep,
             options=self._options,
             timestamp=self._choices.get("timestamp"),
@@ -200,6 +216,20 @@ class _Mapping:
             dead_letters=None if place is None else place_of(place),
             identity=self._identity,
         )
+
+    def _check_types(self, schema: StructType) -> None:
+        for name in self._keys:
+            if isinstance(kind := schema[name].dataType, _NO_KEYS):
+                raise self._refusal(
+                    f"column {name!r} is of type {kind.simpleString()}, which cannot be a key; "
+                    "name a column of strings, numbers, dates or bytes, or several of them"
+                )
+        time = self._choices.get("timestamp")
+        if time is not None and not isinstance(kind := schema[time].dataType, _TIMES):
+            raise self._refusal(
+                f"timestamp={time!r} is of type {kind.simpleString()}; name a column of timestamps "
+                "or whole numbers"
+            )
 
     def _try_pickling(self, operator: Operator) -> None:
         """Fail here, at the user's line, rather than when the query starts."""
@@ -212,18 +242,37 @@ class _Mapping:
             ) from error
 
     def _declared(self) -> StructType:
-        returns = self._returns
+        returns: object = self._returns
         if isinstance(returns, str):
             try:
-                parsed = StructType.fromDDL(returns)
+                returns = StructType.fromDDL(returns)
             except ParseException as error:
                 raise self._refusal(f"returns={returns!r} is not a schema: {error}") from error
-            if not isinstance(parsed, StructType):
-                raise self._refusal(f"returns={returns!r} names no columns: 'country string' does")
-            returns = parsed
-        if twice := set(returns.names) & set(self._keep):
-            raise self._refusal(f"columns {sorted(twice)} are both kept and returned; rename one")
+        if not isinstance(returns, StructType):
+            raise self._refusal(
+                f"returns={self._returns!r:.60} names no columns: 'country string' does"
+            )
+        self._check_output(returns.names)
         return returns
+
+    def _check_output(self, returned: list[str]) -> None:
+        names = Counter([*self._keep, *returned])
+        if self._options.on_error == "column":
+            names[ERROR_COLUMN] += 1
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise self._refusal(
+                f"columns {twice} would come out more than once, by keep, by returns or as what "
+                "on_error='column' adds; rename or leave out one"
+            )
+        if not names:
+            raise self._refusal("returns and keep name no column, so nothing would come out")
+
+    def _arrow_schema(self, spark: SparkSession) -> pa.Schema:
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        try:
+            return to_arrow_schema(self._declared(), timezone=zone)
+        except PySparkTypeError as error:
+            raise self._refusal(f"returns={self._returns!r:.60}: {error}") from error
 
     def _schema(self, df: DataFrame, operator: Operator) -> StructType:
         fields = [df.schema[name] for name in operator.keep]

@@ -11,10 +11,10 @@ from thulawa.spark.dead_letters import DeadLetters
 from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.rows import Batch, Results
 
-__all__ = ["Output"]
+__all__ = ["MISFITS", "Output"]
 
 _ROWS = 10_000
-_MISFITS = (pa.ArrowException, WrongResult, TypeError, ValueError, OverflowError)
+MISFITS = (pa.ArrowException, WrongResult, TypeError, ValueError, OverflowError)
 
 
 class Output:
@@ -44,7 +44,7 @@ class Output:
             outcomes = self._without_failures(outcomes, self._dead_letters)
         try:
             rows, columns = self._columns(outcomes)
-        except _MISFITS:
+        except MISFITS:
             rows, columns = self._columns(self._without_misfits(outcomes))
         names = [*self._operator.keep, *self._operator.returns.names]
         columns = [*self._kept(rows), *columns]
@@ -88,7 +88,7 @@ class Output:
             try:
                 self._columns([outcome])
                 kept.append(outcome)
-            except _MISFITS as error:
+            except MISFITS as error:
                 wrong = self._wrong(outcome, error)
                 if self._operator.on_error == "fail":
                     raise wrong from error

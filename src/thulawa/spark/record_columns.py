@@ -3,13 +3,33 @@
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from thulawa.core.errors import ConfigurationError
 
 __all__ = ["COLUMNS", "check_columns", "column_values"]
 
-COLUMNS = ("key", "value", "topic", "partition", "timestamp", "headers")
+_BYTES = (BinaryType(), StringType())
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_TYPES: dict[str, tuple[DataType, ...]] = {
+    "key": _BYTES,
+    "value": _BYTES,
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+    "timestamp": (TimestampType(), TimestampNTZType()),
+    "headers": (ArrayType(_HEADER),),
+}
+COLUMNS = tuple(_TYPES)
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -22,6 +42,13 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise ConfigurationError(
             f"the sink does not know the columns {sorted(unknown)}; it takes {COLUMNS}"
         )
+    for field in schema:
+        kind, taken = field.dataType.simpleString(), _TYPES[field.name]
+        if kind not in (names := [one.simpleString() for one in taken]):
+            raise ConfigurationError(
+                f"the sink takes {field.name} as {' or '.join(names)}, not as {kind}: cast it, or "
+                "use to_json() for what is nested"
+            )
 
 
 def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from thulawa.core.errors import WrongResult
+from thulawa.spark.values import named, to_arrow
 
 __all__ = ["Batch", "Results", "Row", "row_type"]
 
@@ -47,8 +48,11 @@ class Row(msgspec.Struct, eq=False, gc=False):
     _names: ClassVar[tuple[str, ...]] = ()
 
     def __getitem__(self, column: str | int) -> Any:
-        place = self._names.index(column) if isinstance(column, str) else column
-        return self._batch.column(place)[self._index]
+        if isinstance(column, str):
+            if column not in self._names:
+                raise KeyError(self._unknown(column))
+            column = self._names.index(column)
+        return self._batch.column(column)[self._index]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[place] for place in range(len(self._names)))
@@ -57,8 +61,11 @@ class Row(msgspec.Struct, eq=False, gc=False):
         return len(self._names)
 
     def __getattr__(self, name: str) -> Any:
+        raise AttributeError(self._unknown(name))
+
+    def _unknown(self, name: str) -> str:
         known = ", ".join(self._names)
-        raise AttributeError(f"the row has no column {name!r}; its columns are {known}")
+        return f"the row has no column {name!r}; its columns are {known}"
 
     def as_dict(self) -> dict[str, Any]:
         """Give the row as a dictionary."""
@@ -111,7 +118,7 @@ class Results:
     def columns(self, results: list[Any]) -> list[pa.Array]:
         """Give the Arrow columns of these results; raises where one does not fit."""
         return [
-            pa.array(values, type=field.type)
+            to_arrow(values, field.type)
             for values, field in zip(self._values(results), self._schema, strict=True)
         ]
 
@@ -129,14 +136,10 @@ class Results:
             return result
         if result is None:
             return (None,) * self._width
-        if isinstance(result, dict):
-            if unknown := result.keys() - set(self._names):
+        if (fields := named(result)) is not None:
+            if unknown := fields.keys() - set(self._names):
                 raise WrongResult(f"unknown columns {sorted(unknown)}; declared: {self._names}")
-            return tuple(map(result.get, self._names))
-        if isinstance(result, Row):
-            return self._tuple(result.as_dict())
-        if hasattr(result, "asDict"):
-            return self._tuple(result.asDict())
+            return tuple(map(fields.get, self._names))
         if self._width != 1 or isinstance(result, tuple):
             raise WrongResult(
                 f"{result!r:.60} where a row, a dict or a tuple of {self._names} was expected"

@@ -1,10 +1,14 @@
 """A Spark session that is fit for Thulawa: set what is needed, leave alone what was chosen."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from thulawa.kafka.maven import fetched
@@ -13,11 +17,16 @@ from thulawa.spark.shipping import ship
 
 __all__ = ["configure", "session"]
 
+_IN_FILE = re.compile(r"^\s*(spark\.[^\s=:]+)", re.MULTILINE)
+_IN_ARGUMENTS = re.compile(r"--conf[\s=]+[\"']?(spark\.[^\s=]+)=")
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def configure(builder: Any) -> Any:
-    """Set on a session builder what Thulawa needs and the user has not set.
+    """Set on a session builder what Thulawa needs and nobody has set.
+
+    What the builder has stays, and so does what reaches Spark by ``spark-submit``, by
+    ``spark-defaults.conf`` or by ``PYSPARK_SUBMIT_ARGS``.
 
     Python workers run this interpreter; rows travel as Arrow; state lives in RocksDB; no task
     runs twice at a time; tracebacks are whole. Spark's Kafka connector is there when it was
@@ -36,11 +45,28 @@ def configure(builder: Any) -> Any:
         defaults["spark.jars"] = ",".join(map(str, connector))
     # a context made in this process looks here for the workers' interpreter, and nowhere else
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    chosen = builder._options  # noqa: SLF001 the only way to see what was set
+    chosen = {*builder._options, *_set_elsewhere()}  # noqa: SLF001 the only way to see them
     for name, value in defaults.items():
         if name not in chosen:
             builder = builder.config(name, value)
     return builder
+
+
+def _set_elsewhere() -> set[str]:
+    """Name the settings that Spark has without the builder, which would override them."""
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001
+        # Spark runs already, by spark-submit or from before: it can be asked
+        SparkContext._ensure_initialized()  # noqa: SLF001
+        return {setting for setting, _ in SparkConf().getAll()}
+    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    jars = {"spark.jars"} if "--jars" in arguments else set()
+    return {*_IN_FILE.findall(_defaults_file()), *_IN_ARGUMENTS.findall(arguments), *jars}
+
+
+def _defaults_file() -> str:
+    folder = os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf"
+    file = Path(folder, "spark-defaults.conf")
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def session(

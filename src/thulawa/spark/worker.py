@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import RecordError, WrongResult
+from thulawa.core.errors import RecordError, ThulawaError, WrongResult
 from thulawa.engine import Engine, Outcome, Record, new_event_loop
 from thulawa.engine.workers import VALUE
 from thulawa.spark.dead_letters import DeadLetters
@@ -59,12 +59,23 @@ def engine_of(operator: Operator) -> Engine:
     engine = _engines.pop(operator.identity, None)
     if engine is None:
         engine = _new_engine(operator)
-        asyncio.run_coroutine_threadsafe(engine.__aenter__(), event_loop()).result()
+        _enter(engine, operator)
     _engines[operator.identity] = engine
     if len(_engines) > _ENGINES:
         oldest = _engines.pop(next(iter(_engines)))
         asyncio.run_coroutine_threadsafe(oldest.__aexit__(None, None, None), event_loop()).result()
     return engine
+
+
+def _enter(engine: Engine, operator: Operator) -> None:
+    try:
+        asyncio.run_coroutine_threadsafe(engine.__aenter__(), event_loop()).result()
+    except Exception as error:
+        raise ThulawaError(
+            f"{operator.name}: its resource could not be opened: {type(error).__name__}: {error}; "
+            "resource= takes a function that gives an async context manager, such as one made "
+            "with @asynccontextmanager"
+        ) from error
 
 
 def _new_engine(operator: Operator) -> Engine:
@@ -201,15 +212,20 @@ class Intake:
     def _set_lanes(self, records: list[Record], lane: str | Callable[[Any], str | int]) -> None:
         of = itemgetter(lane) if isinstance(lane, str) else lane
         for record in records:
-            wanted = of(record.value)
-            if wanted not in self._lanes:
+            try:
+                wanted = of(record.value)
+                known = wanted in self._lanes
+            except Exception as error:
+                raise self._wrong_lane(record, f"{type(error).__name__}: {error}") from error
+            if not known:
                 names = [one.name for one in self._operator.options.lanes.lanes]
-                raise RecordError(
-                    f"there is no lane {wanted!r}; the lanes are {names}",
-                    node=self._operator.name,
-                    offset=record.offset,
+                raise self._wrong_lane(
+                    record, f"there is no lane {wanted!r}; the lanes are {names}"
                 )
             record.lane = self._lanes[wanted]
+
+    def _wrong_lane(self, record: Record, why: str) -> RecordError:
+        return RecordError(f"lane=: {why}", node=self._operator.name, offset=record.offset)
 
     def close(self) -> None:
         """Let the reader end."""
