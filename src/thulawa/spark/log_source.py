@@ -2,13 +2,13 @@
 
 One Spark partition per topic partition, rows in offset order; with ``maxPartitions`` several
 topic partitions, one after the other, to a Spark partition, where there are more. A trigger
-reads up to ``maxOffsetsPerTrigger`` records, shared evenly over the partitions; what one does
-not use goes to the others.
+reads up to ``maxOffsetsPerTrigger`` records, shared evenly over the partitions, or with ``buckets``
+by their weights or strictly in turn; what one does not use goes to the others.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -20,10 +20,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from thulawa.core.admission import evenly
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Columns, Log
+from thulawa.spark.admitting import Admission, Assigned, Split, assigned, chosen
 
-__all__ = ["SCHEMA", "LogBatchReader", "LogReader", "LogStreamReader"]
+__all__ = [
+    "SCHEMA",
+    "LogBatchReader",
+    "LogReader",
+    "LogStreamReader",
+    "Offsets",
+    "Range",
+    "named",
+    "share",
+]
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -58,38 +69,60 @@ class LogReader:
     topics: tuple[str, ...]
     starting: str
     most_partitions: int | None = None
+    assigned: Assigned | None = None
+    admission: Admission = field(default_factory=Admission)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "LogReader":
         """Read the options of the source."""
         address, subscribed = options.get("path"), options.get("subscribe")
-        if not address or not subscribed:
+        places = assigned(options)
+        if not address or bool(subscribed) == bool(places):
             raise ConfigurationError(
-                "the source needs a path and topics: "
+                "the source needs a path and topics, or partitions of topics: "
                 '.option("subscribe", "visits").load("file:./topics")'
             )
-        topics = tuple(name.strip() for name in subscribed.split(","))
+        topics = tuple(places or (name.strip() for name in (subscribed or "").split(",")))
         most = options.get("maxPartitions")
         starting = options.get("startingOffsets", "earliest")
-        return cls(address, topics, starting, None if most is None else int(most))
+        return cls(
+            address,
+            topics,
+            starting,
+            None if most is None else int(most),
+            places,
+            Admission.of(options),
+        )
 
     def starts(self) -> Offsets:
         """Give the offsets to begin at."""
+        return chosen(self._starts(), self.assigned)
+
+    def _starts(self) -> Offsets:
         with Log(self.address) as log:
             if self.starting == "earliest":
-                return {topic: _named(log.start_offsets(topic)) for topic in self.topics}
+                return {topic: named(log.start_offsets(topic)) for topic in self.topics}
             if self.starting == "latest":
-                return {topic: _named(log.end_offsets(topic)) for topic in self.topics}
-            chosen: Offsets = json.loads(self.starting)
+                return {topic: named(log.end_offsets(topic)) for topic in self.topics}
+            wanted: Offsets = json.loads(self.starting)
             return {
-                topic: _named(log.start_offsets(topic)) | chosen.get(topic, {})
+                topic: named(log.start_offsets(topic)) | wanted.get(topic, {})
                 for topic in self.topics
             }
 
     def ends(self) -> Offsets:
         """Give the offsets of the next records to be written."""
+        return chosen(self._ends(), self.assigned)
+
+    def _ends(self) -> Offsets:
         with Log(self.address) as log:
-            return {topic: _named(log.end_offsets(topic)) for topic in self.topics}
+            return {topic: named(log.end_offsets(topic)) for topic in self.topics}
+
+    def split(self) -> Split:
+        """Say how the limit of a trigger is shared."""
+        if self.admission.buckets is None:
+            return evenly
+        return self.admission.split({topic: len(places) for topic, places in self._ends().items()})
 
     def partitions(self, start: Offsets, end: Offsets) -> list[Ranges]:
         """Deal out what is new to the partitions of Spark, one to each topic partition or more."""
@@ -108,10 +141,16 @@ class LogReader:
     def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of a partition, each in offset order."""
         assert isinstance(wanted, Ranges)
+        for one, columns in self._chunks(wanted.ranges):
+            if self.admission.buckets is not None:
+                self.admission.buckets.check_headers(columns.headers)
+            yield _arrow(columns, one)
+
+    def _chunks(self, ranges: list[Range]) -> Iterator[tuple[Range, Columns]]:
         with Log(self.address) as log:
-            for one in wanted.ranges:
+            for one in ranges:
                 for columns in log.read_columns(one.topic, one.partition, one.start, one.end):
-                    yield _arrow(columns, one)
+                    yield one, columns
 
 
 class LogBatchReader(DataSourceReader):
@@ -153,7 +192,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the offsets up to which the next batch reads."""
         ends = self._reader.ends() if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
-            return share(start, ends, limit.max_rows)
+            return share(start, ends, limit.max_rows, self._reader.split())
         return ends
 
     def reportLatestOffset(self) -> Offsets:
@@ -175,18 +214,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Hold nothing that needs closing."""
 
 
-def share(start: Offsets, ends: Offsets, most: int) -> Offsets:
-    """Move on by at most ``most`` records, the same number in each partition where it has them."""
+def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Offsets:
+    """Move on by at most ``most`` records, shared as ``split`` says."""
     waiting = {
         (topic, partition): end - start.get(topic, {}).get(partition, 0)
         for topic, partitions in ends.items()
         for partition, end in partitions.items()
     }
-    taken = dict.fromkeys(waiting, 0)
-    left = most
-    for place, name in enumerate(sorted(waiting, key=waiting.__getitem__)):
-        taken[name] = min(waiting[name], left // (len(waiting) - place))
-        left -= taken[name]
+    taken = split(waiting, most)
     return {
         topic: {
             partition: start.get(topic, {}).get(partition, 0) + taken[topic, partition]
@@ -196,7 +231,7 @@ def share(start: Offsets, ends: Offsets, most: int) -> Offsets:
     }
 
 
-def _named(offsets: Mapping[int, int]) -> dict[str, int]:
+def named(offsets: Mapping[int, int]) -> dict[str, int]:
     """Write partitions as JSON does."""
     return {str(partition): offset for partition, offset in offsets.items()}
 
