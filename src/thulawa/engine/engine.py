@@ -185,7 +185,7 @@ class Engine:
 
     def statistics(self) -> Statistics:
         """Give a picture of this moment."""
-        return self._scheduler.statistics()
+        return self._scheduler.statistics(self._run.now() if self._busy and self._run else None)
 
     @property
     def given_back(self) -> list[Record]:

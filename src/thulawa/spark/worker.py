@@ -140,10 +140,7 @@ class Intake:
         self._size = 0
         self._keys: Sequence[Any] = ()
         self._times: Sequence[float] = ()
-        lanes = enumerate(operator.options.lanes.lanes)
-        self._lanes: dict[object, int] = {}
-        for place, lane in lanes:
-            self._lanes |= {lane.name: place, place: place}
+        self._lanes = operator.options.lanes.places()
         self._closed = False
         threading.Thread(target=self._read, name="thulawa-reader", daemon=True).start()
 
