@@ -66,9 +66,11 @@ if TYPE_CHECKING:
     from thulawa.spark.buckets import (
         bucket_column,
         bucket_progress,
+        check_buckets,
         in_buckets,
         partition_column,
     )
+    from thulawa.spark.lane_report import LaneReport
     from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
     from thulawa.spark.session import configure, session
 
@@ -133,9 +135,11 @@ _HOMES = {
     "thulawa.spark.buckets": (
         "bucket_column",
         "bucket_progress",
+        "check_buckets",
         "in_buckets",
         "partition_column",
     ),
+    "thulawa.spark.lane_report": ("LaneReport",),
     "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key", "split_errors"),
     "thulawa.spark.session": ("configure", "session"),
 }
@@ -160,6 +164,7 @@ __all__ = [
     "KStream",
     "KTable",
     "Lane",
+    "LaneReport",
     "Lanes",
     "Log",
     "Materialized",
@@ -197,6 +202,7 @@ __all__ = [
     "UnknownBucket",
     "bucket_column",
     "bucket_progress",
+    "check_buckets",
     "configure",
     "flat_map_by_key",
     "in_buckets",

@@ -1,5 +1,6 @@
 """Buckets on Spark: columns, the embedded log's sink and source, one query over all of them."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,41 @@ def test_a_partition_that_is_not_there_is_refused(log: Log) -> None:
     reader = LogReader.of({"path": log.address, "assign": '{"orders": [6]}'})
     with pytest.raises(ConfigurationError, match="no partition 6"):
         LogStreamReader(reader, None).initialOffset()
+
+
+def test_rows_of_another_layout_are_refused_in_a_frame(spark: SparkSession, log: Log) -> None:
+    with log.producer(buckets=TWO) as producer:
+        producer.send("orders", key=b"Gold-1")
+        producer.send("orders", key=b"Gold-2", partition=0, headers={"n": b"1"})
+        producer.send("orders", key=b"Gold-3", partition=0)
+    rows = spark.read.format("thulawa").option("subscribe", "orders").load(log.address)
+    assert rows.transform(thulawa.check_buckets(TWO)).count() == 3
+    other = Buckets({"Platinum": 60, "Gold": 40})
+    with pytest.raises(Exception, match="groups partitions otherwise"):
+        rows.transform(thulawa.check_buckets(other)).collect()
+
+
+def test_a_report_tells_what_the_lanes_have_come_to(spark: SparkSession) -> None:
+    async def slow(row: Any) -> str:
+        await asyncio.sleep(0.02)
+        return "done"
+
+    report = thulawa.LaneReport(spark)
+    rows = orders(spark, *(f"{'Gold' if n % 3 else 'Platinum'}-{n}" for n in range(90)))
+    done = rows.coalesce(1).transform(
+        thulawa.map_by_key(
+            slow,
+            key="key",
+            returns="said string",
+            in_flight=10,
+            lanes=thulawa.Lanes.of(TWO, strict=True),
+            lane=lambda row: TWO.lane(row.key),
+            report=report,
+        )
+    )
+    assert report.lanes() == {}
+    assert done.count() == 90
+    figures = report.lanes()
+    assert (figures["Platinum"].done, figures["Gold"].done) == (30, 60)
+    assert 1 <= figures["Gold"].in_flight <= 10
+    assert figures["Gold"].residence.p99 >= figures["Platinum"].residence.p50 >= 0.02

@@ -15,10 +15,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
-from thulawa.core.buckets import Buckets
+from thulawa.core.buckets import STAMP, Buckets
 from thulawa.spark.shipping import ship
 
-__all__ = ["BucketProgress", "bucket_column", "bucket_progress", "in_buckets", "partition_column"]
+__all__ = [
+    "BucketProgress",
+    "bucket_column",
+    "bucket_progress",
+    "check_buckets",
+    "in_buckets",
+    "partition_column",
+]
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -64,6 +71,29 @@ def in_buckets(
         return placed.where("partition is not null") if buckets.unknown == "drop" else placed
 
     return ready
+
+
+def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
+    """Refuse rows whose header says that they were placed by another layout.
+
+    Use it with ``DataFrame.transform``, where a source cannot be told the buckets: Spark's own.
+
+    .. versionadded:: 0.1.0
+    """
+    known = [value.encode() for value in (buckets.fingerprint, *buckets.accepts)]
+
+    def checked(df: DataFrame) -> DataFrame:
+        stamped_otherwise = f.exists(
+            "headers", lambda header: (header["key"] == STAMP) & ~header["value"].isin(known)
+        )
+        told = f.concat(
+            f.lit("the other side groups partitions otherwise: topic "), f.col("topic"),
+            f.lit(f"; here the fingerprint of the buckets is {buckets.fingerprint}"),
+        )  # fmt: skip
+        wrong = f.coalesce(stamped_otherwise, f.lit(False))  # noqa: FBT003 a literal of SQL
+        return df.where(f.when(wrong, f.raise_error(told).cast("boolean")).otherwise(f.lit(True)))  # noqa: FBT003
+
+    return checked
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,9 +73,9 @@ class LogReader:
     admission: Admission = field(default_factory=Admission)
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> "LogReader":
-        """Read the options of the source."""
-        address, subscribed = options.get("path"), options.get("subscribe")
+    def of(cls, options: Mapping[str, str], address: str | None = None) -> "LogReader":
+        """Read the options of the source; Spark does not keep the case of their names."""
+        address, subscribed = address or options.get("path"), options.get("subscribe")
         places = assigned(options)
         if not address or bool(subscribed) == bool(places):
             raise ConfigurationError(

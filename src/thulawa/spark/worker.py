@@ -24,6 +24,7 @@ from thulawa.core.errors import RecordError, WrongResult
 from thulawa.engine import Engine, Outcome, Record, new_event_loop
 from thulawa.engine.workers import VALUE
 from thulawa.spark.dead_letters import DeadLetters
+from thulawa.spark.lane_report import watched
 from thulawa.spark.operator import Operator
 from thulawa.spark.output import Output
 from thulawa.spark.rows import Batch, Row, row_type
@@ -95,8 +96,9 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     run: Future[None] = asyncio.run_coroutine_threadsafe(engine.run(intake, outlet), loop)
     run.add_done_callback(outlet.close)
     try:
-        yield from Output(operator, dead_letters).batches(outlet)
-        run.result()
+        with watched(operator.report, engine, loop):
+            yield from Output(operator, dead_letters).batches(outlet)
+            run.result()
     except Exception as error:
         error.add_note(f"operator {operator.name}, in {_partition(task)}")
         raise
