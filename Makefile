@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-kafka check bench-engine bench-log bench-spark bench-streams \
-  bench-streams-spark conformance-spark format lock clean
+  bench-streams-spark bench-priority conformance-spark format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -44,6 +44,9 @@ bench-streams: setup ## Measure stream programs in the test driver (JSON=1: one 
 
 bench-streams-spark: setup ## Measure stream programs on Spark (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.streams_spark $(if $(JSON),--json) $(ARGS)
+
+bench-priority: setup ## Measure lanes under overload, beside none (ARGS=--spark: whole queries too)
+	@$(BIN)/python -m benchmarks.priority $(if $(JSON),--json) $(ARGS)
 
 format: setup ## Format the code and apply the safe fixes
 	$(BIN)/ruff format

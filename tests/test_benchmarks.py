@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import engine
+from benchmarks import engine, priority
 from benchmarks.harness import Measured
 from benchmarks.memory import SCENARIOS
 from benchmarks.report import TARGET, Column, Progress, Report, figure, judge
@@ -132,3 +132,12 @@ def test_a_small_run_prints_a_json_object_per_row_with_the_documented_fields(
     assert len(cells) == 2 * 3
     assert all(row["events_per_second"] > 0 and row["peak_in_flight"] >= 1 for row in cells)
     assert all(0 < row["percent_of_ceiling"] < 120 for row in cells if row["latency_ms"])
+
+
+def test_priorities_hold_what_they_promise_in_virtual_time() -> None:
+    plan = priority.Plan(in_flight=10, latency=0.1, seconds=6, virtual=True)
+    rows = [*priority.overloaded(plan, Progress()), *priority.shares(plan, Progress())]
+    judged = [row for row in rows if "target" in row]
+    assert len(judged) == 5
+    assert [row for row in judged if not row["met"]] == []
+    assert rows[1]["times"] > 5, "without priorities"

@@ -63,6 +63,14 @@ if TYPE_CHECKING:
     from thulawa.runtime.caches import Cache
     from thulawa.runtime.handlers import DeadLetterQueue, Handlers
     from thulawa.runtime.options import TaskOptions
+    from thulawa.spark.buckets import (
+        bucket_column,
+        bucket_progress,
+        check_buckets,
+        in_buckets,
+        partition_column,
+    )
+    from thulawa.spark.lane_report import LaneReport
     from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
     from thulawa.spark.session import configure, session
 
@@ -124,6 +132,14 @@ _HOMES = {
     "thulawa.runtime.caches": ("Cache",),
     "thulawa.runtime.handlers": ("DeadLetterQueue", "Handlers"),
     "thulawa.runtime.options": ("TaskOptions",),
+    "thulawa.spark.buckets": (
+        "bucket_column",
+        "bucket_progress",
+        "check_buckets",
+        "in_buckets",
+        "partition_column",
+    ),
+    "thulawa.spark.lane_report": ("LaneReport",),
     "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key", "split_errors"),
     "thulawa.spark.session": ("configure", "session"),
 }
@@ -148,6 +164,7 @@ __all__ = [
     "KStream",
     "KTable",
     "Lane",
+    "LaneReport",
     "Lanes",
     "Log",
     "Materialized",
@@ -183,9 +200,14 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "UnknownBucket",
+    "bucket_column",
+    "bucket_progress",
+    "check_buckets",
     "configure",
     "flat_map_by_key",
+    "in_buckets",
     "map_by_key",
+    "partition_column",
     "session",
     "split_errors",
 ]

@@ -296,6 +296,10 @@ def records(keys: str, *, first: int = 0, **fields: Any) -> list[Record]:
     ]
 
 
+def calls_by_lane(of: Drive) -> list[int]:
+    return [lane.in_flight for lane in of.scheduler.statistics().lanes]
+
+
 def drive(options: Options | None = None, keys: str = "", **world: Any) -> Drive:
     """Begin a run over one record per letter, its key; ``-`` is unkeyed."""
     begun = Drive(options, **world).begin()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.model_driver import Drive, drive, records
+from tests.engine.model_driver import Drive, calls_by_lane, drive, records
 from thulawa.core.errors import Overload, Terminal
 from thulawa.engine.model import Record
 from thulawa.engine.options import Batch, Bounds, Lane, Lanes, Options, Rate, Retry, Sharing
@@ -161,13 +161,33 @@ def test_the_longest_queue_is_named() -> None:
 
 
 def test_calls_in_flight_are_told_lane_by_lane_with_one_lane_too() -> None:
-    assert drive(Options(), "abc").scheduler.statistics().in_flight_by_lane == (3,)
+    assert calls_by_lane(drive(Options(), "abc")) == [3]
     two = Lanes(lanes=(Lane(name="a"), Lane(name="b")))
     of = Drive(Options(lanes=two)).begin()
     of.arrive(Record(0, "a"), Record(1, "b", lane=1), Record(2, "c", lane=1))
-    assert of.scheduler.statistics().in_flight_by_lane == (1, 2)
+    assert calls_by_lane(of) == [1, 2]
     of.succeed(1)
-    assert of.scheduler.statistics().in_flight_by_lane == (1, 1)
+    assert calls_by_lane(of) == [1, 1]
+
+
+def test_a_lane_tells_what_waits_and_since_when_and_how_long_its_records_stayed() -> None:
+    two = Lanes(lanes=(Lane(name="urgent"), Lane(name="bulk")), strict=True)
+    of = Drive(Options(lanes=two, in_flight=1, on_error="drop")).begin()
+    of.arrive(Record(0, "a", lane=1), Record(1, "b", lane=1))
+    of.sleep(3)
+    of.arrive(Record(2, "c"), Record(3, "d", lane=7))
+    of.sleep(1)
+    urgent, bulk = of.scheduler.statistics(of.now).lanes
+    assert (urgent.name, urgent.waiting, urgent.in_flight, urgent.oldest) == ("urgent", 1, 0, 1)
+    assert (bulk.name, bulk.waiting, bulk.in_flight, bulk.oldest) == ("bulk", 1, 1, 4)
+    of.succeed(0)
+    of.sleep(1)
+    of.fail(2, Terminal("no"))
+    urgent, bulk = of.scheduler.statistics(of.now).lanes
+    assert (urgent.waiting, urgent.done, urgent.oldest) == (0, 1, 0)
+    assert (bulk.waiting, bulk.in_flight, bulk.done) == (0, 1, 1)
+    assert urgent.residence.top == pytest.approx(2, rel=0.07)
+    assert bulk.residence.top == pytest.approx(4, rel=0.07)
 
 
 def test_latency_is_a_call_s_and_residence_a_record_s_from_arrival_to_result() -> None:

@@ -1,4 +1,4 @@
-"""The examples of the README and of the page on map_by_key do what they say."""
+"""The examples of the README and of the pages on map_by_key and priority do what they say."""
 
 import os
 import re
@@ -57,6 +57,13 @@ def test_the_examples_of_the_options_run(
     monkeypatch.chdir(tmp_path)
     assert "assert" in OPTIONS.read_text()
     run(OPTIONS)
+
+
+def test_the_examples_of_priority_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(ROOT / "docs" / "priority.md")["figures"].done == 1
 
 
 def test_every_option_is_on_the_page() -> None:

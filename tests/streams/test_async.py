@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError, ProcessingError, Terminal
 from thulawa.dsl import ProcessorContext, Record, StoreSpec, StreamsBuilder, Topology
-from thulawa.engine import Batch, Retry
+from thulawa.engine import Batch, Lanes, Retry
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
 from thulawa.testing import TopologyTestDriver, seeds
@@ -241,3 +242,64 @@ def test_a_result_of_the_wrong_form_goes_to_the_processing_handler() -> None:
         driver.create_input_topic("in").pipe_key_value_list([("a", 1), ("b", 0)])
         assert driver.create_output_topic("dead").read_key_value() == ("a", 1)
         assert driver.create_output_topic("out").read_key_values_to_list() == [("b", 0)]
+
+
+LANES = Lanes.of(Buckets({"Platinum": 70, "Gold": 30}), strict=True)
+
+
+def lane_of(key: str, value: object) -> str:
+    return "Platinum" if key.startswith("P") else "Gold"
+
+
+@pytest.mark.parametrize("lanes", [LANES, Lanes.of(Buckets({"Platinum": 70, "Gold": 30}))])
+@pytest.mark.parametrize("seed", seeds(5))
+def test_lanes_decide_between_keys_and_never_inside_one(lanes: Lanes, seed: int) -> None:
+    async def slow(value: int) -> int:
+        await asyncio.sleep(0.1 + value % 3 / 10)
+        return value
+
+    # a key's records are of both lanes, whatever its name
+    pairs = [(f"{'GP'[n % 5 > 2]}{n % 4}", n) for n in range(200)]
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(
+        slow, in_flight=4, lanes=lanes, lane=lambda key, value: value % 2
+    ).to("out")
+    out = run(builder, pairs, seed=seed)
+    assert sorted(out, key=lambda pair: pair[1]) == pairs
+    for key in {key for key, _ in pairs}:
+        assert [v for k, v in out if k == key] == [v for k, v in pairs if k == key]
+
+
+def test_strict_lanes_of_an_async_node_call_the_urgent_first() -> None:
+    async def same(value: int) -> int:
+        await asyncio.sleep(1)
+        return value
+
+    pairs = [(f"Gold-{n}", n) for n in range(5)] + [(f"Platinum-{n}", n) for n in range(5)]
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
+    stream.map_values_async(same, in_flight=1, lanes=LANES, lane=lane_of).to("out")
+    called = [lane_of(key, value) for key, value in run(builder, pairs)]
+    assert called == ["Platinum"] * 5 + ["Gold"] * 5
+
+
+def test_a_lane_that_does_not_exist_goes_to_the_processing_handler() -> None:
+    async def same(value: int) -> int:
+        return value
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
+    stream.map_values_async(same, lanes=LANES, lane=lambda key, value: key).to("out")
+    with pytest.raises(ProcessingError, match="BadLane"):
+        run(builder, [("Silver", 1)])
+
+
+def test_lanes_and_a_record_s_lane_go_together() -> None:
+    async def same(value: int) -> int:
+        return value
+
+    stream = StreamsBuilder().stream("in")
+    with pytest.raises(ConfigurationError, match="go together"):
+        stream.map_values_async(same, lanes=LANES)
+    with pytest.raises(ConfigurationError, match="go together"):
+        stream.map_values_async(same, lane=lane_of)

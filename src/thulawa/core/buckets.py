@@ -2,21 +2,30 @@
 
 The partitions of a topic are grouped into buckets by percentage. A record's bucket comes from its
 key, and its key keeps it in one partition of that bucket, so that order per key holds. Both
-sides compute the layout from the same few numbers, and a fingerprint tells whether they agree.
+sides compute the layout from the same few numbers. Writers stamp each record with a fingerprint of
+them, as a header, and readers refuse the stamp of another layout: Kafka's topics take no settings
+of ours, and a record says by itself how it was placed, whoever wrote it.
 
 Sizes are by largest remainder, at least one partition each: rounding each share for itself
 would leave buckets without a partition, or give out more than there are.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
 
 from thulawa.core.errors import ConfigurationError, RecordError
 from thulawa.core.partitioning import partition_of
 
-__all__ = ["Buckets", "UnknownBucket"]
+__all__ = ["STAMP", "Buckets", "Placement", "Share", "UnknownBucket"]
+
+STAMP = "thulawa.buckets"
+"""The header that says by which layout a record was placed."""
+
+_REMEMBERED = 65_536
 
 
 class UnknownBucket(RecordError, ValueError):
@@ -26,12 +35,31 @@ class UnknownBucket(RecordError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What one of several readers is given of a topic: a bucket's partitions, and cores."""
+
+    bucket: str
+    partitions: list[int]
+    cores: int
+
+    def options(self, topic: str) -> dict[str, str]:
+        """Give the options of the embedded log's source that read this and nothing else."""
+        return {
+            "assign": json.dumps({topic: self.partitions}),
+            "maxPartitions": str(self.cores),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Buckets:
     """Group partitions by urgency; the shares are whole percentages that sum to 100.
 
-    The bucket of a key is the text before the first ``delimiter``, or what ``bucket_of`` says of
-    it. A key of no known bucket raises `UnknownBucket`, goes to the ``default`` bucket, is
-    dropped, or is spread over all partitions, as ``unknown`` says.
+    The first bucket is the most urgent; how large each is, its share alone says. The bucket of a
+    key is the text before the first ``delimiter``, or what ``bucket_of`` says of the key, which it
+    is given as it is written: as bytes by sinks and producers. (Of the key and not of the record,
+    or a key would be in several partitions.) A key of no known bucket raises `UnknownBucket`, goes
+    to the ``default`` bucket, is dropped, or is spread over all partitions, as ``unknown`` says.
+    ``accepts`` are fingerprints of earlier layouts whose records may be read and written after.
 
     >>> buckets = Buckets({"Platinum": 70, "Gold": 30}, delimiter="-")
     >>> buckets.layout(6)
@@ -45,6 +73,8 @@ class Buckets:
     bucket_of: Callable[[Any], str | None] | None = None
     default: str | None = None
     unknown: Literal["fail", "drop", "spread"] = "fail"
+    accepts: tuple[str, ...] = ()
+    urgency: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         shares = self.shares
@@ -65,6 +95,43 @@ class Buckets:
         # the largest first; of equal ones the one that was named first
         ordered = sorted(pairs, key=lambda pair: -pair[1])
         object.__setattr__(self, "shares", dict(ordered))
+        object.__setattr__(self, "urgency", tuple(names))
+        object.__setattr__(self, "accepts", tuple(self.accepts))
+
+    @classmethod
+    def of(cls, text: "Buckets | str") -> "Buckets":
+        """Read what `text` wrote; buckets themselves are given back as they are.
+
+        >>> Buckets.of('{"shares": [["Platinum", 70], ["Gold", 30]]}').layout(2)
+        {'Platinum': [0], 'Gold': [1]}
+        """
+        if isinstance(text, Buckets):
+            return text
+        try:
+            known = json.loads(text)
+            return cls(**known | {"shares": [(name, share) for name, share in known["shares"]]})
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ConfigurationError(
+                f"{text[:80]!r} describes no buckets ({error}); write .option('buckets', "
+                "buckets.text)"
+            ) from error
+
+    @property
+    def text(self) -> str:
+        """These buckets in writing, for the options of a source or a sink."""
+        if self.bucket_of is not None:
+            raise ConfigurationError(
+                "bucket_of is a function, which no option of a source or a sink can hold: give "
+                "rows their partition and their stamp with thulawa.in_buckets(...) instead"
+            )
+        known = {
+            "shares": [[name, self._shares[name]] for name in self.urgency],
+            "delimiter": self.delimiter,
+            "default": self.default,
+            "unknown": self.unknown,
+            "accepts": self.accepts,
+        }
+        return json.dumps(known, ensure_ascii=False)
 
     @property
     def names(self) -> list[str]:
@@ -79,28 +146,17 @@ class Buckets:
 
     def layout(self, partitions: int) -> dict[str, list[int]]:
         """Give the partitions of each bucket; refuse fewer partitions than buckets."""
-        sizes = self.sizes(partitions)
-        layout, first = {}, 0
-        for name, size in sizes.items():
-            layout[name] = list(range(first, first + size))
-            first += size
-        return layout
+        layout = _layout(tuple(self._shares.items()), partitions)
+        return {name: list(places) for name, places in layout.items()}
+
+    def members(self, partitions: int) -> dict[int, str]:
+        """Give the bucket of each partition."""
+        layout = self.layout(partitions)
+        return {place: name for name, places in layout.items() for place in places}
 
     def sizes(self, count: int) -> dict[str, int]:
         """Share out ``count`` things by largest remainder, at least one to each bucket."""
-        shares = self._shares
-        if count < len(shares):
-            raise ConfigurationError(
-                f"{count} partitions are too few for {len(shares)} buckets: each needs one"
-            )
-        exact = {name: count * share / 100 for name, share in shares.items()}
-        sizes = {name: max(1, int(share)) for name, share in exact.items()}
-        while sum(sizes.values()) > count:  # those that got their one at the cost of the others
-            rich = [name for name in sizes if sizes[name] > 1]
-            sizes[max(rich, key=lambda name: sizes[name] - exact[name])] -= 1
-        while sum(sizes.values()) < count:
-            sizes[max(sizes, key=lambda name: exact[name] - sizes[name])] += 1
-        return sizes
+        return _sizes(self._shares, count)
 
     def bucket(self, key: Any) -> str | None:
         """Name the bucket of a key; None: it has none, and is dropped or spread."""
@@ -116,14 +172,22 @@ class Buckets:
             )
         return None
 
+    def lane(self, key: Any) -> str:
+        """Name the lane of a key: its bucket; of one that has none the least urgent."""
+        return self.bucket(key) or self.urgency[-1]
+
     def partition(self, key: Any, partitions: int) -> int | None:
         """Give the partition of a key: always the same one. None: it is dropped."""
-        bucket = self.bucket(key)
+        places = self.places(key, partitions)
         data = key.encode() if isinstance(key, str) else key
+        return places[partition_of(data, len(places))] if places else None
+
+    def places(self, key: Any, partitions: int) -> Sequence[int]:
+        """Give the partitions among which a key has its one; none where it is dropped."""
+        bucket = self.bucket(key)
         if bucket is not None:
-            places = self.layout(partitions)[bucket]
-            return places[partition_of(data, len(places))]
-        return partition_of(data, partitions) if self.unknown == "spread" else None
+            return _layout(tuple(self._shares.items()), partitions)[bucket]
+        return range(partitions) if self.unknown == "spread" else ()
 
     def assign(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
         """Give each member of a consumer group its partitions; members name their bucket.
@@ -152,13 +216,45 @@ class Buckets:
             assigned[min(assigned, key=lambda member: len(assigned[member]))].append(place)
         return assigned
 
+    def queries(self, partitions: int, cores: int) -> dict[str, Share]:
+        """Say what the query of each bucket reads, and how many of the cores it has.
+
+        Cores are shared out as partitions are, at least one to each; more cores than partitions
+        are of no use to a bucket.
+
+        >>> Buckets({"Platinum": 70, "Gold": 30}).queries(6, 4)["Gold"]
+        Share(bucket='Gold', partitions=[4, 5], cores=1)
+        """
+        if cores < len(self._shares):
+            raise ConfigurationError(
+                f"{cores} cores are too few for {len(self._shares)} queries, one for each bucket; "
+                "read all buckets with one query instead"
+            )
+        layout, sizes = self.layout(partitions), self.sizes(cores)
+        return {
+            name: Share(name, layout[name], min(sizes[name], len(layout[name])))
+            for name in self.urgency
+        }
+
+    @property
+    def stamp(self) -> tuple[str, bytes]:
+        """The header of records that were placed by this layout."""
+        return STAMP, self.fingerprint.encode()
+
     def check(self, fingerprint: str) -> None:
         """Refuse what was written by another layout."""
-        if fingerprint != self.fingerprint:
+        if fingerprint != self.fingerprint and fingerprint not in self.accepts:
             raise ConfigurationError(
-                "the other side groups partitions otherwise: give producers and consumers the "
-                "same shares, in the same order, with the same delimiter"
+                f"the other side groups partitions otherwise: its fingerprint is {fingerprint}, "
+                f"here it is {self.fingerprint}; give producers and consumers the same shares, "
+                "delimiter and answer to unknown buckets, or say accepts=(…,) if records of that "
+                "layout are to be read too"
             )
+
+    def check_headers(self, headers: Iterable[Iterable[tuple[str, Any]] | None]) -> None:
+        """Refuse records with the stamp of another layout; those without a stamp pass."""
+        for value in {value for one in headers for name, value in one or () if name == STAMP}:
+            self.check(bytes(value or b"").decode(errors="replace"))
 
     @property
     def _shares(self) -> dict[str, int]:
@@ -173,6 +269,62 @@ class Buckets:
         if not isinstance(key, str):
             return None
         return key.partition(self.delimiter)[0].strip()
+
+
+class Placement:
+    """Chooses the partitions of one writer's records in a topic of so many partitions.
+
+    Keys have their place. Records without a key take turns in their bucket: they have no order
+    to keep, and would otherwise all be in its first partition.
+    """
+
+    __slots__ = ("_buckets", "_known", "_partitions", "_turn")
+
+    def __init__(self, buckets: Buckets, partitions: int, *, first: int = 0) -> None:
+        buckets.layout(partitions)  # raises now where it cannot work
+        self._buckets = buckets
+        self._partitions = partitions
+        self._turn = first
+        self._known: dict[Any, int | None] = {}
+
+    def __call__(self, key: Any) -> int | None:
+        """Give the partition of a record with this key; None: it is dropped."""
+        known = self._known
+        if key in known:
+            return known[key]
+        if key is None:
+            places = self._buckets.places(key, self._partitions)
+            self._turn += 1
+            return places[self._turn % len(places)] if places else None
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        place = known[key] = self._buckets.partition(key, self._partitions)
+        return place
+
+
+@lru_cache(maxsize=64)
+def _layout(shares: tuple[tuple[str, int], ...], partitions: int) -> dict[str, range]:
+    """Lay partitions out, the largest bucket first; asked for with every key."""
+    layout, first = {}, 0
+    for name, size in _sizes(dict(shares), partitions).items():
+        layout[name] = range(first, first + size)
+        first += size
+    return layout
+
+
+def _sizes(shares: Mapping[str, int], count: int) -> dict[str, int]:
+    if count < len(shares):
+        raise ConfigurationError(
+            f"{count} partitions are too few for {len(shares)} buckets: each needs one"
+        )
+    exact = {name: count * share / 100 for name, share in shares.items()}
+    sizes = {name: max(1, int(share)) for name, share in exact.items()}
+    while sum(sizes.values()) > count:  # those that got their one at the cost of the others
+        rich = [name for name in sizes if sizes[name] > 1]
+        sizes[max(rich, key=lambda name: sizes[name] - exact[name])] -= 1
+    while sum(sizes.values()) < count:
+        sizes[max(sizes, key=lambda name: exact[name] - sizes[name])] += 1
+    return sizes
 
 
 def _check_shares(pairs: Sequence[tuple[Any, Any]]) -> None:

@@ -35,7 +35,8 @@ class AsyncOptions(TypedDict, total=False):
     """The engine's options; what a function raises in the end goes to the processing handler.
 
     ``resource`` makes an async context manager, opened once per task and handed to the
-    function as its last argument.
+    function as its last argument. ``lane`` goes with ``lanes``: a function of key and value that
+    gives a record's lane, its name in ``lanes`` or its place there.
     """
 
     order: Literal["key", "partition", "none", "emit"]
@@ -52,6 +53,7 @@ class AsyncOptions(TypedDict, total=False):
     batch: Batch | None
     rate: Rate | None
     sharing: Sharing | None
+    lane: Callable[[Any, Any], str | int]
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None
 
 
@@ -190,7 +192,9 @@ def _add_call(
 ) -> str:
     """Add the node; options that cannot work are refused here, at the user's line."""
     chosen: dict[str, Any] = dict(options)
-    resource = chosen.pop("resource", None)
+    resource, lane = chosen.pop("resource", None), chosen.pop("lane", None)
+    if (lane is None) != ("lanes" not in chosen):
+        raise ConfigurationError("lanes= and lane= go together: the lanes, and a record's own")
     if operation == "batch":
         chosen.setdefault("batch", Batch())
     elif chosen.get("batch") is not None:
@@ -205,6 +209,7 @@ def _add_call(
             function=function,
             options=Options(name=name, on_error="column", **chosen),
             resource=resource,
+            lane=lane,
         )
     )
     return name

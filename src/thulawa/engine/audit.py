@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.statistics import Binding, Statistics
+from thulawa.engine.statistics import Binding, LaneStatistics, Statistics
 
 if TYPE_CHECKING:
     from thulawa.engine.scheduler import Scheduler
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["audit", "picture"]
 
 
-def picture(of: "Scheduler") -> Statistics:
+def picture(of: "Scheduler", now: float) -> Statistics:
     """Describe the scheduler at this moment."""
     ledger, emission, counters = of.ledger, of.emission, of.counters
     lengths = {key: len(queue) for key, queue in of.queues.items()}
@@ -43,7 +43,7 @@ def picture(of: "Scheduler") -> Statistics:
         intake_open=ledger.open,
         limit=of.limit.report(),
         batch_size=1 if of.batch_size is None else of.batch_size.now,
-        in_flight_by_lane=tuple(of.ready.in_flight()) if of.several_lanes else (len(of.calls),),
+        lanes=_lanes(of, now),
         taken=counters.taken,
         succeeded=counters.succeeded,
         failed=counters.failed,
@@ -55,6 +55,28 @@ def picture(of: "Scheduler") -> Statistics:
         followed=0 if of.answers is None else of.answers.followed,
         latency=of.latency.summary(),
         residence=of.residence.summary(),
+    )
+
+
+def _lanes(of: "Scheduler", now: float) -> tuple[LaneStatistics, ...]:
+    waiting = [0] * len(of.options.lanes.lanes)
+    oldest = [now] * len(waiting)
+    for queue in of.queues.values():
+        for record in queue.records()[queue.parked :]:
+            waiting[record.lane] += 1
+            oldest[record.lane] = min(oldest[record.lane], record.taken)
+    in_flight = of.ready.in_flight() if of.several_lanes else [len(of.calls)]
+    stays = [histogram.summary() for histogram in of.by_lane]
+    return tuple(
+        LaneStatistics(
+            name=lane.name,
+            waiting=waiting[place],
+            in_flight=in_flight[place],
+            done=stays[place].count,
+            oldest=now - oldest[place],
+            residence=stays[place],
+        )
+        for place, lane in enumerate(of.options.lanes.lanes)
     )
 
 

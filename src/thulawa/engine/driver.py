@@ -121,6 +121,10 @@ class Run:
         finally:
             await self._stop()
 
+    def now(self) -> float:
+        """Tell the time that the scheduler is told."""
+        return self._loop.time()
+
     async def _stop(self) -> None:
         patient_until = self._loop.time() + self._patience
         for timer in (self._timer, self._standstill, *self._reminders.values()):

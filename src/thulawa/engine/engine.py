@@ -185,7 +185,12 @@ class Engine:
 
     def statistics(self) -> Statistics:
         """Give a picture of this moment."""
-        return self._scheduler.statistics()
+        return self._scheduler.statistics(self._run.now() if self._busy and self._run else None)
+
+    def residence_by_lane(self) -> dict[str, dict[int, int]]:
+        """Give the histogram of each lane's residence in the last run, to be merged with others."""
+        lanes = zip(self.options.lanes.lanes, self._scheduler.by_lane, strict=True)
+        return {lane.name: histogram.counts() for lane, histogram in lanes}
 
     @property
     def given_back(self) -> list[Record]:

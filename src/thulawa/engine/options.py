@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, TypeAlias
 
+from thulawa.core.buckets import Buckets
 from thulawa.engine.checks import check_types, refuse_unless
 from thulawa.engine.limits import Adaptive
 from thulawa.engine.model import Record
@@ -226,6 +227,30 @@ class Lanes:
         refuse_unless(
             self.ageing is None or self.ageing > 0, "Lanes.ageing must be positive, or None"
         )
+
+    @classmethod
+    def of(cls, buckets: Buckets, *, strict: bool = False, ageing: float | None = None) -> "Lanes":
+        """Make a lane of each bucket, the most urgent first, with its share as its weight.
+
+        The share is reserved too: a bucket may have up to that part of the calls at any time
+        when it has work, whatever the others have in flight, and all of them while it is alone.
+
+        >>> [lane.name for lane in Lanes.of(Buckets({"Platinum": 70, "Gold": 30})).lanes]
+        ['Platinum', 'Gold']
+        """
+        shares = dict(buckets.shares)
+        lanes = (
+            Lane(name=name, weight=shares[name], reserved=0 if strict else shares[name] / 100)
+            for name in buckets.urgency
+        )
+        return cls(lanes=tuple(lanes), strict=strict, ageing=ageing)
+
+    def places(self) -> dict[object, int]:
+        """Give the place of each lane, by its name and by its place."""
+        known: dict[object, int] = {}
+        for place, lane in enumerate(self.lanes):
+            known |= {lane.name: place, place: place}
+        return known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,9 +109,9 @@ class Scheduler(Starting):
             others.append(Start(starts))
         return others
 
-    def statistics(self) -> Statistics:
-        """Give a picture of this moment."""
-        return picture(self)
+    def statistics(self, now: float | None = None) -> Statistics:
+        """Give a picture of this moment; without ``now``, of the last event's."""
+        return picture(self, self.now if now is None else now)
 
     def validate(self) -> None:
         """Check every invariant against a recount from scratch; for tests."""
@@ -214,6 +214,9 @@ class Scheduler(Starting):
         """Keep the histograms small; without arrivals and ticks nothing is added to them."""
         self.latency.fold(_FOLD)
         self.residence.fold(_FOLD)
+        if self.several_lanes:
+            for histogram in self.by_lane:
+                histogram.fold(_FOLD)
 
     def _on_tick(self, _: Tick) -> None:
         self._awake_at = float("inf")

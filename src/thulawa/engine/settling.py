@@ -86,6 +86,8 @@ class Settling(State):
             self.leave(outcome)
         else:
             self.residence.add(self.now - record.taken)
+            if self.several_lanes:
+                self.by_lane[record.lane].add(self.now - record.taken)
             self.outcomes.append(outcome)
         if self.plain:
             return
@@ -130,6 +132,8 @@ class Settling(State):
         for released in self.emission.leave(outcome):
             record = released.record
             self.residence.add(self.now - record.taken)
+            if self.several_lanes and not isinstance(released.error, BadLane):
+                self.by_lane[record.lane].add(self.now - record.taken)
             if released.error is not None and self.options.on_error == "drop":
                 self.counters.dropped += 1
                 self.emission.finish([record])

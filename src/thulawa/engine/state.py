@@ -88,6 +88,7 @@ class State:
         "batch_due",
         "batch_size",
         "bucket",
+        "by_lane",
         "calls",
         "counters",
         "draining",
@@ -149,6 +150,8 @@ class State:
         self.counters = Counters()
         self.latency = Histogram()
         self.residence = Histogram()
+        lanes = len(options.lanes.lanes)
+        self.by_lane = [Histogram() for _ in range(lanes)] if lanes > 1 else [self.residence]
         self.now = 0.0
         self.draining = False
         self.stopped = False

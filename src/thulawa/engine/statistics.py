@@ -7,13 +7,14 @@ recording is O(1), about 60 ns, and needs no memory beyond the buckets that occu
 import sys
 from array import array
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import unpack
 from typing import Literal, TypeAlias
 
 from thulawa.engine.limits import LimitReport
 
-__all__ = ["Binding", "Histogram", "Percentiles", "Statistics"]
+__all__ = ["Binding", "Histogram", "LaneStatistics", "Percentiles", "Statistics"]
 
 _UPPERMOST = 3 if sys.byteorder == "little" else 0
 
@@ -69,11 +70,37 @@ class Histogram:
         p50, p99, top = map(self.percentile, (0.5, 0.99, 1.0))
         return Percentiles(self._buckets.total(), p50, p99, top)
 
+    def merge(self, counts: Mapping[int, int]) -> None:
+        """Add what another histogram's `counts` are."""
+        self._buckets.update(counts)
+
+    def counts(self) -> dict[int, int]:
+        """Give how many fell into each bucket, to be merged elsewhere."""
+        self.fold()
+        return dict(self._buckets)
+
 
 def _upper_edge(bucket: int) -> float:
     """Give the smallest number of the next bucket."""
     edge: float = unpack("<d", (bucket + 1 << 48).to_bytes(8, "little"))[0]
     return edge if bucket else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStatistics:
+    """One lane at one moment.
+
+    ``waiting`` counts its records in the queues of their keys, and ``oldest`` says for how many
+    seconds the first of them has been here; ``in_flight`` counts its calls, ``done`` its records
+    whose result has left, and ``residence`` is their time from being taken in to that.
+    """
+
+    name: str
+    waiting: int
+    in_flight: int
+    done: int
+    oldest: float
+    residence: Percentiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +135,7 @@ class Statistics:
     intake_open: bool
     limit: LimitReport
     batch_size: int
-    in_flight_by_lane: tuple[int, ...]
+    lanes: tuple[LaneStatistics, ...]
     taken: int
     succeeded: int
     failed: int

@@ -1,7 +1,8 @@
 """Read topics up to their end, committed records only: for restoring, checking and tools."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import cast
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as Code
@@ -10,7 +11,7 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, translated
 from thulawa.kafka.topics import Topics
 
-__all__ = ["read_to_end"]
+__all__ = ["headers_of", "read_between", "read_to_end"]
 
 _CHUNK = 10_000
 
@@ -27,7 +28,24 @@ def read_to_end(
     admin = Topics(connection)
     ends = admin.end_offsets(topic, committed=False)[topic]
     starts = admin.start_offsets(topic)[topic]
-    left = {p: end for p, end in ends.items() if end > starts[p] and p in (partitions or ends)}
+    spans = {p: (starts[p], end) for p, end in ends.items() if p in (partitions or ends)}
+    return read_between(connection, topic, spans, patience=patience)
+
+
+def read_between(
+    connection: Connection,
+    topic: str,
+    spans: Mapping[int, tuple[int, int]],
+    *,
+    patience: float = 30.0,
+) -> Iterator[list[Message]]:
+    """Give the records of partitions with offsets in [start, end), in the order of each.
+
+    As `read_to_end`, and raises `OffsetsLost` where retention has removed the start.
+    """
+    left = {partition: end for partition, (start, end) in spans.items() if end > start}
+    if not left:
+        return
     consumer = Consumer(
         {
             **connection.client(),
@@ -39,10 +57,15 @@ def read_to_end(
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, p, starts[p]) for p in left])
+        consumer.assign([TopicPartition(topic, p, spans[p][0]) for p in left])
         yield from _until(consumer, topic, left, patience)
     finally:
         consumer.close()
+
+
+def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    """Give the headers of a record that was read, as what they are: names and bytes."""
+    return tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ()))
 
 
 def _until(

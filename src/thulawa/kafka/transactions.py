@@ -28,6 +28,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as Code
 
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import Fenced, KafkaError, again, translated
@@ -50,7 +51,8 @@ class SinkSpec:
     same time must not share it, a query that is started again must keep it. The transaction must
     outlive a batch; the brokers allow 15 minutes at most unless told otherwise
     (``transaction.max.timeout.ms``), and after a crash a read-committed reader waits for that
-    long if the application is not started again. Times are in seconds.
+    long if the application is not started again. With ``buckets`` records go to the partitions of
+    their bucket. Times are in seconds.
     """
 
     connection: Connection
@@ -58,6 +60,7 @@ class SinkSpec:
     name: str = "sink"
     guarantee: Guarantee = "exactly_once"
     policies: Policies = field(default_factory=Policies)
+    buckets: Buckets | None = None
     transaction_timeout: float = 300.0
     delivery_timeout: float = 120.0
 
@@ -177,7 +180,7 @@ class _Sender:
         self._transactional = spec.guarantee == "exactly_once"
         # a broker that is being restarted is waited for as long as a delivery may take
         self._topics = Topics(spec.connection, timeout=spec.delivery_timeout)
-        self._router = Router(self._topics, spec.policies)
+        self._router = Router(self._topics, spec.policies, spec.buckets)
         self._producer = Producer(self._settings())
         self._group: Any = None
 
@@ -249,7 +252,7 @@ class _Sender:
         for records in chunks:
             self._router.look_up({record.topic for record in records})
             if not self._router.plain:
-                records = [self._router.route(record) for record in records]  # noqa: PLW2901
+                records = self._router.route_all(records)  # noqa: PLW2901
                 self._router.look_up({record.topic for record in records})
             with _told("sending"):
                 self._send(records)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.names import check_name
 from thulawa.log.database import Database
@@ -38,12 +39,14 @@ class Consumer:
         partitions: Iterable[int] | None = None,
         start: Start = "earliest",
         waiter: Waiter | None = None,
+        buckets: Buckets | None = None,
     ) -> None:
         if isinstance(start, str) and start not in ("earliest", "latest"):
             raise ConfigurationError(f"start={start!r}: use 'earliest', 'latest' or offsets")
         self._database = database
         self._group = None if group is None else check_name(group, "group")
         self._waiter = waiter or Waiter(database)
+        self._buckets = buckets
         self._topic = self._find(name)
         everything = range(len(self._topic.partitions))
         self._partitions = sorted(everything if partitions is None else set(partitions))
@@ -158,6 +161,9 @@ class Consumer:
 
     def _fetch(self, partition: int) -> None:
         fetched = fetch(self._database, self._topic, partition, self._ahead[partition])
+        if self._buckets is not None:
+            for chunk in fetched.chunks:
+                self._buckets.check_headers(chunk.headers)
         self._ahead[partition] = fetched.next
         for chunk in fetched.chunks:
             self._fetched[partition].extend(records_of(chunk, self._topic.name, partition))

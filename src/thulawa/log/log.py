@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import cleaning, reading, schema, topics, writing
 from thulawa.log.batches import Columns
@@ -89,9 +90,9 @@ class Log:
         """Remove a topic, its records and its groups' positions."""
         topics.delete(self._database, topic)
 
-    def producer(self, *, batch_records: int = 10_000) -> Producer:
-        """Make a producer."""
-        return Producer(self, self._find, batch_records=batch_records)
+    def producer(self, *, batch_records: int = 10_000, buckets: Buckets | None = None) -> Producer:
+        """Make a producer; with ``buckets`` it puts records where those say."""
+        return Producer(self, self._find, batch_records=batch_records, buckets=buckets)
 
     def consumer(
         self,
@@ -100,12 +101,21 @@ class Log:
         group: str | None = None,
         partitions: Iterable[int] | None = None,
         start: Start = "earliest",
+        buckets: Buckets | None = None,
     ) -> Consumer:
         """Make a consumer of a topic, or of some of its partitions.
 
         ``start`` says where to begin in a partition of which ``group`` has committed nothing.
+        With ``buckets`` records that were placed by another layout are refused.
         """
-        return Consumer(self._connection(), topic, group=group, partitions=partitions, start=start)
+        return Consumer(
+            self._connection(),
+            topic,
+            group=group,
+            partitions=partitions,
+            start=start,
+            buckets=buckets,
+        )
 
     def append(
         self,

@@ -6,14 +6,17 @@ skips it if it is there: every producer numbers its batches under a marker of it
 belongs together is assigned in one statement, which no signal can come between.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 from uuid import uuid4
 
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.log.options import Appended, Marker
 from thulawa.log.packing import check_for
+from thulawa.log.placing import Placing, Readable, agree
 from thulawa.log.records import HeadersLike, ProducerRecord, as_headers
 from thulawa.log.topics import Topic
 
@@ -22,7 +25,7 @@ __all__ = ["Producer"]
 _MOST_BYTES = 16 * 1024 * 1024
 
 
-class Writes(Protocol):
+class Writes(Readable, Protocol):
     """What a producer needs of a log."""
 
     def append(
@@ -43,12 +46,18 @@ class Producer:
 
     Records wait in memory until `flush`, until ``batch_records`` of them (or 16 MB) are there,
     or until the producer is closed; leaving its ``with`` block closes it, by an exception too.
-    When a flush fails, the records are still waiting, and flush may be called again. A producer
-    belongs to one thread.
+    When a flush fails, the records are still waiting, and flush may be called again. With
+    ``buckets`` records go to the partitions of their bucket and carry its stamp; a topic that
+    holds records of another layout is refused. A producer belongs to one thread.
     """
 
     def __init__(
-        self, log: Writes, find: Callable[[str], Topic], *, batch_records: int = 10_000
+        self,
+        log: Writes,
+        find: Callable[[str], Topic],
+        *,
+        batch_records: int = 10_000,
+        buckets: Buckets | None = None,
     ) -> None:
         if batch_records < 1:
             raise ConfigurationError("batch_records must be at least 1")
@@ -62,6 +71,16 @@ class Producer:
         self._waiting: dict[str, list[ProducerRecord]] = {}
         self._records = 0
         self._bytes = 0
+        self._placing = (
+            None
+            if buckets is None
+            else Placing(buckets, lambda topic: agree(log, topic, buckets), first=os.getpid())
+        )
+
+    @property
+    def dropped(self) -> int:
+        """The number of records that the buckets' answer to unknown ones has dropped."""
+        return 0 if self._placing is None else self._placing.dropped
 
     def send(
         self,
@@ -78,7 +97,13 @@ class Producer:
             self._topics[topic] = self._find(topic)
         pairs = as_headers(headers) if headers else ()
         record = ProducerRecord(key, value, pairs, timestamp, partition)
-        self._bytes += check_for(self._topics[topic], record)
+        size = check_for(self._topics[topic], record)
+        if self._placing is not None:
+            placed = self._placing.one(topic, record)
+            if placed is None:
+                return
+            record = placed
+        self._bytes += size
         self._waiting.setdefault(topic, []).append(record)
         self._records += 1
         if self._records >= self._batch_records or self._bytes >= _MOST_BYTES:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+from thulawa.core.errors import BadLane
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.engine import Engine, Outcome
@@ -59,6 +60,7 @@ class AsyncStage:
         self._forward = forward
         self._failed = failed
         self._inbox: list[EngineRecord] = []
+        self._lanes = node.options.lanes.places()
         self._offsets = count()
         self._processor: Any = None
         if node.operation == "process":
@@ -78,7 +80,20 @@ class AsyncStage:
         context = self._context
         record = Record(key, value, timestamp, headers)
         item = _Item(record, context.topic, context.partition, context.offset, context.raw())
-        self._inbox.append(EngineRecord(next(self._offsets), key, item, timestamp))
+        lane = 0
+        if self._node.lane is not None:
+            try:
+                lane = self._lane(self._node.lane(key, value))
+            except Exception as problem:  # noqa: BLE001 the handler decides about any error
+                self._failed(problem, key, value, timestamp, headers)
+                return
+        self._inbox.append(EngineRecord(next(self._offsets), key, item, timestamp, 0, lane))
+
+    def _lane(self, wanted: object) -> int:
+        if wanted not in self._lanes:
+            names = [lane.name for lane in self._node.options.lanes.lanes]
+            raise BadLane(f"there is no lane {wanted!r}; the lanes are {names}")
+        return self._lanes[wanted]
 
     async def settle(self) -> bool:
         """Run the engine over what was collected; tell whether there was anything."""

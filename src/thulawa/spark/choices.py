@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from thulawa.engine import Adaptive, Batch, Bounds, Lanes, Quarantine, Rate, Retry
 from thulawa.engine.options import Emit, OnError, Order, Unkeyed
 from thulawa.runtime.caches import Cache
+from thulawa.spark.lane_report import LaneReport
 
 __all__ = ["Choices"]
 
@@ -20,7 +21,8 @@ class Choices(TypedDict, total=False):
     first. ``lane`` names a column, or is a function of the row, that gives the row's lane: its
     name in ``lanes`` or its place there. ``repartition`` brings all rows of a key into one
     partition first, in the order of the columns in ``order_by``. ``dead_letters`` names the
-    topic for ``on_error="dead_letter"``: ``"file:./topics#visits-dead"``.
+    topic for ``on_error="dead_letter"``: ``"file:./topics#visits-dead"``. ``report`` collects
+    what the lanes come to.
     """
 
     order: Order
@@ -46,3 +48,4 @@ class Choices(TypedDict, total=False):
     repartition: bool
     order_by: str | list[str]
     dead_letters: str
+    report: LaneReport

@@ -18,7 +18,12 @@ from thulawa.spark.operator import Operator
 __all__ = ["refuse_broken_order", "refuse_speculation", "title_of"]
 
 _SPLITTING_OPTIONS = ("minPartitions", "maxRecordsPerPartition")
-_KEEPING_SOURCES = {"thulawa", "kafka", "KafkaTable"}  # a key is in one partition of its topic
+_KEEPING_SOURCES = {
+    "thulawa",
+    "thulawa-kafka",
+    "kafka",
+    "KafkaTable",
+}  # a key is in one partition of its topic
 _SHUFFLING_NODES = {
     "Repartition": "a repartition",
     "RepartitionByExpression": "a repartition",

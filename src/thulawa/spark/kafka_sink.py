@@ -16,15 +16,27 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
+from thulawa.core.buckets import Buckets
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.buckets import agree
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Missing, OutRecord, Oversized, Policies
 from thulawa.kafka.topics import Cleanup, TopicSpec, reachable
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, Written, write
+from thulawa.spark.kafka_reader import KafkaReader
+from thulawa.spark.log_source import SCHEMA, LogStreamReader
 from thulawa.spark.record_columns import check_columns, column_values
 
-__all__ = ["KafkaFormat", "KafkaStreamWriter", "kafka_sink", "register"]
+__all__ = [
+    "FORMAT",
+    "KafkaFormat",
+    "KafkaStreamWriter",
+    "connection_of",
+    "connection_options",
+    "kafka_sink",
+    "register",
+]
 
 FORMAT = "thulawa-kafka"
 _PREFIX = "kafka."
@@ -55,6 +67,8 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
         )
     check_columns(df.schema, topic)
     reachable(sink.connection)
+    if sink.buckets is not None and topic is not None:
+        agree(sink.connection, topic, sink.buckets)
     register(spark)
     return df.writeStream.format(FORMAT).options(**_options(sink, topic))
 
@@ -68,12 +82,22 @@ class Committed(WriterCommitMessage):
 
 
 class KafkaFormat(DataSource):
-    """Kafka, to write the batches of a query to."""
+    """Kafka, to write the batches of a query to, and to read buckets from by their weights."""
 
     @classmethod
     def name(cls) -> str:
         """Give the name of the format."""
         return FORMAT
+
+    def schema(self) -> str:
+        """Give the columns that are read: those of the embedded log's source."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002 there is but one
+        """Read what comes, so many records of each bucket at a time."""
+        most = self.options.get("maxOffsetsPerTrigger")
+        reader = KafkaReader.of_kafka(self.options, connection_of(self.options))
+        return LogStreamReader(reader, None if most is None else int(most))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Append the batches of a query."""
@@ -132,32 +156,31 @@ def _options(sink: SinkSpec, topic: str | None) -> dict[str, str]:
         "oversized": policies.oversized,
         "partitions": str(policies.spec.partitions),
         "cleanup": policies.spec.cleanup,
-        f"{_PREFIX}bootstrap.servers": sink.connection.bootstrap,
-        **{f"{_PREFIX}{name}": value for name, value in sink.connection.settings.items()},
+        **connection_options(sink.connection),
     }
-    given = {"topic": topic, "deadLetterTopic": policies.dead_letter}
+    given = {
+        "topic": topic,
+        "deadLetterTopic": policies.dead_letter,
+        "buckets": None if sink.buckets is None else sink.buckets.text,
+    }
     return options | {name: value for name, value in given.items() if value is not None}
 
 
 def _sink(options: Mapping[str, str]) -> SinkSpec:
     """Read a sink from the options of a format; Spark does not keep the case of their names."""
-    bootstrap = options.get(f"{_PREFIX}bootstrap.servers")
-    if not bootstrap or not options.get("application"):
+    connection = connection_of(options)
+    if connection is None or not options.get("application"):
         raise ConfigurationError(
             'the sink needs .option("kafka.bootstrap.servers", "…") and .option("application", "…")'
         )
-    settings = {
-        name.removeprefix(_PREFIX): value
-        for name, value in dict(options).items()
-        if name.startswith(_PREFIX) and name != f"{_PREFIX}bootstrap.servers"
-    }
     return SinkSpec(
-        connection=Connection(bootstrap, settings),
+        connection=connection,
         application=options["application"],
         name=options.get("sink", "sink"),
         guarantee=cast("Guarantee", options.get("processingGuarantee", "exactly_once")),
         transaction_timeout=_seconds(options, "transactionTimeout", 300),
         delivery_timeout=_seconds(options, "deliveryTimeout", 120),
+        buckets=Buckets.of(options["buckets"]) if "buckets" in options else None,
         policies=Policies(
             missing=cast("Missing", options.get("missingTopic", "fail")),
             oversized=cast("Oversized", options.get("oversized", "fail")),
@@ -168,6 +191,25 @@ def _sink(options: Mapping[str, str]) -> SinkSpec:
             ),
         ),
     )
+
+
+def connection_of(options: Mapping[str, str]) -> Connection | None:
+    """Read a connection from the options of a format; None where no broker is given."""
+    bootstrap = options.get(f"{_PREFIX}bootstrap.servers")
+    settings = {
+        name.removeprefix(_PREFIX): value
+        for name, value in dict(options).items()
+        if name.startswith(_PREFIX) and name != f"{_PREFIX}bootstrap.servers"
+    }
+    return Connection(bootstrap, settings) if bootstrap else None
+
+
+def connection_options(connection: Connection) -> dict[str, str]:
+    """Write a connection as options of a format."""
+    return {
+        f"{_PREFIX}bootstrap.servers": connection.bootstrap,
+        **{f"{_PREFIX}{name}": value for name, value in connection.settings.items()},
+    }
 
 
 def _seconds(options: Mapping[str, str], name: str, default: int) -> float:

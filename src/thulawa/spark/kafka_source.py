@@ -36,7 +36,7 @@ _OURS = {
 def kafka_source(
     spark: SparkSession,
     connection: Connection | str,
-    topics: str | Sequence[str] = (),
+    topics: str | Sequence[str] | Mapping[str, Sequence[int]] = (),
     *,
     pattern: str | None = None,
     starting: Starting = "earliest",
@@ -46,6 +46,7 @@ def kafka_source(
 ) -> DataFrame:
     """Give a streaming DataFrame of topics, or of all topics whose name matches a pattern.
 
+    Topics with lists of numbers are read in these partitions alone, say those of one of `Buckets`.
     ``max_records`` bounds a trigger. ``options`` are the connector's own; with ``ordered`` those
     that split a partition, or hide that records were lost, are refused. Raises at once when the
     brokers do not answer, do not let us in, or have no such topic.
@@ -71,7 +72,9 @@ def kafka_source(
         **connection.spark(),
         **more,
     }
-    if pattern is None:
+    if isinstance(topics, Mapping):
+        chosen["assign"] = json.dumps({name: list(some) for name, some in topics.items()})
+    elif pattern is None:
         chosen["subscribe"] = ",".join(names)
     else:
         chosen["subscribePattern"] = pattern

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from thulawa.core.errors import ThulawaError
 from thulawa.log import Log
-from thulawa.spark.log_source import LogReader, LogStreamReader, Ranges
+from thulawa.spark.log_source import LogReader, LogStreamReader, Ranges, count_of
 from thulawa.spark.task import current_task
 
 __all__ = ["NAME", "STORED", "register"]
@@ -47,8 +47,8 @@ class PackedLogFormat(DataSource):
 
     def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 there is but one
         """Read what comes."""
-        most = self.options.get("maxOffsetsPerTrigger")
-        return PackedReader(LogReader.of(self.options), None if most is None else int(most))
+        most = count_of(self.options, "maxOffsetsPerTrigger")
+        return PackedReader(LogReader.of(self.options), most)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
         """Append the batches of a query."""

@@ -18,8 +18,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
+from thulawa.log.placing import Placing, agree
 from thulawa.spark.record_columns import COLUMNS, check_columns, column_values
 
 __all__ = ["LogBatchWriter", "LogStreamWriter", "LogWriter"]
@@ -31,6 +33,7 @@ class LogWriter:
 
     address: str
     topic: str | None
+    buckets: Buckets | None = None
 
     @classmethod
     def of(cls, options: dict[str, str], schema: StructType) -> "LogWriter":
@@ -39,7 +42,17 @@ class LogWriter:
         if not address:
             raise ConfigurationError('the sink needs a path: .start("file:./topics")')
         check_columns(schema, topic)
-        return cls(address, topic)
+        known = options.get("buckets")
+        return cls(address, topic, None if known is None else Buckets.of(known))
+
+    def placed(
+        self, batches: Iterator[pa.RecordBatch], log: Log
+    ) -> dict[str, list[ProducerRecord]]:
+        """Sort rows by topic, and give them the partitions of their buckets if there are any."""
+        records, buckets = self.records(batches), self.buckets
+        if buckets is None:
+            return records
+        return Placing(buckets, lambda topic: agree(log, topic, buckets)).all(records)
 
     def records(self, batches: Iterator[pa.RecordBatch]) -> dict[str, list[ProducerRecord]]:
         """Sort rows by topic."""
@@ -67,7 +80,7 @@ class LogBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task."""
         with Log(self._writer.address) as log:
-            log.append(self._writer.records(iterator))
+            log.append(self._writer.placed(iterator, log))
         return WriterCommitMessage()
 
 
@@ -84,6 +97,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
         with Log(self._writer.address) as log:
             log.append(
-                self._writer.records(iterator), marker=(query, context.partitionId()), batch=batch
+                self._writer.placed(iterator, log),
+                marker=(query, context.partitionId()),
+                batch=batch,
             )
         return WriterCommitMessage()

@@ -2,13 +2,13 @@
 
 One Spark partition per topic partition, rows in offset order; with ``maxPartitions`` several
 topic partitions, one after the other, to a Spark partition, where there are more. A trigger
-reads up to ``maxOffsetsPerTrigger`` records, shared evenly over the partitions; what one does
-not use goes to the others.
+reads up to ``maxOffsetsPerTrigger`` records, shared evenly over the partitions, or with ``buckets``
+by their weights or strictly in turn; what one does not use goes to the others.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -20,10 +20,22 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from thulawa.core.admission import evenly
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Columns, Log
+from thulawa.spark.admitting import Admission, Assigned, Split, assigned, chosen
 
-__all__ = ["SCHEMA", "LogBatchReader", "LogReader", "LogStreamReader", "count_of"]
+__all__ = [
+    "SCHEMA",
+    "LogBatchReader",
+    "LogReader",
+    "LogStreamReader",
+    "Offsets",
+    "Range",
+    "count_of",
+    "named",
+    "share",
+]
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -31,7 +43,16 @@ SCHEMA = (
 )
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-_OPTIONS = ("path", "subscribe", "startingOffsets", "maxOffsetsPerTrigger", "maxPartitions")
+_OPTIONS = (
+    "path",
+    "subscribe",
+    "assign",
+    "startingOffsets",
+    "maxOffsetsPerTrigger",
+    "maxPartitions",
+    "buckets",
+    "bucketOrder",
+)
 
 _DEALT = "#"  # which no topic can be called
 
@@ -62,45 +83,66 @@ class LogReader:
     topics: tuple[str, ...]
     starting: str
     most_partitions: int | None = None
+    assigned: Assigned | None = None
+    admission: Admission = field(default_factory=Admission)
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> "LogReader":
-        """Read the options of the source."""
-        address, subscribed = options.get("path"), options.get("subscribe")
-        if not address or not subscribed:
+    def of(cls, options: Mapping[str, str], address: str | None = None) -> "LogReader":
+        """Read the options of the source; Spark does not keep the case of their names."""
+        if address is None:
+            _check_names(options)
+            address = options.get("path")
+        subscribed = options.get("subscribe")
+        places = assigned(options)
+        if not address or bool(subscribed) == bool(places):
             raise ConfigurationError(
-                "the source needs a path and topics: "
+                "the source needs a path and topics, or partitions of topics: "
                 '.option("subscribe", "visits").load("file:./topics")'
             )
-        if unknown := {name.lower() for name in options} - {name.lower() for name in _OPTIONS}:
-            raise ConfigurationError(
-                f"the source has no options {sorted(unknown)}; it has {', '.join(_OPTIONS)}"
-            )
-        topics = tuple(name.strip() for name in subscribed.split(","))
+        topics = tuple(places or (name.strip() for name in (subscribed or "").split(",")))
         starting = options.get("startingOffsets", "earliest")
-        return cls(address, topics, starting, count_of(options, "maxPartitions"))
+        return cls(
+            address,
+            topics,
+            starting,
+            count_of(options, "maxPartitions"),
+            places,
+            Admission.of(options),
+        )
 
     def starts(self) -> Offsets:
         """Give the offsets to begin at."""
+        return chosen(self._starts(), self.assigned)
+
+    def _starts(self) -> Offsets:
         with Log(self.address) as log:
             if self.starting == "earliest":
-                return {topic: _named(log.start_offsets(topic)) for topic in self.topics}
+                return {topic: named(log.start_offsets(topic)) for topic in self.topics}
             if self.starting == "latest":
-                return {topic: _named(log.end_offsets(topic)) for topic in self.topics}
-            chosen = _chosen(self.starting)
-            if others := sorted(chosen.keys() - set(self.topics)):
+                return {topic: named(log.end_offsets(topic)) for topic in self.topics}
+            wanted = _chosen(self.starting)
+            if others := sorted(wanted.keys() - set(self.topics)):
                 raise ConfigurationError(
                     f"startingOffsets names {others}, which are not subscribed to"
                 )
             return {
-                topic: _named(log.start_offsets(topic)) | _within(log, topic, chosen.get(topic, {}))
+                topic: named(log.start_offsets(topic)) | _within(log, topic, wanted.get(topic, {}))
                 for topic in self.topics
             }
 
     def ends(self) -> Offsets:
         """Give the offsets of the next records to be written."""
+        return chosen(self._ends(), self.assigned)
+
+    def _ends(self) -> Offsets:
         with Log(self.address) as log:
-            return {topic: _named(log.end_offsets(topic)) for topic in self.topics}
+            return {topic: named(log.end_offsets(topic)) for topic in self.topics}
+
+    def split(self) -> Split:
+        """Say how the limit of a trigger is shared."""
+        if self.admission.buckets is None:
+            return evenly
+        return self.admission.split({topic: len(places) for topic, places in self._ends().items()})
 
     def partitions(self, start: Offsets, end: Offsets) -> list[Ranges]:
         """Deal out what is new to the partitions of Spark, one to each topic partition or more."""
@@ -121,10 +163,23 @@ class LogReader:
     def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of a partition, each in offset order."""
         assert isinstance(wanted, Ranges)
+        for one, columns in self._chunks(wanted.ranges):
+            if self.admission.buckets is not None:
+                self.admission.buckets.check_headers(columns.headers)
+            yield _arrow(columns, one)
+
+    def _chunks(self, ranges: list[Range]) -> Iterator[tuple[Range, Columns]]:
         with Log(self.address) as log:
-            for one in wanted.ranges:
+            for one in ranges:
                 for columns in log.read_columns(one.topic, one.partition, one.start, one.end):
-                    yield _arrow(columns, one)
+                    yield one, columns
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    if unknown := {name.lower() for name in options} - {name.lower() for name in _OPTIONS}:
+        raise ConfigurationError(
+            f"the source has no options {sorted(unknown)}; it has {', '.join(_OPTIONS)}"
+        )
 
 
 def count_of(options: Mapping[str, str], name: str) -> int | None:
@@ -153,7 +208,7 @@ def _chosen(text: str) -> dict[str, dict[str, Any]]:
 
 def _within(log: Log, topic: str, chosen: dict[str, Any]) -> dict[str, int]:
     """Give offsets that were chosen; refuse those that the topic does not have."""
-    first, end = _named(log.start_offsets(topic)), _named(log.end_offsets(topic))
+    first, end = named(log.start_offsets(topic)), named(log.end_offsets(topic))
     for partition, offset in chosen.items():
         if partition not in end:
             raise ConfigurationError(f"startingOffsets: {topic} has no partition {partition!r}")
@@ -208,7 +263,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the offsets up to which the next batch reads."""
         ends = self._reader.ends() if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
-            ends = share(start, ends, limit.max_rows)
+            ends = share(start, ends, limit.max_rows, self._reader.split())
         return self._dealt(ends)
 
     def _dealt(self, offsets: Offsets) -> Offsets:
@@ -233,18 +288,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Hold nothing that needs closing."""
 
 
-def share(start: Offsets, ends: Offsets, most: int) -> Offsets:
-    """Move on by at most ``most`` records, the same number in each partition where it has them."""
+def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Offsets:
+    """Move on by at most ``most`` records, shared as ``split`` says."""
     waiting = {
         (topic, partition): end - start.get(topic, {}).get(partition, 0)
         for topic, partitions in ends.items()
         for partition, end in partitions.items()
     }
-    taken = dict.fromkeys(waiting, 0)
-    left = most
-    for place, name in enumerate(sorted(waiting, key=waiting.__getitem__)):
-        taken[name] = min(waiting[name], left // (len(waiting) - place))
-        left -= taken[name]
+    taken = split(waiting, most)
     return {
         topic: {
             partition: start.get(topic, {}).get(partition, 0) + taken[topic, partition]
@@ -254,7 +305,7 @@ def share(start: Offsets, ends: Offsets, most: int) -> Offsets:
     }
 
 
-def _named(offsets: Mapping[int, int]) -> dict[str, int]:
+def named(offsets: Mapping[int, int]) -> dict[str, int]:
     """Write partitions as JSON does."""
     return {str(partition): offset for partition, offset in offsets.items()}
 

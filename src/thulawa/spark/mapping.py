@@ -36,7 +36,17 @@ from thulawa.spark.worker import process
 __all__ = ["flat_map_by_key", "map_by_key", "split_errors"]
 
 _NOT_THE_ENGINE_S = frozenset(
-    {"name", "resource", "cache", "timestamp", "lane", "repartition", "order_by", "dead_letters"}
+    {
+        "name",
+        "resource",
+        "cache",
+        "timestamp",
+        "lane",
+        "repartition",
+        "order_by",
+        "dead_letters",
+        "report",
+    }
 )
 _NO_KEYS = (ArrayType, MapType, StructType, VariantType)
 _TIMES = (IntegralType, TimestampType, TimestampNTZType)
@@ -214,6 +224,7 @@ class _Mapping:
             resource=self._choices.get("resource"),
             cache=self._choices.get("cache"),
             dead_letters=None if place is None else place_of(place),
+            report=self._choices.get("report"),
             identity=self._identity,
         )
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from thulawa.engine import Options
 from thulawa.engine.options import OnError
 from thulawa.spark.dead_letters import Place
+from thulawa.spark.lane_report import LaneReport
 
 __all__ = ["ERROR_COLUMN", "ERROR_TYPE", "Operator"]
 
@@ -46,6 +47,7 @@ class Operator:
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     cache: Callable[[], MutableMapping[Hashable, Any]] | None = None
     dead_letters: Place | None = None
+    report: LaneReport | None = None
     identity: str = field(default_factory=lambda: uuid4().hex)
 
     @property

@@ -24,6 +24,7 @@ from thulawa.core.errors import RecordError, ThulawaError, WrongResult
 from thulawa.engine import Engine, Outcome, Record, new_event_loop
 from thulawa.engine.workers import VALUE
 from thulawa.spark.dead_letters import DeadLetters
+from thulawa.spark.lane_report import watched
 from thulawa.spark.operator import Operator
 from thulawa.spark.output import Output
 from thulawa.spark.rows import Batch, Row, row_type
@@ -106,8 +107,9 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     run: Future[None] = asyncio.run_coroutine_threadsafe(engine.run(intake, outlet), loop)
     run.add_done_callback(outlet.close)
     try:
-        yield from Output(operator, dead_letters).batches(outlet)
-        run.result()
+        with watched(operator.report, engine, loop):
+            yield from Output(operator, dead_letters).batches(outlet)
+            run.result()
     except Exception as error:
         error.add_note(f"operator {operator.name}, in {_partition(task)}")
         raise
@@ -151,10 +153,7 @@ class Intake:
         self._size = 0
         self._keys: Sequence[Any] = ()
         self._times: Sequence[float] = ()
-        lanes = enumerate(operator.options.lanes.lanes)
-        self._lanes: dict[object, int] = {}
-        for place, lane in lanes:
-            self._lanes |= {lane.name: place, place: place}
+        self._lanes = operator.options.lanes.places()
         self._closed = False
         threading.Thread(target=self._read, name="thulawa-reader", daemon=True).start()
 

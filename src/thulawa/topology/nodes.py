@@ -256,10 +256,12 @@ class Process(Node):
 class AsyncCall(Node):
     """Calls a function for many records at once, through the engine, each key in order.
 
-    ``function`` is the supplier of an `AsyncProcessor` when the operation is "process".
+    ``function`` is the supplier of an `AsyncProcessor` when the operation is "process". ``lane``
+    gives the lane of a record by its key and value.
     """
 
     operation: Literal["map", "map_values", "flat_map", "process", "batch"]
     function: Function
     options: Options
     resource: Function | None = None
+    lane: Function | None = None

@@ -1,0 +1,227 @@
+"""Buckets for plain Kafka clients: a producer that places records, consumers that share buckets.
+
+The client (librdkafka) lets nobody bring a partitioner or an assignor of their own in Python, so
+both stand in front of it. A producer is told each record's partition. Consumers of a group join it
+as usual, each with its bucket in its ``client.id``; whenever the group has settled, every member
+asks the broker who the members are and takes, of what `Buckets.assign` gives them all, its own
+part, instead of what the built-in assignor said. The protocol is the eager one: nobody is given
+anything before everybody has let go, so all see the same members and no partition has two readers.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+
+from thulawa.core.buckets import Buckets, Placement
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import UnknownTopic, translated
+from thulawa.kafka.reading import headers_of, read_between
+from thulawa.kafka.topics import Topics
+
+__all__ = ["BucketConsumer", "BucketProducer", "agree"]
+
+_PREFIX = "thulawa-bucket"
+_TIMEOUT = 10.0
+_LOOK_BACK = 8  # what ends a transaction takes an offset too
+
+
+def agree(connection: Connection, topic: str, buckets: Buckets) -> None:
+    """Refuse a topic whose newest records were placed by another layout; one not there passes."""
+    topics = Topics(connection)
+    count = topics.partitions(topic)[topic]
+    if count is None:
+        return
+    buckets.layout(count)
+    starts, ends = topics.start_offsets(topic)[topic], topics.end_offsets(topic)[topic]
+    spans = {p: (max(starts[p], end - _LOOK_BACK), end) for p, end in ends.items()}
+    newest: dict[int | None, Message] = {}
+    for messages in read_between(connection, topic, spans):
+        newest |= {message.partition(): message for message in messages}
+    buckets.check_headers(map(headers_of, newest.values()))
+
+
+class BucketProducer:
+    """A producer of confluent-kafka that puts records into their buckets, and stamps them.
+
+    ``producer`` is yours, with any settings; what is not `produce` goes to it as it is. A topic
+    is looked at before its first record, and again after ``refresh`` seconds: when it has got more
+    partitions, the layout follows. ``dropped`` counts the records of unknown buckets that were
+    dropped because the buckets say so.
+
+    .. versionadded:: 0.1.0
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        buckets: Buckets,
+        connection: Connection | str,
+        *,
+        refresh: float = 60.0,
+    ) -> None:
+        self._producer = producer
+        self._buckets = buckets
+        self._connection = Connection.of(connection)
+        self._refresh = refresh
+        self._placements: dict[str, tuple[float, int, Placement]] = {}
+        self.dropped = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        *,
+        headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
+        **more: Any,
+    ) -> bool:
+        """Send a record to its bucket's partition; False: it was dropped."""
+        place = self._placement(topic)(key)
+        if place is None:
+            self.dropped += 1
+            return False
+        given = headers.items() if isinstance(headers, Mapping) else headers or ()
+        stamped = [*given, self._buckets.stamp]
+        self._producer.produce(topic, value, key, place, headers=stamped, **more)
+        return True
+
+    def _placement(self, topic: str) -> Placement:
+        now = time.monotonic()
+        known = self._placements.get(topic)
+        if known is not None and now < known[0]:
+            return known[2]
+        count = self._count(topic)
+        if known is None:
+            agree(self._connection, topic, self._buckets)
+        if known is not None and known[1] == count:
+            placement = known[2]
+        else:
+            placement = Placement(self._buckets, count)
+        self._placements[topic] = (now + self._refresh, count, placement)
+        return placement
+
+    def _count(self, topic: str) -> int:
+        # asked of the producer itself: it sends nothing to a partition it has not heard of
+        try:
+            found = self._producer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
+        except KafkaException as error:
+            raise translated(error, "looking for a topic", topic=topic) from error
+        if found.error is not None:
+            raise UnknownTopic("there is no such topic", topic=topic)
+        return len(found.partitions)
+
+
+class BucketConsumer:
+    """A consumer of confluent-kafka that reads its bucket's part of a topic, within a group.
+
+    The partitions of a bucket are dealt out to its members, those of a bucket without any to the
+    others; members come and go as in any group. More members than a bucket has partitions leave
+    some idle. ``settings`` are the client's own. What is not said here goes to the `Consumer`.
+    All members of the group must be made this way, with the same buckets.
+
+    .. versionadded:: 0.1.0
+    """
+
+    def __init__(
+        self,
+        connection: Connection | str,
+        topic: str,
+        *,
+        group: str,
+        buckets: Buckets,
+        bucket: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if bucket not in buckets.urgency:
+            raise ConfigurationError(f"there is no bucket {bucket!r}; there are {buckets.names}")
+        ours = {"group.id", "client.id", "partition.assignment.strategy", "group.protocol"}
+        if taken := sorted(ours & set(settings or {})):
+            raise ConfigurationError(f"{', '.join(taken)}: buckets need a setting of their own")
+        connection = Connection.of(connection)
+        self._topic = topic
+        self._group = group
+        self._buckets = buckets
+        self._admin = AdminClient(connection.client())
+        self._topics = Topics(connection)
+        self._consumer = Consumer(
+            {
+                **connection.client(),
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                **(settings or {}),
+                "group.id": group,
+                "client.id": f"{_PREFIX}/{buckets.fingerprint}/{quote(bucket, safe='')}",
+                "partition.assignment.strategy": "range",
+                "group.protocol": "classic",
+            }
+        )
+        self._consumer.subscribe([topic], on_assign=self._assigned)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """Give the next record, or what the client has to say; None when nothing came."""
+        message = self._consumer.poll(timeout)
+        if message is not None and message.error() is None:
+            self._buckets.check_headers([headers_of(message)])
+        return message
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Give the next records."""
+        messages = self._consumer.consume(num_messages, timeout)
+        self._buckets.check_headers(headers_of(one) for one in messages if one.error() is None)
+        return messages
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+    def _assigned(self, consumer: Consumer, _: list[Place]) -> None:
+        members = self._members()
+        own = str(consumer.memberid())
+        if own not in members:  # the group is on the move again: there will be another call
+            consumer.assign([])
+            return
+        count = self._topics.partitions(self._topic)[self._topic]
+        if count is None:
+            raise UnknownTopic("there is no such topic", topic=self._topic)
+        places = self._buckets.assign(count, members)[own]
+        consumer.assign([Place(self._topic, place) for place in places])
+
+    def _members(self) -> dict[str, str]:
+        """Give the bucket of each member, once the group has settled; none if it does not."""
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            asked = self._admin.describe_consumer_groups([self._group], request_timeout=_TIMEOUT)
+            try:
+                group = asked[self._group].result(_TIMEOUT + 1)
+            except KafkaException as error:
+                raise translated(error, f"asking for the members of {self._group}") from error
+            if group.state == ConsumerGroupState.STABLE:
+                return {one.member_id: self._bucket_of(one.client_id) for one in group.members}
+            if group.state == ConsumerGroupState.PREPARING_REBALANCING or (
+                time.monotonic() > deadline
+            ):
+                return {}
+            time.sleep(0.05)
+
+    def _bucket_of(self, client: str) -> str:
+        prefix, _, rest = client.partition("/")
+        fingerprint, _, bucket = rest.partition("/")
+        if prefix != _PREFIX:
+            raise ConfigurationError(
+                f"group {self._group} has a member {client!r} that knows nothing of buckets; all "
+                "its consumers must be BucketConsumers"
+            )
+        self._buckets.check(fingerprint)
+        return unquote(bucket)

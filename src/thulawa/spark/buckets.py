@@ -1,0 +1,149 @@
+"""Buckets over columns: a key's bucket and partition, and rows made ready for any sink.
+
+The functions of `Buckets` themselves run in Spark's workers, over the distinct keys of an Arrow
+batch, so that a column and `Buckets.partition` cannot differ. An expression of Spark's own
+functions was weighed and dropped: Kafka's hash is not among them.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
+
+from thulawa.core.buckets import STAMP, Buckets
+from thulawa.spark.shipping import ship
+
+__all__ = [
+    "BucketProgress",
+    "bucket_column",
+    "bucket_progress",
+    "check_buckets",
+    "in_buckets",
+    "partition_column",
+]
+
+_HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def bucket_column(buckets: Buckets, key: str | Column) -> Column:
+    """Name the bucket of each row's key; null where it has none.
+
+    .. versionadded:: 0.1.0
+    """
+    return _mapped(buckets.bucket, "string", pa.string())(key)
+
+
+def partition_column(buckets: Buckets, key: str | Column, partitions: int) -> Column:
+    """Give the partition of each row's key, as `Buckets.partition` does; null: it is dropped.
+
+    .. versionadded:: 0.1.0
+    """
+    buckets.layout(partitions)  # raises now where it cannot work
+    return _mapped(lambda key: buckets.partition(key, partitions), "int", pa.int32())(key)
+
+
+def in_buckets(
+    buckets: Buckets, partitions: int, *, key: str = "key"
+) -> Callable[[DataFrame], DataFrame]:
+    """Make rows ready for a sink of any kind: columns ``partition`` and ``headers`` by bucket.
+
+    Use it with ``DataFrame.transform``, where a sink cannot be told the buckets: Spark's own, or
+    where a bucket is a function of the key. Rows of unknown buckets are left out where the buckets
+    drop them.
+
+    .. versionadded:: 0.1.0
+    """
+
+    def ready(df: DataFrame) -> DataFrame:
+        name, value = buckets.stamp
+        stamp = f.array(f.struct(f.lit(name).alias("key"), f.lit(value).alias("value")))
+        headers = stamp.cast(_HEADERS)
+        if "headers" in df.columns:
+            kept = f.coalesce(f.col("headers"), f.array().cast(_HEADERS))
+            headers = f.concat(kept, headers)
+        placed = df.withColumn("partition", partition_column(buckets, key, partitions))
+        placed = placed.withColumn("headers", headers)
+        return placed.where("partition is not null") if buckets.unknown == "drop" else placed
+
+    return ready
+
+
+def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
+    """Refuse rows whose header says that they were placed by another layout.
+
+    Use it with ``DataFrame.transform``, where a source cannot be told the buckets: Spark's own.
+
+    .. versionadded:: 0.1.0
+    """
+    known = [value.encode() for value in (buckets.fingerprint, *buckets.accepts)]
+
+    def checked(df: DataFrame) -> DataFrame:
+        stamped_otherwise = f.exists(
+            "headers", lambda header: (header["key"] == STAMP) & ~header["value"].isin(known)
+        )
+        told = f.concat(
+            f.lit("the other side groups partitions otherwise: topic "), f.col("topic"),
+            f.lit(f"; here the fingerprint of the buckets is {buckets.fingerprint}"),
+        )  # fmt: skip
+        wrong = f.coalesce(stamped_otherwise, f.lit(False))  # noqa: FBT003 a literal of SQL
+        return df.where(f.when(wrong, f.raise_error(told).cast("boolean")).otherwise(f.lit(True)))  # noqa: FBT003
+
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class BucketProgress:
+    """One bucket in a query's progress: records of the last trigger, and those still waiting."""
+
+    taken: int
+    waiting: int
+
+
+def bucket_progress(
+    progress: Mapping[str, Any], buckets: Buckets, partitions: Mapping[str, int]
+) -> dict[str, BucketProgress]:
+    """Read a query's ``lastProgress`` by bucket; ``partitions`` says how many each topic has.
+
+    .. versionadded:: 0.1.0
+    """
+    taken = dict.fromkeys(buckets.urgency, 0)
+    waiting = dict.fromkeys(buckets.urgency, 0)
+    for source in progress["sources"]:
+        start, end, latest = (
+            _offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset")
+        )
+        for topic, places in end.items():
+            if topic not in partitions:
+                continue
+            members = buckets.members(partitions[topic])
+            for place, upto in places.items():
+                bucket = members[int(place)]
+                taken[bucket] += upto - start.get(topic, {}).get(place, 0)
+                waiting[bucket] += latest.get(topic, {}).get(place, upto) - upto
+    return {name: BucketProgress(taken[name], waiting[name]) for name in buckets.urgency}
+
+
+def _offsets(text: Any) -> dict[str, dict[str, int]]:
+    """Read offsets as progress has them: JSON, or what PySpark has made of it."""
+    read = json.loads(text) if isinstance(text, str) else text
+    return read if isinstance(read, dict) else {}
+
+
+def _mapped(function: Callable[[Any], Any], of: str, kind: pa.DataType) -> Callable[..., Column]:
+    """Make a function of columns of one of keys; each distinct key of a batch is asked once."""
+
+    def over(keys: pa.Array) -> pa.Array:
+        encoded = keys.dictionary_encode(null_encoding="encode")
+        answers = [function(key) for key in encoded.dictionary.to_pylist()]
+        return pa.array(answers, kind).take(encoded.indices)
+
+    if session := SparkSession.getActiveSession():
+        ship(session)
+    over.__annotations__ = {"keys": pa.Array, "return": pa.Array}
+    made: Any = arrow_udf(over, returnType=of)  # type: ignore[call-overload] # hints say the kind
+    return cast("Callable[..., Column]", made)

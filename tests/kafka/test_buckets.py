@@ -1,0 +1,194 @@
+"""Buckets over Kafka: placed by sinks and producers, shared by consumers that come and go."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+import thulawa
+from tests.kafka.helpers import read
+from thulawa.core.buckets import STAMP, Buckets
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.buckets import BucketConsumer, BucketProducer, agree
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.reading import headers_of
+from thulawa.kafka.routing import OutRecord, Policies
+from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.kafka.transactions import Batch, SinkSpec, write
+from thulawa.spark.kafka_sink import FORMAT, connection_options, register
+
+TWO = Buckets({"Platinum": 70, "Gold": 30}, unknown="drop")
+OTHER = Buckets({"Platinum": 60, "Gold": 40}, unknown="drop")
+
+
+def orders(
+    connection: Connection, topic: str, count: int, buckets: Buckets = TWO
+) -> BucketProducer:
+    producer = BucketProducer(Producer(connection.client()), buckets, connection, refresh=0)
+    for n in range(count):
+        assert producer.produce(topic, b"%d" % n, f"{'Gold' if n % 2 else 'Platinum'}-{n}")
+    assert producer.flush(30) == 0
+    return producer
+
+
+def placed(connection: Connection, topic: str, partitions: int) -> bool:
+    return all(
+        message.partition() == TWO.partition(message.key(), partitions)
+        and dict(headers_of(message))[STAMP] == TWO.fingerprint.encode()
+        for message in read(connection, topic)
+    )
+
+
+def test_a_plain_producer_places_stamps_drops_and_follows_when_partitions_are_added(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=6))
+    producer = orders(connection, name, 40)
+    assert not producer.produce(name, b"", "Silver-1")
+    assert producer.dropped == 1
+    assert placed(connection, name, 6)
+    before = {message.offset() for message in read(connection, name) if message.partition() == 5}
+    topics.ensure_partitions(name, 12)
+    for n in range(40):
+        producer.produce(name, b"", f"Gold-{n}", headers={"more": b"x"})
+    assert producer.flush(30) == 0
+    after = [m for m in read(connection, name) if dict(headers_of(m)).get("more")]
+    assert before
+    assert {message.partition() for message in after} == {8, 9, 10, 11}
+
+
+def test_a_sink_places_what_has_no_partition_and_a_writer_of_another_layout_is_refused(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=6))
+    topics.ensure(f"{name}-dead")
+    keys = [b"Platinum-1", b"Gold-1", b"Silver-1"]
+    records = [OutRecord(name, key, b"", -1, None, None) for key in keys]
+    records.append(OutRecord(f"{name}-none", b"Silver-1", b"", -1, None, None))
+    policies = Policies(missing="dead_letter", dead_letter=f"{name}-dead")
+    spec = SinkSpec(connection=connection, application=name, policies=policies, buckets=TWO)
+    written = write(spec, Batch("q", 0, 0), [records])
+    assert (written.records, written.dead_letters) == (3, 1)
+    assert placed(connection, name, 6)
+    assert len(read(connection, name)) == 2
+    agree(connection, name, TWO)
+    with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+        agree(connection, name, OTHER)
+    with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+        orders(connection, name, 1, OTHER)
+
+
+@contextmanager
+def members(connection: Connection, topic: str, *buckets: str) -> Iterator[list[BucketConsumer]]:
+    made = [
+        BucketConsumer(
+            connection, topic, group=f"{topic}-group", buckets=TWO, bucket=bucket,
+            settings={"topic.metadata.refresh.interval.ms": 500, "session.timeout.ms": 6_000},
+        )
+        for bucket in buckets
+    ]  # fmt: skip
+    try:
+        yield made
+    finally:
+        for one in made:
+            one.close()
+
+
+def settled(consumers: list[BucketConsumer], wanted: Callable[[list[list[int]]], bool]) -> None:
+    """Poll until the assignments are as wanted."""
+    deadline = time.monotonic() + 90
+    while True:
+        for consumer in consumers:
+            consumer.poll(0.05)
+        found = [sorted(p.partition for p in one.assignment()) for one in consumers]
+        if wanted(found):
+            return
+        assert time.monotonic() < deadline, found
+
+
+def test_members_share_their_bucket_leave_one_idle_and_take_over_a_bucket_without_any(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=6))
+    orders(connection, name, 6)
+    with members(connection, name, *["Platinum"] * 5) as platinum:
+        with members(connection, name, "Gold") as gold:
+            settled(
+                [*platinum, *gold],
+                lambda found: (
+                    sorted(found) == [[], [0], [1], [2], [3], [4, 5]] and found[5] == [4, 5]
+                ),
+            )
+        settled(
+            platinum,
+            lambda found: (
+                sorted(chain.from_iterable(found)) == [*range(6)] and max(map(len, found)) == 2
+            ),
+        )
+        topics.ensure_partitions(name, 12)
+        settled(
+            platinum,
+            lambda found: (
+                sorted(chain.from_iterable(found)) == [*range(12)] and min(map(len, found)) > 0
+            ),
+        )
+
+
+def test_a_consumer_of_another_layout_reads_nothing(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=6))
+    orders(connection, name, 6, OTHER)
+    with (
+        members(connection, name, "Gold") as (consumer,),
+        pytest.raises(ConfigurationError, match="groups partitions otherwise"),
+    ):
+        consumer.poll(60)
+
+
+def test_settings_and_buckets_that_cannot_be_are_refused(connection: Connection) -> None:
+    with pytest.raises(ConfigurationError, match="no bucket 'Silver'"):
+        BucketConsumer(connection, "t", group="g", buckets=TWO, bucket="Silver")
+    with pytest.raises(ConfigurationError, match=r"client\.id"):
+        BucketConsumer(
+            connection, "t", group="g", buckets=TWO, bucket="Gold", settings={"client.id": "x"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [("weighted", [(14, 6), (14, 6), (12, 8), (0, 20)]), ("strict", [(20, 0), (20, 0), (0, 20)])],
+)
+def test_one_query_over_all_buckets_of_kafka_takes_them_as_the_order_says(
+    spark: SparkSession,
+    connection: Connection,
+    topics: Topics,
+    name: str,
+    tmp_path: Path,
+    order: str,
+    expected: list[tuple[int, int]],
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=6))
+    topics.ensure(f"{name}-out")
+    orders(connection, name, 80)
+    register(spark)
+    source = spark.readStream.format(FORMAT).options(**connection_options(connection))
+    source = source.option("subscribe", name).option("buckets", TWO.text)
+    rows = source.option("bucketOrder", order).option("maxOffsetsPerTrigger", 20).load()
+    writer = rows.select("key", "value", "headers").writeStream.format(FORMAT)
+    query = (
+        writer.options(**connection_options(connection))
+        .option("application", name).option("topic", f"{name}-out")
+        .option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    seen = [thulawa.bucket_progress(one, TWO, {name: 6}) for one in query.recentProgress]
+    taken = [(one["Platinum"].taken, one["Gold"].taken) for one in seen]
+    assert taken[: len(expected)] == expected
+    copied = sorted(int(message.value() or b"") for message in read(connection, f"{name}-out"))
+    assert copied == [*range(80)]

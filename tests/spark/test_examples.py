@@ -1,0 +1,30 @@
+"""The examples run, and show what they are about."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.timeout(400)
+def test_the_orders_of_the_bucket_pattern_are_shipped_by_priority(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = runpy.run_path(str(EXAMPLES / "priority_orders.py"))
+    example["main"](["--seconds", "4", "--svg", str(tmp_path / "priority.svg")])
+    told = capsys.readouterr().out
+    assert "{'Platinum': [0, 1, 2, 3], 'Gold': [4, 5]}" in told
+    drawn = (tmp_path / "priority.svg").read_text()
+    for words in ("no priorities", "buckets by weight", "strictly Platinum first"):
+        assert words in drawn
+
+
+def test_a_picture_shows_each_bucket_of_each_way(tmp_path: Path) -> None:
+    example = runpy.run_path(str(EXAMPLES / "priority_orders.py"))
+    one: dict[str, Any] = {"shipped": 3, "p50": 1.0, "p99": 2.5}
+    drawn = example["picture"]({"none": {"Platinum": one, "Gold": one}}, "a test", 4)
+    assert drawn.count("2.5") >= 2
