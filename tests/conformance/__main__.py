@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.conformance.runner import Verdict, load, run
@@ -17,19 +18,37 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--shuffle-batches", type=int, default=0, metavar="SEED", help="how Spark's batches are cut"
     )
+    parser.add_argument(
+        "--slice", default="0/1", metavar="I/N", help="run the I-th of N parts, from 0"
+    )
+    parser.add_argument("--log", type=Path, help="add a line per case to this file as it ends")
     options = parser.parse_args(arguments)
     cases = [case for file in options.files for case in load(file) if options.only in case["id"]]
+    first, step = map(int, options.slice.split("/"))
+    cases = cases[first::step]
     if options.on == "spark":
         from tests.conformance.spark import run_on_spark  # noqa: PLC0415 needs Java
 
         verdicts = run_on_spark(cases, seed=options.shuffle_batches)
     else:
-        verdicts = [run(case, restart=options.restart) for case in cases]
-    failed = [verdict for verdict in verdicts if not verdict.passed]
-    for verdict in failed:
-        _show(verdict)
-    sys.stdout.write(f"{len(verdicts) - len(failed)} passed, {len(failed)} failed\n")
-    return 1 if failed else 0
+        verdicts = (run(case, restart=options.restart) for case in cases)
+    return _report(verdicts, len(cases), log=options.log)
+
+
+def _report(verdicts: Iterator[Verdict], count: int, *, log: Path | None) -> int:
+    """Show what fails as it is known; give the exit status."""
+    passed = failed = 0
+    for verdict in verdicts:
+        passed += verdict.passed
+        failed += not verdict.passed
+        if not verdict.passed:
+            _show(verdict)
+        if log is not None:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"{'passed' if verdict.passed else 'FAILED'} {verdict.case}\n")
+    missing = count - passed - failed
+    sys.stdout.write(f"{passed} passed, {failed} failed\n")
+    return 1 if failed or missing else 0
 
 
 def _show(verdict: Verdict) -> None:

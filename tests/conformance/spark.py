@@ -9,6 +9,7 @@ checkpoint at random points. Steps are known by batch only, so outputs are compa
 import json
 import random
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -39,8 +40,8 @@ def _write(key: Any) -> bytes:
 TAGGED: Serde[Any] = Serde("key and window", _write, json.loads)
 
 
-def run_on_spark(cases: list[Case], *, seed: int = 0, spark: Any = None) -> list[Verdict]:
-    """Run cases; give a verdict for each."""
+def run_on_spark(cases: list[Case], *, seed: int = 0, spark: Any = None) -> Iterator[Verdict]:
+    """Run cases; give a verdict for each as soon as it is known. No case waits for ever."""
     if spark is None:
         spark = session("conformance", master="local[2]", settings=QUIET)
         spark.sparkContext.setLogLevel("OFF")
@@ -48,12 +49,25 @@ def run_on_spark(cases: list[Case], *, seed: int = 0, spark: Any = None) -> list
     rest = [case for case in cases if not _has_clock(case)]
     rest.sort(key=lambda case: len(case["inputs"]))  # side by side with those that take as long
     groups = [rest[at : at + _TOGETHER] for at in range(0, len(rest), _TOGETHER)]
-    verdicts: dict[str, Verdict] = {}
     for group in (*groups, *([case] for case in by_clock)):
-        with tempfile.TemporaryDirectory() as folder:
-            run = _Run(spark, group, Path(folder), random.Random(seed))
-            verdicts |= {verdict.case: verdict for verdict in run.verdicts()}
-    return [verdicts[case["id"]] for case in cases]
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            try:
+                yield from _Run(spark, group, Path(folder), random.Random(seed)).verdicts()
+            except Exception:  # noqa: BLE001 they have failed, and say how; the others go on
+                error = f"{traceback.format_exc()}\n{_threads(spark)}"
+                yield from (Verdict(case["id"], passed=False, error=error) for case in group)
+                for query in spark.streams.active:
+                    query.stop()
+
+
+def _threads(spark: Any) -> str:
+    """Say what Spark's threads were doing: where one stands still, this is the only trace."""
+    traces = spark._jvm.java.lang.Thread.getAllStackTraces()
+    kept = []
+    for thread, frames in dict(traces).items():
+        if thread.getName().startswith(("Executor task", "stream execution")):
+            kept.append("\n  ".join([thread.getName(), *(frame.toString() for frame in frames)]))
+    return "\n".join(kept)
 
 
 QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -108,10 +122,10 @@ class _Run:
                 for prefix, rows in self._outputs().items():
                     found[prefix] += [rows] if turn < len(batches[prefix]) else []
                 if self._draw.random() < 0.25:
-                    streams.stop()
+                    self._stop(streams)
                     streams = self._start()
         finally:
-            streams.stop()
+            self._stop(streams)
         for prefix, case in self._cases.items():
             yield judge_batches(case, expected_rows(case), steps[prefix], found[prefix])
 
@@ -132,6 +146,10 @@ class _Run:
         if any(map(_has_clock, self._cases.values())):
             streams.process_all_available(_PATIENCE)  # tasks are there before the clock moves
         return streams
+
+    def _stop(self, streams: Streams) -> None:
+        if not streams.stop(_PATIENCE):
+            raise TimeoutError("the query does not end")
 
     def _settle(self, streams: Streams) -> None:
         """Wait until nothing is left, in topics between sub-topologies neither."""

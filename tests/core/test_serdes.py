@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from thulawa.core.errors import SerializationError
 from thulawa.core.records import Window, Windowed
+from thulawa.core.registry import MemorySchemaRegistry
 from thulawa.core.serdes import Serdes
 
 JSON = st.recursive(
@@ -99,3 +101,26 @@ def test_json_may_be_500_levels_deep_whatever_the_recursion_limit() -> None:
         assert len(serde.loads(b"[" + b"[]," * 1_000 + b"[]]") or ()) == 1_001
     finally:
         sys.setrecursionlimit(limit)
+
+
+TRAVELLERS = {
+    "text": (Serdes.string(), "k"),
+    "bytes": (Serdes.byte_array(), b"k"),
+    "long": (Serdes.long(), 7),
+    "double": (Serdes.double(), 0.5),
+    "json": (Serdes.json(), {"a": [1]}),
+    "window": (Serdes.time_windowed(Serdes.string(), 4), Windowed("k", Window(5, 9))),
+    "session": (Serdes.session_windowed(Serdes.long()), Windowed(1, Window(5, 9))),
+    "avro": (Serdes.avro('{"type": "array", "items": ["double", "float", "string"]}'), [0.5, "a"]),
+    "framed avro": (
+        Serdes.avro('"double"', registry=MemorySchemaRegistry(), subject="s-value"),
+        0.5,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TRAVELLERS)
+def test_serdes_can_be_sent_to_workers(kind: str) -> None:
+    serde, value = TRAVELLERS[kind]
+    arrived = cloudpickle.loads(cloudpickle.dumps(serde))  # type: ignore[no-untyped-call]
+    assert arrived.loads(arrived.dumps(value)) == value

@@ -127,6 +127,30 @@ def test_a_cache_sends_the_last_update_of_each_key_per_commit() -> None:
     assert [(key, value) for _, key, value, _ in once.sent] == [("k1", 2), ("k0", 3)]
 
 
+def test_a_cache_behind_a_cache_sends_with_the_same_commit() -> None:
+    builder = StreamsBuilder()
+    counted = builder.stream("in").group_by_key().count(Materialized(caching=True))
+    highest = counted.to_stream().group_by_key().reduce(max, Materialized(caching=True))
+    highest.to_stream().to("out")
+    topology, log = builder.build(), Log()
+    task = Task(topology.subtopologies()[0], topology, log, options=TaskOptions(commit="batch"))
+    task.add("in", 0, [(n, n, "k", 1, ()) for n in range(5)])
+    task.run()
+    assert log.sent == [("out", "k", 5, 4)]
+
+
+def test_what_a_cache_sends_on_to_an_async_node_leaves_with_the_same_commit() -> None:
+    async def doubled(value: int) -> int:
+        return 2 * value
+
+    builder = StreamsBuilder()
+    counted = builder.stream("in").group_by_key().count(Materialized(caching=True))
+    counted.to_stream().map_values_async(doubled).to("out")
+    with TopologyTestDriver(builder.build(), options=TaskOptions(commit="batch")) as driver:
+        driver.create_input_topic("in").pipe_input("k", 1, 0)
+        assert driver.create_output_topic("out").read_key_values_to_list() == [("k", 2)]
+
+
 def test_a_topic_may_be_written_and_read_by_one_program() -> None:
     builder = StreamsBuilder()
     builder.stream("in").filter(lambda k, v: v > 0).map_values(lambda v: v - 1).to("in")

@@ -32,8 +32,6 @@ _LONGEST = 2**63
 _MOST_NULLS = 1_000  # entries that take no bytes: nulls, empty records
 _MOST_SHIFTS = 63
 _MORE = 0x80  # the bit that says another byte follows
-_FLOAT = struct.Struct("<f")
-_DOUBLE = struct.Struct("<d")
 
 Write = Callable[[Any, bytearray, int], None]
 Read = Callable[["Data", int], Any]
@@ -195,12 +193,15 @@ def _whole(bits: int) -> Codec:
     return Codec(write, lambda data, _: read_long(data), lambda v: type(v) is int)
 
 
-def _real(layout: struct.Struct) -> Codec:
+def _real(layout: str) -> Codec:
+    """Give the codec of a layout; by its name, for a compiled one could not be sent to workers."""
+    size = struct.calcsize(layout)
+
     def write(value: Any, out: bytearray, _: int) -> None:
-        out.extend(layout.pack(value))
+        out.extend(struct.pack(layout, value))
 
     def read(data: Data, _: int) -> float:
-        value: float = layout.unpack(data.take(layout.size))[0]
+        value: float = struct.unpack(layout, data.take(size))[0]
         return value
 
     return Codec(write, read, lambda v: isinstance(v, float))
@@ -397,8 +398,8 @@ PRIMITIVES = {
     "boolean": _boolean(),
     "int": _whole(32),
     "long": _whole(64),
-    "float": _real(_FLOAT),
-    "double": _real(_DOUBLE),
+    "float": _real("<f"),
+    "double": _real("<d"),
     "bytes": _bytes(),
     "string": _text(),
 }

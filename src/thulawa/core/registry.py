@@ -109,7 +109,7 @@ def framed_avro(
     readers: dict[int, Callable[[bytes], Any]] = {}
 
     def serialize(value: Any) -> bytes:
-        return _FRAME.pack(0, registry.number_of(subject, avro.schema)) + avro.write(value)
+        return _framed(registry.number_of(subject, avro.schema), avro.write(value))
 
     def deserialize(data: bytes) -> Any:
         number, content = _unframed(data)
@@ -143,7 +143,7 @@ def framed_protobuf(
         return registry.number_of(subject, schema, "PROTOBUF")
 
     def frame(content: bytes) -> bytes:
-        return _FRAME.pack(0, number()) + mark + content
+        return _framed(number(), mark + content)
 
     def unframe(data: bytes) -> bytes:
         written, content = _unframed(data)
@@ -158,6 +158,11 @@ def framed_protobuf(
         return source.take(source.left)
 
     return frame, unframe
+
+
+def _framed(number: int, content: bytes) -> bytes:
+    """Put the schema's number before the data."""
+    return _FRAME.pack(0, number) + content
 
 
 def _unframed(data: bytes) -> tuple[int, bytes]:

@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from thulawa.core.avro import Avro
@@ -31,8 +32,9 @@ _NOT_ITS_DATA = (ValueError, TypeError, LookupError, AttributeError, RecursionEr
 _DEEPEST = 500  # levels of JSON
 _TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
-_LONG = struct.Struct(">q")
-_DOUBLE = struct.Struct(">d")
+# not struct.Struct: a serde travels to workers, and a Struct cannot be pickled
+_pack_long = partial(struct.pack, ">q")
+_pack_double = partial(struct.pack, ">d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,12 @@ class Serdes:
     @staticmethod
     def long() -> Serde[int]:
         """Write whole numbers as Kafka's long: eight bytes."""
-        return Serde("long", _LONG.pack, lambda data: int(_LONG.unpack(data)[0]))
+        return Serde("long", _pack_long, _unpack_long)
 
     @staticmethod
     def double() -> Serde[float]:
         """Write numbers as Kafka's double: eight bytes."""
-        return Serde("double", _DOUBLE.pack, lambda data: float(_DOUBLE.unpack(data)[0]))
+        return Serde("double", _pack_double, _unpack_double)
 
     @staticmethod
     def time_windowed(inner: Serde[T], size: Duration) -> Serde[Windowed[T]]:
@@ -107,10 +109,10 @@ class Serdes:
         length = milliseconds(size, name="size")
 
         def serialize(key: Windowed[T]) -> bytes:
-            return inner.serialize(key.key) + _LONG.pack(key.window.start)
+            return inner.serialize(key.key) + _pack_long(key.window.start)
 
         def deserialize(data: bytes) -> Windowed[T]:
-            (start,) = _LONG.unpack(data[-8:])
+            start = _unpack_long(data[-8:])
             return Windowed(inner.deserialize(data[:-8]), Window(start, start + length))
 
         return Serde(f"windowed {inner.name}", serialize, deserialize)
@@ -121,10 +123,10 @@ class Serdes:
 
         def serialize(key: Windowed[T]) -> bytes:
             window = key.window
-            return inner.serialize(key.key) + _LONG.pack(window.end) + _LONG.pack(window.start)
+            return inner.serialize(key.key) + _pack_long(window.end) + _pack_long(window.start)
 
         def deserialize(data: bytes) -> Windowed[T]:
-            (end,), (start,) = _LONG.unpack(data[-16:-8]), _LONG.unpack(data[-8:])
+            end, start = _unpack_long(data[-16:-8]), _unpack_long(data[-8:])
             return Windowed(inner.deserialize(data[:-16]), Window(start, end))
 
         return Serde(f"session {inner.name}", serialize, deserialize)
@@ -195,6 +197,16 @@ def _checked_bytes(data: bytes) -> bytes:
     if not isinstance(data, bytes):
         raise TypeError
     return data
+
+
+def _unpack_long(data: bytes) -> int:
+    number: int = struct.unpack(">q", data)[0]
+    return number
+
+
+def _unpack_double(data: bytes) -> float:
+    number: float = struct.unpack(">d", data)[0]
+    return number
 
 
 def _encode(text: str) -> bytes:

@@ -168,6 +168,10 @@ def _aggregated(
     window: Any = None,
     merge: Callable[..., Any] | None = None,
 ) -> "ktable.KTable[Any, Any]":
+    if any(grouped.options.two_step for grouped, _ in parts):
+        raise TopologyError(
+            "several streams are not aggregated in two steps: leave two_step out", where=caller()
+        )
     store = building.store_name(materialized, "COGROUPKSTREAM-AGGREGATE-")
     parents = [grouped.repartitioned(store.name, chosen=store.chosen) for grouped, _ in parts]
     grouping.add_aggregate_store(building, store, materialized, window)

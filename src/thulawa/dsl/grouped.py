@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
+from thulawa.core.callers import caller
+from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.dsl import cogrouped, kstream, ktable, windowed
 from thulawa.dsl.building import Building, NameLike, StoreName
 from thulawa.dsl.options import Grouped, Materialized, chosen
 from thulawa.topology.functions import check_function
-from thulawa.topology.nodes import Aggregate, Sink, Source, TableAggregate
+from thulawa.topology.nodes import Aggregate, PartialAggregate, Sink, Source, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
 __all__ = ["KGroupedStream", "KGroupedTable", "count_one", "reduced_by"]
@@ -112,7 +114,7 @@ class KGroupedStream(Generic[K, V]):
     ) -> "ktable.KTable[K, A]":
         """Fold the values of each key; the aggregator gives a new result and changes none.
 
-        With a ``merger`` partial results can be joined, which may save a repartition.
+        With a ``merger`` partial results can be joined, as ``Grouped(two_step=True)`` needs.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -186,7 +188,18 @@ class KGroupedStream(Generic[K, V]):
         """Add the aggregation and its store."""
         store = self.building.store_name(materialized, prefix)
         name = self.building.named(named, prefix)
-        parent = self.repartitioned(store.name, chosen=store.chosen)
+        if self.options.two_step:
+            first = PartialAggregate(
+                name=f"{self.options.name or store.name}-partial",
+                parents=(self.stream.name,),
+                initializer=initializer,
+                aggregator=aggregator,
+            )
+            told = None if materialized is None else materialized.value_serde
+            parent = self._first_step(first, store, merge, window, told or value_serde)
+            initializer, aggregator = None, merged_by(merge)
+        else:
+            parent = self.repartitioned(store.name, chosen=store.chosen)
         add_aggregate_store(self.building, store, materialized, window, emit)
         self.building.add(
             Aggregate(
@@ -221,6 +234,44 @@ class KGroupedStream(Generic[K, V]):
             value_serde=options.value_serde,
         ).name
         return self._source
+
+    def _first_step(
+        self,
+        first: PartialAggregate,
+        store: StoreName,
+        merge: Callable[..., Any] | None,
+        window: Any,
+        value_serde: Serde[Any] | None,
+    ) -> str:
+        """Aggregate before the repartition; give the node to go on after."""
+        check_two_step(rekeyed=self.rekeyed, mergeable=merge is not None, windowed=bool(window))
+        self.building.add(first)
+        return self.building.repartition(
+            first.name,
+            self.options.name or store.name,
+            chosen=store.chosen or self.options.name is not None,
+            key_serde=self.key_serde,
+            value_serde=value_serde,
+        )
+
+
+def merged_by(merge: Callable[..., Any] | None) -> Callable[[Any, Any, Any], Any]:
+    """Make an aggregator of a merger: the first part is the first result."""
+    assert merge is not None
+    return lambda key, part, result: part if result is None else merge(key, result, part)
+
+
+def check_two_step(*, rekeyed: bool, mergeable: bool, windowed: bool) -> None:
+    """Refuse two steps where they would save nothing, or give something else."""
+    reason = None
+    if not rekeyed:
+        reason = "the key has not changed, so nothing is sent anywhere: leave two_step out"
+    elif windowed:
+        reason = "which records are too late for a window shows in their order alone"
+    elif not mergeable:
+        reason = "its parts must be joined: give the aggregation a merger"
+    if reason is not None:
+        raise TopologyError(f"this cannot be aggregated in two steps: {reason}", where=caller())
 
 
 def add_aggregate_store(
@@ -281,6 +332,11 @@ class KGroupedTable(Generic[K, V]):
     """
 
     def __init__(self, building: Building, name: str, grouped: Grouped[K, V]) -> None:
+        if grouped.two_step:
+            raise TopologyError(
+                "a table's rows are taken out again when they change: no two_step here",
+                where=caller(),
+            )
         self._building = building
         self._name = name
         self._options = grouped

@@ -99,7 +99,16 @@ class Produced(_Serialized[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped(_Serialized[K, V]):
-    """How a stream is grouped; its name is that of the repartition, if one is needed."""
+    """How a stream is grouped; its name is that of the repartition, if one is needed.
+
+    With ``two_step`` records are aggregated where they are first, and only what they came to
+    travels to the partition of their key: once per key and commit, not once per record. Then
+    so do the updates: a table's changes leave as its parts come in. ``count`` can do this,
+    ``reduce`` if ``reduce(reduce(a, b), c)`` equals ``reduce(a, reduce(b, c))``, and
+    ``aggregate`` with a ``merger`` to which the initial value adds nothing.
+    """
+
+    two_step: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,15 @@ from typing import Any
 from thulawa.core.records import Change, Headers, Windowed, make_change
 from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
 from thulawa.state.windows import WindowStore
-from thulawa.topology.nodes import Aggregate
+from thulawa.topology.nodes import Aggregate, PartialAggregate
 from thulawa.topology.windows import TimeWindows
 
-__all__ = ["aggregate", "cached", "start_value", "windowed_aggregate"]
+__all__ = ["aggregate", "cached", "partial_aggregate", "start_value", "windowed_aggregate"]
 
 Folder = Callable[[Any, Any, Any], Any]
 
 
-def start_value(node: Aggregate) -> Callable[[], Any]:
+def start_value(node: Aggregate | PartialAggregate) -> Callable[[], Any]:
     """Give the initializer; a reduction begins with nothing."""
     return node.initializer or (lambda: None)
 
@@ -51,6 +51,41 @@ def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: F
             forward(key, make_change((new, old, latest)), timestamp, headers)
         return None
 
+    return process
+
+
+def partial_aggregate(
+    node: PartialAggregate, context: TaskContext, forward: Forward, failed: Failed
+) -> Forward:
+    """Fold the records of a key until the next commit; send what they came to on then.
+
+    A result has the highest timestamp of its records, and comes where the first of them came.
+    """
+    held: dict[Any, tuple[Any, int, Headers]] = {}
+    initial = start_value(node)
+    fold = node.aggregator
+    drop = context.drop
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None:
+            return drop()
+        before = held.get(key)
+        try:
+            new = fold(key, value, initial() if before is None else before[0])
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            return failed(error, key, value, timestamp, headers)
+        if before is not None and before[1] > timestamp:
+            timestamp = before[1]
+        held[key] = new, timestamp, headers
+        return None
+
+    def flush() -> None:
+        results = list(held.items())
+        held.clear()
+        for key, (value, timestamp, headers) in results:
+            forward(key, value, timestamp, headers)
+
+    context.flushes.append(flush)
     return process
 
 

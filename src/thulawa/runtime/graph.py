@@ -12,7 +12,12 @@ from typing import Any
 from thulawa.core.errors import ProcessingError, StreamError
 from thulawa.core.names import check_name
 from thulawa.core.records import Headers, RecordMetadata
-from thulawa.runtime.aggregates import aggregate, cached, windowed_aggregate
+from thulawa.runtime.aggregates import (
+    aggregate,
+    cached,
+    partial_aggregate,
+    windowed_aggregate,
+)
 from thulawa.runtime.asyncs import AsyncStage
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.foreignkeys import foreign_key_step
@@ -35,6 +40,7 @@ from thulawa.topology.nodes import (
     JoinBuffer,
     LookupJoin,
     Node,
+    PartialAggregate,
     Process,
     Sink,
     Source,
@@ -203,6 +209,7 @@ _MAKERS: dict[type[Node], Callable[[Any, _Wiring], Forward]] = {
     Stateless: lambda node, w: stateless(node, w.forward, w.failed),
     Branch: lambda node, w: branch(node, w.children, w.failed),
     Aggregate: _aggregate,
+    PartialAggregate: lambda n, w: partial_aggregate(n, w.context, w.forward, w.failed),
     Table: lambda node, w: table(node, w.context, w.views, w.forward, w.failed),
     TableGrouping: lambda node, w: table_grouping(node, w.context, w.views, w.forward, w.failed),
     TableAggregate: lambda node, w: table_aggregate(node, w.context, w.forward, w.failed),

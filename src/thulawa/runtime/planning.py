@@ -23,6 +23,7 @@ from thulawa.topology.nodes import (
     GlobalTable,
     LookupJoin,
     Node,
+    PartialAggregate,
     Process,
     Sink,
     Source,
@@ -35,7 +36,8 @@ from thulawa.topology.windows import SessionWindows
 __all__ = ["FRONT", "Part", "Plan", "Repartition", "has_timers", "plan"]
 
 FRONT = 0
-_ONE_BY_ONE = (Source, Sink, Stateless, Branch, AsyncCall)
+# what holds nothing from one batch to the next
+_ONE_BY_ONE = (Source, Sink, Stateless, Branch, AsyncCall, PartialAggregate)
 
 
 @dataclass(frozen=True, slots=True)

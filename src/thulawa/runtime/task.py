@@ -143,8 +143,10 @@ class Task:
         self.context.commit_requested = False
         if self.context.flushes:
             with self.context.about(None):
-                for flush in self.context.flushes:
+                # nodes are made from the end: the last made first, for it may fill the others
+                for flush in reversed(self.context.flushes):
                     flush()
+                    self.settle()
 
     def snapshot(self) -> dict[str, Any]:
         """Give what the task knows besides its stores, as plain data to be kept with them."""

@@ -21,6 +21,7 @@ __all__ = [
     "JoinBuffer",
     "LookupJoin",
     "Node",
+    "PartialAggregate",
     "Process",
     "Sink",
     "Source",
@@ -149,6 +150,14 @@ class Aggregate(Node):
     merge: Function | None = None
     emit: Literal["update", "close"] = "update"
     caching: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialAggregate(Node):
+    """Folds the records of a key before they travel; what is folded leaves with each commit."""
+
+    initializer: Function | None
+    aggregator: Function
 
 
 @dataclass(frozen=True, kw_only=True)
