@@ -15,7 +15,7 @@ from rich.table import Table
 
 import thulawa
 from thulawa.cli import demo as demonstration
-from thulawa.cli import kafka, programs, topics
+from thulawa.cli import dlq, kafka, programs, topics
 from thulawa.cli.display import Display, results
 from thulawa.cli.doctor import examine, spark_s_needs
 from thulawa.cli.failures import EXIT_CODES, FAILED, explained
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(topics.app, name="topics")
 app.add_typer(kafka.app, name="kafka")
+app.add_typer(dlq.app, name="dlq")
 programs.add_to(app)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]

@@ -10,22 +10,22 @@ from typing import Any
 
 from thulawa.log import ConsumerRecord
 
-__all__ = ["as_json", "as_line", "parse"]
+__all__ = ["as_json", "as_line", "parse", "shown", "written"]
 
 _KNOWN = frozenset({"key", "value", "headers", "timestamp", "topic", "partition", "offset"})
 
 
 def as_line(record: ConsumerRecord) -> str:
     """Write a record for people: where it stands, its key and its value."""
-    return f"{record.partition}:{record.offset}  {_shown(record.key)}  {_shown(record.value)}"
+    return f"{record.partition}:{record.offset}  {shown(record.key)}  {shown(record.value)}"
 
 
 def as_json(record: ConsumerRecord) -> str:
     """Write all of a record."""
     told = record._asdict() | {
-        "key": _written(record.key),
-        "value": _written(record.value),
-        "headers": [[name, _written(value)] for name, value in record.headers],
+        "key": written(record.key),
+        "value": written(record.value),
+        "headers": [[name, written(value)] for name, value in record.headers],
     }
     return json.dumps(told, ensure_ascii=False)
 
@@ -64,14 +64,16 @@ def _raw(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def _shown(data: bytes | None) -> str:
+def shown(data: bytes | None) -> str:
+    """Write bytes for people, on one line."""
     if data is None:
         return "-"
     text = data.decode(errors="backslashreplace")
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def _written(data: bytes | None) -> Any:
+def written(data: bytes | None) -> Any:
+    """Write bytes for JSON: text where they are UTF-8."""
     if data is None:
         return None
     try:

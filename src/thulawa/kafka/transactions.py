@@ -35,7 +35,17 @@ from thulawa.kafka.errors import Fenced, KafkaError, again, translated
 from thulawa.kafka.routing import OutRecord, Policies, Router
 from thulawa.kafka.topics import Topics
 
-__all__ = ["Batch", "Guarantee", "SinkSpec", "Written", "forget_kept", "last_batch", "write"]
+__all__ = [
+    "Batch",
+    "Guarantee",
+    "SinkSpec",
+    "Written",
+    "fence",
+    "forget_kept",
+    "last_batch",
+    "last_batches",
+    "write",
+]
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 
@@ -140,6 +150,22 @@ def last_batch(spec: SinkSpec, task: int, query: str) -> int | None:
     """Give the number of the last batch that a task of a query has committed."""
     with _reading(spec) as consumer:
         return _marker(consumer, spec, task, query)
+
+
+def last_batches(spec: SinkSpec, tasks: int, query: str) -> dict[int, int]:
+    """Give the last batch that each task of a query has committed, of those that have."""
+    with _reading(spec) as consumer:
+        found = {task: _marker(consumer, spec, task, query) for task in range(tasks)}
+    return {task: batch for task, batch in found.items() if batch is not None}
+
+
+def fence(spec: SinkSpec, tasks: int) -> None:
+    """End whatever earlier writers of these tasks left open; they can write nothing more."""
+    for task in range(tasks):
+        _kept.pop(spec.transactional_id(task), None)
+        sender = _Sender(spec, task)
+        sender.take_over("")
+        sender.close()
 
 
 def forget_kept() -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Range",
     "count_of",
     "named",
+    "of_topics",
     "share",
 ]
 
@@ -154,8 +155,7 @@ class LogReader:
     def _ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         return [
             Range(topic, int(partition), start.get(topic, {}).get(partition, 0), upto)
-            for topic, partitions in end.items()
-            if topic != _DEALT
+            for topic, partitions in of_topics(end).items()
             for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
             if upto > start.get(topic, {}).get(partition, 0)
         ]
@@ -286,6 +286,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Hold nothing that needs closing."""
+
+
+def of_topics(offsets: Offsets) -> Offsets:
+    """Give the offsets of topics alone, without how their batch is dealt out."""
+    return {topic: places for topic, places in offsets.items() if topic != _DEALT}
 
 
 def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Offsets:

@@ -14,6 +14,7 @@ from typing import Any
 
 from thulawa.core.errors import StateError
 from thulawa.runtime.planning import Part, Plan
+from thulawa.spark.log_source import of_topics
 
 __all__ = ["Checkpoint"]
 
@@ -88,7 +89,7 @@ class Checkpoint:
             line = path.read_text(encoding="utf-8").splitlines()[2]
         except (OSError, IndexError):
             return {}
-        offsets: dict[str, dict[str, int]] = json.loads(line)
+        offsets = of_topics(json.loads(line))
         return {
             topic: {int(number): end for number, end in ends.items()}
             for topic, ends in offsets.items()

@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from thulawa.spark.log_source import of_topics
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
@@ -90,7 +91,7 @@ def _counted(report: dict[str, Any]) -> dict[str, Any]:
     records = 0
     for source in report["sources"]:
         start, end = source["startOffset"] or {}, source["endOffset"] or {}
-        for topic, partitions in end.items():
+        for topic, partitions in of_topics(end).items():
             begun = start.get(topic, {})
             records += sum(upto - begun.get(number, 0) for number, upto in partitions.items())
     return report | {"records": records}

@@ -1,0 +1,69 @@
+"""Dead letters as they are found in a topic: what happened to a record, and where it came from.
+
+The headers are those of Kafka Streams (KIP-1034), ``__streams.errors.*``, with ours beside them.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["ERRORS", "Letter", "Refusal"]
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+ERRORS = "__streams.errors."
+_OURS = "thulawa.errors."
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a letter cannot be sent back."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A record of a dead-letter topic."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def place(self) -> str:
+        """Where it stands, as one writes it: ``partition:offset``."""
+        return f"{self.partition}:{self.offset}"
+
+    def told(self, name: str) -> str:
+        """Give one of the error's facts: exception, message, stacktrace, topic, …; or nothing."""
+        facts = dict(self.headers)
+        found = facts.get(ERRORS + name, facts.get(_OURS + name))
+        return "" if found is None else found.decode(errors="replace")
+
+    @property
+    def origin(self) -> str:
+        """Where the record came from: topic, partition and offset, as far as they are told."""
+        parts = (self.told("topic"), self.told("partition"), self.told("offset"))
+        return ":".join(part for part in parts if part)
+
+    @property
+    def original_headers(self) -> Headers:
+        """The headers that the record came with."""
+        return tuple(
+            (name, value) for name, value in self.headers if not name.startswith((ERRORS, _OURS))
+        )
+
+    def destination(self, to: str | None, topics: Collection[str]) -> str | Refusal:
+        """Give the topic that the record goes back to: ``to``, or the one it came from."""
+        size = self.told("size")
+        if size and int(size) > len(self.value or b""):
+            return Refusal(f"only the first {len(self.value or b''):,} of {size} bytes are here")
+        topic = to or self.told("topic")
+        if not topic:
+            return Refusal("it does not say which topic it came from; name one with --to")
+        if topic not in topics:
+            return Refusal(f"there is no topic {topic!r}; name another with --to")
+        return topic

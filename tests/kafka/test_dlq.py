@@ -1,0 +1,43 @@
+"""Dead letters in Kafka, from the command line."""
+
+import json
+
+from typer.testing import CliRunner, Result
+
+from tests.kafka.helpers import out, read
+from thulawa.cli.commands import app
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.routing import Policies
+from thulawa.kafka.topics import Topics
+from thulawa.kafka.transactions import Batch, SinkSpec, write
+
+
+def dlq(connection: Connection, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        app, ["dlq", *arguments, "--log", f"kafka://{connection.bootstrap}", "--json"]
+    )
+
+
+def test_a_letter_of_the_sink_goes_back_once_when_its_topic_is_there(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    dead = f"{name}-dead"
+    topics.ensure(dead)
+    policies = Policies(missing="dead_letter", dead_letter=dead)
+    sink = SinkSpec(connection=connection, application=f"app-{name}", policies=policies)
+    write(sink, Batch("q", 0, 0), [out(name, [7, 8])])
+
+    first, second = (json.loads(line) for line in dlq(connection, "list", dead).stdout.splitlines())
+    assert (first["exception"], first["topic"]) == ("UnknownTopic", name)
+    assert dlq(connection, "replay", dead, "--execute").exit_code == 1
+    topics.ensure(name)
+    assert dlq(connection, "replay", dead).exit_code == 0
+    assert read(connection, name) == []
+
+    sent = dlq(connection, "replay", dead, "--execute")
+    assert [json.loads(line)["to"] for line in sent.stdout.splitlines()] == [name, name]
+    assert dlq(connection, "replay", dead, "--execute").stdout == ""
+    back = [(m.key(), m.value(), m.timestamp()[1], m.headers()) for m in read(connection, name)]
+    assert back == [(b"key-0", b"7", 1_007, None), (b"key-1", b"8", 1_008, None)]
+    shown = json.loads(dlq(connection, "show", dead, second["letter"]).stdout)
+    assert (shown["value"], shown["replayed"]) == ("8", True)
