@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kafka check bench-engine bench-log bench-spark bench-streams \
-  bench-streams-spark conformance-spark format lock clean
+.PHONY: help setup demo test test-kafka chaos soak check bench-engine bench-log bench-spark \
+  bench-streams bench-streams-spark conformance-spark format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -19,6 +19,12 @@ test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
 
 test-kafka: setup ## Run the tests that need a Kafka broker; it is started for them
 	$(BIN)/pytest tests/kafka $(ARGS)
+
+chaos: setup ## Kill drivers, workers and brokers at every point (ARGS="--rounds 3 --only driver")
+	$(BIN)/python -m tests.kafka.chaos $(if $(JSON),--json) $(ARGS)
+
+soak: setup ## Send a million records through Kafka and Spark with a kill every 20 s
+	$(BIN)/python -m tests.kafka.chaos.soak $(if $(JSON),--json) $(ARGS)
 
 check: setup ## Lint, formatting, types and import layers
 	$(BIN)/ruff check

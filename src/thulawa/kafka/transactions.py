@@ -17,12 +17,17 @@ whose records never become visible. The order of the steps is what makes this sa
 Producers are kept between batches, one per task in each worker process: building one costs about
 as much as a small batch. A kept producer is one whose last transaction was committed, so its marker
 is known and is not read again. After any error it is dropped.
+
+A producer whose broker went away while it was claiming a batch may not find back until its
+transaction times out, and may not even heed the time it is given (librdkafka 2.16). A claim is
+therefore given little time and then made by a new producer: no row has been taken yet.
 """
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -30,7 +35,14 @@ from confluent_kafka import KafkaError as Code
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import Fenced, KafkaError, again, translated
+from thulawa.kafka.errors import (
+    BrokerUnreachable,
+    Fenced,
+    KafkaError,
+    again,
+    bounded,
+    translated,
+)
 from thulawa.kafka.routing import OutRecord, Policies, Router
 from thulawa.kafka.topics import Topics
 
@@ -39,6 +51,8 @@ __all__ = ["Batch", "Guarantee", "SinkSpec", "Written", "forget_kept", "last_bat
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 
 _ANSWER = 30.0
+_CLAIM = 10.0  # less than a broker takes to come back: another producer waits for it
+_ABORT = 5.0
 _FIRST_MARKERS = 8
 
 
@@ -150,18 +164,23 @@ def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender |
     if kept is not None and kept.steady:
         if kept.holds(batch):
             return None
-        try:
+        # fenced when another worker has had this task since
+        with suppress(Fenced, BrokerUnreachable):
             kept.begin(batch)
-        except Fenced:
-            pass  # another worker has had this task since
-        else:
             return kept
-    sender = _Sender(spec, batch.task)
-    sender.take_over(batch.query)
-    if sender.holds(batch):
-        return None
-    sender.begin(batch)
-    return sender
+    deadline = time.monotonic() + spec.delivery_timeout
+    while True:
+        sender = _Sender(spec, batch.task)
+        sender.take_over(batch.query)
+        if sender.holds(batch):
+            return None
+        try:
+            sender.begin(batch)
+        except BrokerUnreachable:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return sender
 
 
 class _Sender:
@@ -225,7 +244,7 @@ class _Sender:
         spec, task = self.spec, self._task
         self._topics.ensure_partitions(spec.marker_topic, max(_FIRST_MARKERS, _doubled(task + 1)))
         with _told("beginning to write"):
-            again(lambda: self._producer.init_transactions(_ANSWER), spec.delivery_timeout)
+            again(lambda: bounded(self._producer.init_transactions, _ANSWER), spec.delivery_timeout)
         with _reading(spec) as consumer:
             self._group = consumer.consumer_group_metadata()
             self._last = (query, _marker(consumer, spec, task, query))
@@ -235,12 +254,10 @@ class _Sender:
         marker = TopicPartition(
             self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.query
         )
+        send = self._producer.send_offsets_to_transaction
         with _told("claiming a batch"):
             self._producer.begin_transaction()
-            again(
-                lambda: self._producer.send_offsets_to_transaction([marker], self._group, _ANSWER),
-                self.spec.delivery_timeout,
-            )
+            again(lambda: bounded(partial(send, [marker], self._group), _CLAIM), _CLAIM)
 
     def send_all(self, chunks: Iterable[Sequence[OutRecord]]) -> Written:
         """Hand records to the producer; what cannot go out is raised here or by `commit`."""
@@ -263,7 +280,8 @@ class _Sender:
             try:
                 self._flush()
                 again(
-                    lambda: self._producer.commit_transaction(_ANSWER), self.spec.delivery_timeout
+                    lambda: bounded(self._producer.commit_transaction, _ANSWER),
+                    self.spec.delivery_timeout,
                 )
             except KafkaException:
                 self._raise_failed()  # says more than that the transaction has failed
@@ -286,9 +304,9 @@ class _Sender:
         try:
             yield
         except BaseException:
-            with suppress(KafkaException, SystemError):
+            with suppress(KafkaException, KafkaError, SystemError):
                 self._producer.purge()
-                self._producer.abort_transaction(5)
+                bounded(self._producer.abort_transaction, _ABORT)
             raise
 
     def _send(self, records: Sequence[OutRecord]) -> None:
