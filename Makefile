@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kafka chaos soak check bench-engine bench-log bench-spark \
+.PHONY: help setup demo test test-kafka chaos soak check bench-engine bench-kafka bench-log bench-spark \
   bench-streams bench-streams-spark conformance-spark format lock clean
 
 BIN := .venv/bin
@@ -38,6 +38,9 @@ conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the 
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.engine --memory $(if $(JSON),--json) $(ARGS)
+
+bench-kafka: setup ## Measure Thulawa, Kafka Streams and Parallel Consumer on one broker
+	@$(BIN)/python -m benchmarks.kafka $(if $(JSON),--json) $(ARGS)
 
 bench-log: setup ## Measure the embedded log (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.log $(if $(JSON),--json) $(ARGS)
