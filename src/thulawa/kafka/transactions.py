@@ -190,6 +190,7 @@ class _Sender:
         self.spec = spec
         self._task = task
         self._failed: Code | None = None
+        self._fatal: Code | None = None
         self._shaken = False
         self._last: tuple[str, int | None] = ("", None)
         self._failed_at: tuple[str | None, int | None] = (None, None)
@@ -228,7 +229,7 @@ class _Sender:
         out, minutes later, whatever time limit it is given; a new one does not.
         """
         try:
-            with _told("looking after connections"):
+            with self._told("looking after connections"):
                 self._producer.poll(0)
         except KafkaError:
             self._shaken = True
@@ -243,7 +244,7 @@ class _Sender:
         """Fence earlier attempts and end what they left; learn which batch was the last."""
         spec, task = self.spec, self._task
         self._topics.ensure_partitions(spec.marker_topic, max(_FIRST_MARKERS, _doubled(task + 1)))
-        with _told("beginning to write"):
+        with self._told("beginning to write"):
             again(lambda: bounded(self._producer.init_transactions, _ANSWER), spec.delivery_timeout)
         with _reading(spec) as consumer:
             self._group = consumer.consumer_group_metadata()
@@ -255,7 +256,7 @@ class _Sender:
             self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.query
         )
         send = self._producer.send_offsets_to_transaction
-        with _told("claiming a batch"):
+        with self._told("claiming a batch"):
             self._producer.begin_transaction()
             again(lambda: bounded(partial(send, [marker], self._group), _CLAIM), _CLAIM)
 
@@ -268,7 +269,7 @@ class _Sender:
             if not self._router.plain:
                 records = [self._router.route(record) for record in records]  # noqa: PLW2901
                 self._router.look_up({record.topic for record in records})
-            with _told("sending"):
+            with self._told("sending"):
                 self._send(records)
             self._raise_failed()
             count += len(records)
@@ -276,7 +277,7 @@ class _Sender:
 
     def commit(self, batch: Batch) -> None:
         """Make records and marker visible."""
-        with _told("committing"):
+        with self._told("committing"):
             try:
                 self._flush()
                 again(
@@ -290,7 +291,7 @@ class _Sender:
 
     def flush(self) -> None:
         """Wait until everything is stored."""
-        with _told("sending"):
+        with self._told("sending"):
             self._flush()
 
     def close(self) -> None:
@@ -334,8 +335,22 @@ class _Sender:
                 break
         self._raise_failed()
 
-    def _shake(self, error: Code) -> None:  # noqa: ARG002 whatever it is
+    def _shake(self, error: Code) -> None:
         self._shaken = True
+        if error.fatal():
+            self._fatal = error
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        try:
+            with _told(doing):
+                yield
+        except SystemError:
+            # the client trips over a fatal error that it hears of while it is calling back
+            if self._fatal is not None:
+                raise translated(self._fatal, doing) from None
+            self._raise_failed()
+            raise
 
     def _remember(self, error: Code | None, message: Any) -> None:
         if error is None:

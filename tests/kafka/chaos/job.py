@@ -31,6 +31,7 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
+    "spark.python.authenticate.socketTimeout": "120s",  # a crowded machine is not a failure
 }
 
 

@@ -51,7 +51,7 @@ class Traps:
     def arm(self, point: Point, victims: list[int], passes: int = 0) -> None:
         """Have these processes killed at the point; a negative number is a process group."""
         for old in self.folder.glob("*"):
-            old.unlink()
+            old.unlink(missing_ok=True)  # a job may be passing at this moment
         text = json.dumps({"point": point, "victims": victims, "passes": passes})
         (self.folder / "new").write_text(text, encoding="ascii")
         (self.folder / "new").rename(self.folder / "armed")
