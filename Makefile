@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kafka check bench-engine bench-log bench-spark bench-streams \
-  bench-streams-spark bench-priority conformance-spark format lock clean
+.PHONY: help setup demo test test-kafka chaos soak check bench-engine bench-kafka bench-log \
+  bench-spark bench-streams bench-streams-spark bench-priority conformance-spark format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -20,6 +20,12 @@ test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
 test-kafka: setup ## Run the tests that need a Kafka broker; it is started for them
 	$(BIN)/pytest tests/kafka $(ARGS)
 
+chaos: setup ## Kill drivers, workers and brokers at every point (ARGS="--rounds 3 --only driver")
+	$(BIN)/python -m tests.kafka.chaos $(if $(JSON),--json) $(ARGS)
+
+soak: setup ## Send a million records through Kafka and Spark with a kill every 20 s
+	$(BIN)/python -m tests.kafka.chaos.soak $(if $(JSON),--json) $(ARGS)
+
 check: setup ## Lint, formatting, types and import layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -32,6 +38,9 @@ conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the 
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.engine --memory $(if $(JSON),--json) $(ARGS)
+
+bench-kafka: setup ## Measure Thulawa, Kafka Streams and Parallel Consumer on one broker
+	@$(BIN)/python -m benchmarks.kafka $(if $(JSON),--json) $(ARGS)
 
 bench-log: setup ## Measure the embedded log (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.log $(if $(JSON),--json) $(ARGS)

@@ -97,6 +97,25 @@ def test_a_kept_producer_survives_a_broker_that_is_killed_and_restarted(
     assert judge(read(sink.connection, topic), range(20)) == CLEAN
 
 
+@pytest.mark.timeout(240)  # a broker is started within it
+def test_a_broker_that_dies_while_a_batch_is_claimed_is_waited_for(
+    sink: SinkSpec, topic: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(sink, Batch("q", 0, 0), [out(topic, range(10))])
+    restart = threading.Timer(1.0, broker.up)
+
+    def dies_unnoticed(sender: object) -> bool:
+        monkeypatch.undo()
+        broker.kill()
+        restart.start()
+        return True
+
+    monkeypatch.setattr(transactions._Sender, "steady", property(dies_unnoticed))
+    assert write(sink, Batch("q", 1, 0), [out(topic, range(10, 20))]) == Written(10)
+    restart.join()
+    assert judge(read(sink.connection, topic), range(20)) == CLEAN
+
+
 def test_missing_topics_and_oversized_records_fail_unless_a_policy_says_otherwise(
     sink: SinkSpec, topic: str, topics: Topics
 ) -> None:

@@ -20,6 +20,8 @@ secret: settings are never put into one.
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
 from typing import TypeVar
 
 from confluent_kafka import KafkaError as Code
@@ -39,10 +41,13 @@ __all__ = [
     "TopicDiffers",
     "UnknownTopic",
     "again",
+    "bounded",
     "translated",
 ]
 
 _T = TypeVar("_T")
+
+_GRACE = 5.0
 
 
 class KafkaError(ThulawaError):
@@ -187,6 +192,29 @@ def again(step: Callable[[], _T], patience: float, *, pause: float = 0.1) -> _T:
             if not passes or time.monotonic() > deadline:
                 raise
         time.sleep(pause)
+
+
+def bounded(step: Callable[[float], _T], seconds: float) -> _T:
+    """Do a step that is to end within ``seconds``, which it is given, but may never come back.
+
+    Raises `BrokerUnreachable` a little after that time. A step that hangs is left behind on a
+    thread of its own, with the client it belongs to: use another one.
+    """
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(step(seconds))
+        except BaseException as error:  # noqa: BLE001 raised below
+            outcome.set_exception(error)
+
+    Thread(target=run, name="kafka-step", daemon=True).start()
+    try:
+        return outcome.result(seconds + _GRACE)
+    except TimeoutError as error:
+        if outcome.done():
+            raise
+        raise BrokerUnreachable(f"the client did not come back in {seconds:.0f} s") from error
 
 
 def translated(

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from thulawa.kafka.errors import BrokerFailed, ToolMissing
 
-__all__ = ["JarSet", "cache_folder", "connector_jars", "fetched", "jars"]
+__all__ = ["JarSet", "cache_folder", "connector_jars", "fetched", "jars", "made"]
 
 JarSet: TypeAlias = Literal["broker", "connector"]
 
@@ -39,44 +39,65 @@ def connector_jars() -> list[Path]:
 
 def fetched(name: JarSet) -> list[Path]:
     """Give the jars of a set that are on this machine already; none where it was not fetched."""
-    return sorted(_place(name).glob("*.jar"))
+    return sorted(_place(name, _POMS / f"{name}.xml").glob("*.jar"))
 
 
 def jars(name: JarSet) -> list[Path]:
     """Give the jars of a set, fetched on first use."""
-    return fetched(name) or _fetch(name)
+    return fetched(name) or made(name, _POMS / f"{name}.xml")
 
 
-def _place(name: JarSet) -> Path:
-    content = hashlib.sha256((_POMS / f"{name}.xml").read_bytes()).hexdigest()[:12]
-    return cache_folder() / "jars" / f"{name}-{content}"
+def made(name: str, pom: Path) -> list[Path]:
+    """Give the jars of a pom, fetched on first use; with sources beside it, they are built too.
+
+    Nothing is written outside the cache.
+    """
+    place = _place(name, pom)
+    if not place.exists():
+        _make(name, pom, place)
+    return sorted(place.glob("*.jar"))
 
 
-def _fetch(name: JarSet) -> list[Path]:
+def _place(name: str, pom: Path) -> Path:
+    digest = hashlib.sha256()
+    for file in [pom, *_sources(pom)]:
+        digest.update(file.read_bytes())
+    return cache_folder() / "jars" / f"{name}-{digest.hexdigest()[:12]}"
+
+
+def _sources(pom: Path) -> list[Path]:
+    return sorted((pom.parent / "src").rglob("*.java"))
+
+
+def _make(name: str, pom: Path, place: Path) -> None:
     command = shutil.which("mvn")
     if command is None:
         raise ToolMissing("mvn (Apache Maven) is not there to fetch the jars with")
-    place = _place(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place.parent) as temporary:
         # maven wants to write beside the pom; the installed package may be read-only
-        pom = shutil.copy(_POMS / f"{name}.xml", temporary)
-        copied = Path(temporary) / "jars"
+        folder = Path(temporary)
+        copy = shutil.copy(pom, folder / "pom.xml")
+        jars_made = folder / "jars"
+        goals = ["dependency:copy-dependencies"]
+        if _sources(pom):
+            shutil.copytree(pom.parent / "src", folder / "src")
+            goals.insert(0, "package")
         _run(
-            [command, "--batch-mode", "--quiet", f"--file={pom}",
-             "dependency:copy-dependencies", "-DincludeScope=runtime",
-             f"-DoutputDirectory={copied}"],
+            [command, "--batch-mode", "--quiet", f"--file={copy}", *goals,
+             "-DincludeScope=runtime", f"-DoutputDirectory={jars_made}"],
             name,
         )  # fmt: skip
+        for built in folder.glob("target/*.jar"):
+            shutil.copy(built, jars_made)
         try:
-            copied.rename(place)
+            jars_made.rename(place)
         except OSError:
-            if not fetched(name):  # else another process was faster
+            if not place.exists():  # else another process was faster
                 raise
-    return fetched(name)
 
 
-def _run(command: list[str], name: JarSet) -> None:
+def _run(command: list[str], name: str) -> None:
     try:
         run = subprocess.run(  # noqa: S603 the mvn of this machine, over our own pom
             command, capture_output=True, text=True, check=False, timeout=_PATIENCE

@@ -102,6 +102,7 @@ def properties(node: Node, nodes: Sequence[Node], passwords: Mapping[str, str]) 
         # a node that was killed may come back only when its old session has ended
         "broker.session.timeout.ms": 3_000,
         "broker.heartbeat.interval.ms": 500,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
         "group.initial.rebalance.delay.ms": 0,
         "offsets.topic.replication.factor": copies,
         "offsets.topic.num.partitions": 4,

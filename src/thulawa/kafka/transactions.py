@@ -17,12 +17,17 @@ whose records never become visible. The order of the steps is what makes this sa
 Producers are kept between batches, one per task in each worker process: building one costs about
 as much as a small batch. A kept producer is one whose last transaction was committed, so its marker
 is known and is not read again. After any error it is dropped.
+
+A producer whose broker went away while it was claiming a batch may not find back until its
+transaction times out, and may not even heed the time it is given (librdkafka 2.16). A claim is
+therefore given little time and then made by a new producer: no row has been taken yet.
 """
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -31,7 +36,14 @@ from confluent_kafka import KafkaError as Code
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import Fenced, KafkaError, again, translated
+from thulawa.kafka.errors import (
+    BrokerUnreachable,
+    Fenced,
+    KafkaError,
+    again,
+    bounded,
+    translated,
+)
 from thulawa.kafka.routing import OutRecord, Policies, Router
 from thulawa.kafka.topics import Topics
 
@@ -50,6 +62,8 @@ __all__ = [
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 
 _ANSWER = 30.0
+_CLAIM = 10.0  # less than a broker takes to come back: another producer waits for it
+_ABORT = 5.0
 _FIRST_MARKERS = 8
 
 
@@ -179,18 +193,23 @@ def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender |
     if kept is not None and kept.steady:
         if kept.holds(batch):
             return None
-        try:
+        # fenced when another worker has had this task since
+        with suppress(Fenced, BrokerUnreachable):
             kept.begin(batch)
-        except Fenced:
-            pass  # another worker has had this task since
-        else:
             return kept
-    sender = _Sender(spec, batch.task)
-    sender.take_over(batch.query)
-    if sender.holds(batch):
-        return None
-    sender.begin(batch)
-    return sender
+    deadline = time.monotonic() + spec.delivery_timeout
+    while True:
+        sender = _Sender(spec, batch.task)
+        sender.take_over(batch.query)
+        if sender.holds(batch):
+            return None
+        try:
+            sender.begin(batch)
+        except BrokerUnreachable:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return sender
 
 
 class _Sender:
@@ -200,6 +219,7 @@ class _Sender:
         self.spec = spec
         self._task = task
         self._failed: Code | None = None
+        self._fatal: Code | None = None
         self._shaken = False
         self._last: tuple[str, int | None] = ("", None)
         self._failed_at: tuple[str | None, int | None] = (None, None)
@@ -238,7 +258,7 @@ class _Sender:
         out, minutes later, whatever time limit it is given; a new one does not.
         """
         try:
-            with _told("looking after connections"):
+            with self._told("looking after connections"):
                 self._producer.poll(0)
         except KafkaError:
             self._shaken = True
@@ -253,8 +273,8 @@ class _Sender:
         """Fence earlier attempts and end what they left; learn which batch was the last."""
         spec, task = self.spec, self._task
         self._topics.ensure_partitions(spec.marker_topic, max(_FIRST_MARKERS, _doubled(task + 1)))
-        with _told("beginning to write"):
-            again(lambda: self._producer.init_transactions(_ANSWER), spec.delivery_timeout)
+        with self._told("beginning to write"):
+            again(lambda: bounded(self._producer.init_transactions, _ANSWER), spec.delivery_timeout)
         with _reading(spec) as consumer:
             self._group = consumer.consumer_group_metadata()
             self._last = (query, _marker(consumer, spec, task, query))
@@ -264,12 +284,10 @@ class _Sender:
         marker = TopicPartition(
             self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.query
         )
-        with _told("claiming a batch"):
+        send = self._producer.send_offsets_to_transaction
+        with self._told("claiming a batch"):
             self._producer.begin_transaction()
-            again(
-                lambda: self._producer.send_offsets_to_transaction([marker], self._group, _ANSWER),
-                self.spec.delivery_timeout,
-            )
+            again(lambda: bounded(partial(send, [marker], self._group), _CLAIM), _CLAIM)
 
     def send_all(self, chunks: Iterable[Sequence[OutRecord]]) -> Written:
         """Hand records to the producer; what cannot go out is raised here or by `commit`."""
@@ -280,7 +298,7 @@ class _Sender:
             if not self._router.plain:
                 records = self._router.route_all(records)  # noqa: PLW2901
                 self._router.look_up({record.topic for record in records})
-            with _told("sending"):
+            with self._told("sending"):
                 self._send(records)
             self._raise_failed()
             count += len(records)
@@ -288,11 +306,12 @@ class _Sender:
 
     def commit(self, batch: Batch) -> None:
         """Make records and marker visible."""
-        with _told("committing"):
+        with self._told("committing"):
             try:
                 self._flush()
                 again(
-                    lambda: self._producer.commit_transaction(_ANSWER), self.spec.delivery_timeout
+                    lambda: bounded(self._producer.commit_transaction, _ANSWER),
+                    self.spec.delivery_timeout,
                 )
             except KafkaException:
                 self._raise_failed()  # says more than that the transaction has failed
@@ -301,7 +320,7 @@ class _Sender:
 
     def flush(self) -> None:
         """Wait until everything is stored."""
-        with _told("sending"):
+        with self._told("sending"):
             self._flush()
 
     def close(self) -> None:
@@ -315,9 +334,9 @@ class _Sender:
         try:
             yield
         except BaseException:
-            with suppress(KafkaException, SystemError):
+            with suppress(KafkaException, KafkaError, SystemError):
                 self._producer.purge()
-                self._producer.abort_transaction(5)
+                bounded(self._producer.abort_transaction, _ABORT)
             raise
 
     def _send(self, records: Sequence[OutRecord]) -> None:
@@ -345,8 +364,22 @@ class _Sender:
                 break
         self._raise_failed()
 
-    def _shake(self, error: Code) -> None:  # noqa: ARG002 whatever it is
+    def _shake(self, error: Code) -> None:
         self._shaken = True
+        if error.fatal():
+            self._fatal = error
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        try:
+            with _told(doing):
+                yield
+        except SystemError:
+            # the client trips over a fatal error that it hears of while it is calling back
+            if self._fatal is not None:
+                raise translated(self._fatal, doing) from None
+            self._raise_failed()
+            raise
 
     def _remember(self, error: Code | None, message: Any) -> None:
         if error is None:

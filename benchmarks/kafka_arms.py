@@ -1,0 +1,144 @@
+"""The systems that are measured on Kafka: each reads one topic and writes another."""
+
+import asyncio
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pyspark.sql import SparkSession
+
+import thulawa
+from benchmarks.kafka_load import call_seconds
+from benchmarks.peers import peer
+from thulawa.app import Streams
+from thulawa.dsl import StreamsBuilder
+from thulawa.dsl.options import Materialized
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.transactions import SinkSpec
+from thulawa.spark.kafka_sink import kafka_sink
+from thulawa.spark.kafka_source import kafka_source
+
+__all__ = ["CALLING", "COUNTING", "Arm", "Place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run has its topics and its files, and what it may use."""
+
+    connection: Connection
+    name: str
+    folder: Path
+    spark: Callable[[], SparkSession]
+    mean: float  # seconds of a call
+    in_flight: int
+    max_records: int  # of a micro-batch
+
+    @property
+    def source(self) -> str:
+        """Name the topic that is read."""
+        return f"{self.name}-in"
+
+    @property
+    def output(self) -> str:
+        """Name the topic that is written."""
+        return f"{self.name}-out"
+
+
+Arm: TypeAlias = Callable[[Place], AbstractContextManager[Callable[[], None]]]
+"""Runs a system for the length of a block; what it gives raises when the system has ended."""
+
+
+@contextmanager
+def thulawa_calls(place: Place) -> Iterator[Callable[[], None]]:
+    """Run `map_by_key` between Kafka's source and its exactly-once sink."""
+    mean = place.mean
+
+    async def call(row: Any) -> tuple[bytes]:
+        await asyncio.sleep(call_seconds(row.value, mean))
+        return (row.value,)
+
+    mapping = thulawa.map_by_key(
+        call, key="key", returns="value binary", keep=["key"], in_flight=place.in_flight
+    )
+    rows = kafka_source(
+        place.spark(), place.connection, place.source, max_records=place.max_records
+    )
+    sink = SinkSpec(connection=place.connection, application=place.name)
+    writer = kafka_sink(rows.transform(mapping), sink, topic=place.output)
+    query = writer.option("checkpointLocation", str(place.folder / "checkpoint")).start()
+
+    def check() -> None:
+        if (error := query.exception()) is not None:
+            raise error
+
+    try:
+        yield check
+    finally:
+        query.stop()
+
+
+@contextmanager
+def thulawa_count(place: Place) -> Iterator[Callable[[], None]]:
+    """Run a stream program that counts by key."""
+    builder = StreamsBuilder()
+    counts = builder.stream(place.source).group_by_key().count(Materialized.as_("counts"))
+    counts.to_stream().to(place.output)
+    with Streams(
+        builder.build(),
+        application_id=place.name,
+        log=f"kafka://{place.connection.bootstrap}",
+        checkpoint=str(place.folder / "checkpoint"),
+        spark=place.spark(),
+        max_records=place.max_records,
+    ) as streams:
+        yield lambda: (streams.await_termination("0 ms"), None)[1]
+
+
+def parallel_consumer(place: Place) -> AbstractContextManager[Callable[[], None]]:
+    """Run Confluent's Parallel Consumer with Vert.x, at least once."""
+    return _java(
+        place, "ParallelPeer", place.connection.bootstrap, place.name, place.source, place.output,
+        str(place.in_flight), str(place.mean * 1000),
+    )  # fmt: skip
+
+
+def kafka_streams(
+    guarantee: str, work: str | None = None
+) -> Callable[[Place], AbstractContextManager[Callable[[], None]]]:
+    """Run Kafka Streams, one thread as there is one partition."""
+
+    def arm(place: Place) -> AbstractContextManager[Callable[[], None]]:
+        return _java(
+            place, "StreamsPeer", place.connection.bootstrap, place.name, place.source,
+            place.output, str(place.folder / "state"), guarantee, work or str(place.mean * 1000),
+        )  # fmt: skip
+
+    return arm
+
+
+@contextmanager
+def _java(place: Place, program: str, *arguments: str) -> Iterator[Callable[[], None]]:
+    log = place.folder / "peer.log"
+    with peer(program, *arguments, log=log) as process:
+        yield lambda: _alive(process, log)
+
+
+def _alive(process: "subprocess.Popen[bytes]", log: Path) -> None:
+    if process.poll() is not None:
+        words = log.read_text(encoding="utf-8", errors="replace")[-1_500:]
+        raise RuntimeError(f"the peer has ended:\n{words}")
+
+
+CALLING: dict[str, Arm] = {
+    "thulawa": thulawa_calls,
+    "parallel_consumer": parallel_consumer,
+    "kafka_streams": kafka_streams("at_least_once"),
+}
+COUNTING: dict[str, Arm] = {
+    "thulawa": thulawa_count,
+    "kafka_streams": kafka_streams("at_least_once", "count"),
+    "kafka_streams_eos": kafka_streams("exactly_once_v2", "count"),
+}

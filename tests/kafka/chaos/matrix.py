@@ -1,0 +1,97 @@
+"""The crash matrix: every victim at every point, some rounds each, and a verdict for each cell."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.kafka.chaos.rig import VICTIMS, Rig, Victim
+from tests.kafka.chaos.traps import POINTS, STATE_POINTS, Point
+from tests.kafka.helpers import CLEAN, Verdict
+from thulawa.kafka.broker import Broker
+
+__all__ = ["CELLS", "Cell", "chosen", "run"]
+
+RECORDS = 240  # of a round: four batches
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Who is killed where."""
+
+    victim: Victim
+    point: Point
+
+    @property
+    def name(self) -> str:
+        """Name it as ``--only`` does."""
+        return f"{self.victim}/{self.point}"
+
+    @property
+    def job(self) -> str:
+        """Name the job that has this point."""
+        return "rank" if self.point in STATE_POINTS else "map"
+
+
+CELLS = tuple(Cell(victim, point) for point in POINTS for victim in VICTIMS)
+
+
+def chosen(words: Sequence[str]) -> list[Cell]:
+    """Give the cells whose name holds one of the words; all without any."""
+    return [cell for cell in CELLS if not words or any(word in cell.name for word in words)]
+
+
+def run(
+    cells: Sequence[Cell], broker: Broker, folder: Path, *, rounds: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Run the cells, those of a job on one run of it; give a row for each, and one for each job."""
+    for job in dict.fromkeys(cell.job for cell in cells):
+        mine = [cell for cell in cells if cell.job == job]
+        with Rig(job, broker, folder / job) as rig:
+            rig.mend()
+            rig.feed(RECORDS)
+            rig.await_output()
+            for cell in mine:
+                yield _cell(rig, cell, rounds, Random(f"{seed} {cell.name}"))
+            rig.kill_driver()
+            yield _row(job, "–", "read again", rounds * len(mine), 0, 0.0, rig.final_verdict())
+
+
+def _cell(rig: Rig, cell: Cell, rounds: int, random: Random) -> dict[str, Any]:
+    starts, longest, before = rig.driver_starts, 0.0, rig.verdict()
+    for _ in range(rounds):
+        if cell.point == "restore":  # a worker reads all its state when it has none
+            rig.kill_driver()
+            rig.mend()
+        rig.arm(cell.point, cell.victim, random)
+        rig.feed(RECORDS)
+        rig.await_sprung()
+        killed = time.monotonic()
+        rig.await_output()
+        longest = max(longest, time.monotonic() - killed)
+    return _row(
+        cell.job, cell.victim, cell.point, rounds, rig.driver_starts - starts, longest,
+        _since(before, rig.verdict()),
+    )  # fmt: skip
+
+
+def _since(before: Verdict, after: Verdict) -> Verdict:
+    earlier = asdict(before)
+    return Verdict(**{name: count - earlier[name] for name, count in asdict(after).items()})
+
+
+def _row(
+    job: str, victim: str, point: str, kills: int, starts: int, longest: float, verdict: Verdict
+) -> dict[str, Any]:
+    return {
+        "job": job,
+        "victim": victim,
+        "point": point,
+        "kills": kills,
+        "driver_starts": starts,
+        "longest_seconds": round(longest, 1),
+        **asdict(verdict),
+        "clean": verdict == CLEAN,
+    }

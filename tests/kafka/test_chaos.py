@@ -1,0 +1,32 @@
+"""A few cells of the crash matrix (`make chaos` has all): nothing lost, doubled or reordered."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.chaos.matrix import CELLS, Cell, chosen, run
+from tests.kafka.chaos.traps import POINTS
+from thulawa.kafka.broker import Broker
+
+MAPPED = (
+    Cell("driver", "mid batch"),
+    Cell("worker", "one committed"),
+    Cell("broker", "offset log"),
+)
+RANKED = (Cell("worker", "state half written"), Cell("driver", "state commit"))
+
+
+@pytest.mark.timeout(600)  # Spark is started three times, a broker once
+@pytest.mark.parametrize("cells", [MAPPED, RANKED], ids=["map_by_key", "streams"])
+def test_what_is_killed_leaves_each_record_once_in_order_and_the_state_right(
+    broker: Broker, tmp_path: Path, cells: tuple[Cell, ...]
+) -> None:
+    rows = list(run(cells, broker.up(), tmp_path, rounds=1, seed=7))
+    assert len(rows) == len(cells) + 1, "a row for each cell, and one of the output read again"
+    assert [row for row in rows if not row["clean"]] == []
+
+
+def test_the_matrix_has_every_victim_at_every_point() -> None:
+    assert len(CELLS) == len(set(CELLS)) == 3 * len(POINTS)
+    assert [cell.name for cell in chosen(["broker/mid"])] == ["broker/mid batch"]
+    assert chosen([]) == list(CELLS)

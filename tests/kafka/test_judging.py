@@ -1,0 +1,65 @@
+"""The checker of the crash matrix sees each kind of damage, and the trap is sprung once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kafka.chaos.traps import Traps
+from tests.kafka.helpers import CLEAN, Verdict, judge
+
+
+class Seen:
+    """A record as a reader sees it."""
+
+    def __init__(self, number: int, value: bytes, keys: int = 2) -> None:
+        self._key, self._value = b"key-%d" % (number % keys), value
+
+    def key(self) -> bytes:
+        return self._key
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def seen(*numbers: int) -> Any:
+    return [Seen(number, b"%d" % number) for number in numbers]
+
+
+def ranked(*pairs: tuple[int, int]) -> Any:
+    return [Seen(number, b"[%d,%d]" % (rank, number)) for rank, number in pairs]
+
+
+@pytest.mark.parametrize(
+    ("messages", "verdict"),
+    [
+        (seen(0, 1, 2, 3), CLEAN),
+        (seen(1, 0, 3, 2), CLEAN),
+        (seen(0, 1, 3), Verdict(lost=1)),
+        (seen(0, 1, 1, 2, 3), Verdict(duplicated=1)),
+        (seen(2, 0, 1, 3), Verdict(reordered=1)),
+        (seen(0, 1, 2, 3, 4), Verdict(phantom=1)),
+        (ranked((1, 0), (1, 1), (2, 2), (2, 3)), CLEAN),
+        (ranked((1, 0), (1, 1), (3, 2), (2, 3)), Verdict(wrong=1)),
+    ],
+    ids=["clean", "keys interleaved", "lost", "doubled", "reordered", "phantom", "ranks", "state"],
+)
+def test_damage_is_seen(messages: Any, verdict: Verdict) -> None:
+    assert judge(messages, range(4), keys=2) == verdict
+
+
+def test_a_trap_strikes_once_at_its_point_after_its_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
+    traps = Traps(tmp_path)
+    traps.passed("mid batch")
+    traps.arm("mid batch", [4711], passes=1)
+    for point in ("offset log", "mid batch"):
+        traps.passed(point)
+    assert (killed, traps.sprung) == ([], False)
+    traps.passed("mid batch")
+    assert (killed, traps.sprung) == ([4711], True)
+    traps.passed("mid batch")
+    assert killed == [4711]
