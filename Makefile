@@ -1,18 +1,21 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-kafka check bench-engine bench-log bench-spark bench-streams \
-  bench-streams-spark conformance-spark format lock clean
+  bench-streams-spark conformance-spark demo-topic-health format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv from requirements.lock; instant when it is up to date
 	@scripts/setup.sh
 
 demo: setup ## Run the demonstration
 	$(BIN)/thulawa demo
+
+demo-topic-health: setup ## Count valid and invalid messages by the second (ARGS="--influx URL")
+	$(BIN)/python -m examples.topic_health.demo $(ARGS)
 
 test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thulawa.app import Restart, State, Streams
+    from thulawa.app import Restart, State, Streams, WindowCounts
     from thulawa.core.buckets import Buckets, UnknownBucket
     from thulawa.core.errors import (
         ConfigurationError,
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from thulawa.runtime.caches import Cache
     from thulawa.runtime.handlers import DeadLetterQueue, Handlers
     from thulawa.runtime.options import TaskOptions
+    from thulawa.spark.count_rows import DataFrameSink, read_counts
+    from thulawa.spark.counting import count_windows
     from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
     from thulawa.spark.session import configure, session
 
@@ -70,7 +72,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "thulawa.core.buckets": ("Buckets", "UnknownBucket"),
-    "thulawa.app": ("Restart", "State", "Streams"),
+    "thulawa.app": ("Restart", "State", "Streams", "WindowCounts"),
     "thulawa.core.errors": (
         "ConfigurationError",
         "Overload",
@@ -124,6 +126,8 @@ _HOMES = {
     "thulawa.runtime.caches": ("Cache",),
     "thulawa.runtime.handlers": ("DeadLetterQueue", "Handlers"),
     "thulawa.runtime.options": ("TaskOptions",),
+    "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
+    "thulawa.spark.counting": ("count_windows",),
     "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key", "split_errors"),
     "thulawa.spark.session": ("configure", "session"),
 }
@@ -138,6 +142,7 @@ __all__ = [
     "Cache",
     "ConfigurationError",
     "Consumed",
+    "DataFrameSink",
     "DeadLetterQueue",
     "EmitStrategy",
     "Engine",
@@ -183,9 +188,12 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "UnknownBucket",
+    "WindowCounts",
     "configure",
+    "count_windows",
     "flat_map_by_key",
     "map_by_key",
+    "read_counts",
     "session",
     "split_errors",
 ]

@@ -1,7 +1,7 @@
 """Read topics up to their end, committed records only: for restoring, checking and tools."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as Code
@@ -16,17 +16,22 @@ _CHUNK = 10_000
 
 
 def read_to_end(
-    connection: Connection, topic: str, *partitions: int, patience: float = 30.0
+    connection: Connection,
+    topic: str,
+    *partitions: int,
+    patience: float = 30.0,
+    since: MutableMapping[int, int] | None = None,
 ) -> Iterator[list[Message]]:
     """Give the records of partitions (all, unless some are named) up to where they end now.
 
+    ``since`` holds the offsets to begin at, and holds those behind the end when all is read.
     Records of transactions that were aborted are left out; one that is still open is waited for.
     Raises `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more:
     never gives fewer records than there are.
     """
     admin = Topics(connection)
     ends = admin.end_offsets(topic, committed=False)[topic]
-    starts = admin.start_offsets(topic)[topic]
+    starts = admin.start_offsets(topic)[topic] | dict(since or {})
     left = {p: end for p, end in ends.items() if end > starts[p] and p in (partitions or ends)}
     consumer = Consumer(
         {
@@ -41,6 +46,8 @@ def read_to_end(
     try:
         consumer.assign([TopicPartition(topic, p, starts[p]) for p in left])
         yield from _until(consumer, topic, left, patience)
+        if since is not None:
+            since.update(ends)
     finally:
         consumer.close()
 
