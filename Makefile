@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-kafka check bench-engine bench-log bench-spark bench-streams \
-  bench-streams-spark conformance-spark demo-topic-health format lock clean
+  bench-streams-spark conformance-spark demo-topic-health chaos-topic-health format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -32,6 +32,9 @@ check: setup ## Lint, formatting, types and import layers
 conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the batches)
 	$(BIN)/python -m tests.conformance tests/conformance/cases/*.json --on spark \
 	  --shuffle-batches $(or $(SEED),0)
+
+chaos-topic-health: setup ## Kill counting instances at random; 1 M messages (ARGS="--on process")
+	$(BIN)/python -m tests.counts.chaos $(ARGS)
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.engine --memory $(if $(JSON),--json) $(ARGS)

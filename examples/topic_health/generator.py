@@ -1,9 +1,9 @@
 """Payments with a known share of invalid and of late ones, and what they must be counted as."""
 
 import json
-import random
 from collections import Counter
 from dataclasses import dataclass, field
+from random import Random
 
 from thulawa.log import Log, ProducerRecord
 
@@ -32,7 +32,7 @@ class Generator:
     late: float = 0.05
     latest: int = 5_000
     window: int = 1_000
-    random: random.Random = field(default_factory=lambda: random.Random(1))
+    random: Random = field(default_factory=lambda: Random(1))
     sent: Counter[tuple[int, str]] = field(default_factory=Counter)
     late_ones: int = 0
 

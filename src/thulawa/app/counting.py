@@ -217,11 +217,12 @@ class WindowCounts:
         with self._lock:
             self._acquire()
             ranges = self._ranges()
-            counted: dict[Place, list[Added]] = {}
-            if ranges:
-                rows = self._inputs.counted(self._session(), ranges, self._rule)
-                counted = added_by(rows.toArrow())
+            counted = self._counted(ranges) if ranges else {}
             return self._commit(counted, {one.place: one.end for one in ranges})
+
+    def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
+        """Run step one as a job of Spark."""
+        return added_by(self._inputs.counted(self._session(), ranges, self._rule).toArrow())
 
     def _acquire(self) -> None:
         """See which partitions are this instance's; learn of the new ones where they stand."""
