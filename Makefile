@@ -1,18 +1,22 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kafka chaos soak check bench-engine bench-kafka bench-log \
-  bench-spark bench-streams bench-streams-spark bench-priority conformance-spark format lock clean
+.PHONY: help setup demo demo-topic-health test test-kafka chaos chaos-topic-health soak check \
+  bench-engine bench-kafka bench-log bench-spark bench-streams bench-streams-spark bench-priority \
+  conformance-spark format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv from requirements.lock; instant when it is up to date
 	@scripts/setup.sh
 
 demo: setup ## Run the demonstration
 	$(BIN)/thulawa demo
+
+demo-topic-health: setup ## Count valid and invalid messages by the second (ARGS="--influx URL")
+	$(BIN)/python -m examples.topic_health.demo $(ARGS)
 
 test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
@@ -35,6 +39,9 @@ check: setup ## Lint, formatting, types and import layers
 conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the batches)
 	$(BIN)/python -m tests.conformance tests/conformance/cases/*.json --on spark \
 	  --shuffle-batches $(or $(SEED),0)
+
+chaos-topic-health: setup ## Kill counting instances at random; 1 M messages (ARGS="--on process")
+	$(BIN)/python -m tests.counts.chaos $(ARGS)
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.engine --memory $(if $(JSON),--json) $(ARGS)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thulawa.app import Restart, State, Streams
+    from thulawa.app import Restart, State, Streams, WindowCounts
     from thulawa.core.buckets import Buckets, UnknownBucket
     from thulawa.core.errors import (
         ConfigurationError,
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
         in_buckets,
         partition_column,
     )
+    from thulawa.spark.count_rows import DataFrameSink, read_counts
+    from thulawa.spark.counting import count_windows
     from thulawa.spark.lane_report import LaneReport
     from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
     from thulawa.spark.session import configure, session
@@ -78,7 +80,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "thulawa.core.buckets": ("Buckets", "UnknownBucket"),
-    "thulawa.app": ("Restart", "State", "Streams"),
+    "thulawa.app": ("Restart", "State", "Streams", "WindowCounts"),
     "thulawa.core.errors": (
         "ConfigurationError",
         "Overload",
@@ -140,6 +142,8 @@ _HOMES = {
         "partition_column",
     ),
     "thulawa.spark.lane_report": ("LaneReport",),
+    "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
+    "thulawa.spark.counting": ("count_windows",),
     "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key", "split_errors"),
     "thulawa.spark.session": ("configure", "session"),
 }
@@ -154,6 +158,7 @@ __all__ = [
     "Cache",
     "ConfigurationError",
     "Consumed",
+    "DataFrameSink",
     "DeadLetterQueue",
     "EmitStrategy",
     "Engine",
@@ -200,14 +205,17 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "UnknownBucket",
+    "WindowCounts",
     "bucket_column",
     "bucket_progress",
     "check_buckets",
     "configure",
+    "count_windows",
     "flat_map_by_key",
     "in_buckets",
     "map_by_key",
     "partition_column",
+    "read_counts",
     "session",
     "split_errors",
 ]

@@ -1,6 +1,7 @@
 """Applications: configuration → session → query; start, stop, state."""
 
+from thulawa.app.counting import WindowCounts
 from thulawa.app.states import State
 from thulawa.app.streams import Restart, Streams
 
-__all__ = ["Restart", "State", "Streams"]
+__all__ = ["Restart", "State", "Streams", "WindowCounts"]

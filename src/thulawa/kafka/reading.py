@@ -1,7 +1,7 @@
 """Read topics up to their end, committed records only: for restoring, checking and tools."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import cast
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -17,19 +17,26 @@ _CHUNK = 10_000
 
 
 def read_to_end(
-    connection: Connection, topic: str, *partitions: int, patience: float = 30.0
+    connection: Connection,
+    topic: str,
+    *partitions: int,
+    patience: float = 30.0,
+    since: MutableMapping[int, int] | None = None,
 ) -> Iterator[list[Message]]:
     """Give the records of partitions (all, unless some are named) up to where they end now.
 
+    ``since`` holds the offsets to begin at, and holds those behind the end when all is read.
     Records of transactions that were aborted are left out; one that is still open is waited for.
     Raises `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more:
     never gives fewer records than there are.
     """
     admin = Topics(connection)
     ends = admin.end_offsets(topic, committed=False)[topic]
-    starts = admin.start_offsets(topic)[topic]
+    starts = admin.start_offsets(topic)[topic] | dict(since or {})
     spans = {p: (starts[p], end) for p, end in ends.items() if p in (partitions or ends)}
-    return read_between(connection, topic, spans, patience=patience)
+    yield from read_between(connection, topic, spans, patience=patience)
+    if since is not None:
+        since.update(ends)
 
 
 def read_between(

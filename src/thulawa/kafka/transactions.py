@@ -52,6 +52,7 @@ __all__ = [
     "Guarantee",
     "SinkSpec",
     "Written",
+    "claim",
     "fence",
     "forget_kept",
     "last_batch",
@@ -77,6 +78,9 @@ class SinkSpec:
     (``transaction.max.timeout.ms``), and after a crash a read-committed reader waits for that
     long if the application is not started again. With ``buckets`` records go to the partitions of
     their bucket. Times are in seconds.
+
+    ``markers`` is the topic on whose partitions markers are committed, one to each task; without
+    it, one of the sink's own.
     """
 
     connection: Connection
@@ -87,6 +91,7 @@ class SinkSpec:
     buckets: Buckets | None = None
     transaction_timeout: float = 300.0
     delivery_timeout: float = 120.0
+    markers: str | None = None
 
     def __post_init__(self) -> None:
         if not self.application or not self.name:
@@ -107,7 +112,7 @@ class SinkSpec:
     @property
     def marker_topic(self) -> str:
         """Name the topic on whose partitions markers are committed; nothing is written there."""
-        return f"{self.application}-markers"
+        return self.markers or f"{self.application}-markers"
 
     def transactional_id(self, task: int) -> str:
         """Name the writer of a task."""
@@ -158,6 +163,16 @@ def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -
             sender.commit(batch)
     _kept[key] = sender
     return written
+
+
+def claim(spec: SinkSpec, task: int, query: str) -> None:
+    """Take a task over before there is a batch: fence earlier attempts, end what they left."""
+    key = spec.transactional_id(task)
+    if (kept := _kept.pop(key, None)) is not None:
+        kept.close()
+    sender = _Sender(spec, task)
+    sender.take_over(query)
+    _kept[key] = sender
 
 
 def last_batch(spec: SinkSpec, task: int, query: str) -> int | None:
@@ -272,7 +287,9 @@ class _Sender:
     def take_over(self, query: str) -> None:
         """Fence earlier attempts and end what they left; learn which batch was the last."""
         spec, task = self.spec, self._task
-        self._topics.ensure_partitions(spec.marker_topic, max(_FIRST_MARKERS, _doubled(task + 1)))
+        if spec.markers is None:
+            least = max(_FIRST_MARKERS, _doubled(task + 1))
+            self._topics.ensure_partitions(spec.marker_topic, least)
         with self._told("beginning to write"):
             again(lambda: bounded(self._producer.init_transactions, _ANSWER), spec.delivery_timeout)
         with _reading(spec) as consumer:

@@ -23,12 +23,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from thulawa.log.errors import DamagedLog
 from thulawa.log.records import Headers
 
-__all__ = ["Columns", "pack", "summary", "unpack"]
+__all__ = ["Columns", "Layout", "layout", "pack", "summary", "unpack"]
 
 _VERSION = 1
 _GAPS, _HEADERS = 1, 2
@@ -105,28 +105,45 @@ def pack(columns: Columns) -> bytes:
     return _HEAD.pack(_VERSION, flags, count, len(body), checksum) + body
 
 
+class Layout(NamedTuple):
+    """Where the sections of a blob begin; ``gaps`` is -1 where its offsets have none."""
+
+    records: int
+    gaps: int
+    timestamps: int
+    lengths: int
+    columns: int
+    data: int
+
+
+def layout(blob: bytes) -> Layout:
+    """Find the sections of a blob; refuse a damaged one."""
+    flags, count = _checked_head(blob)
+    at = _HEAD.size
+    timestamps = at + 8 * count if flags & _GAPS else at
+    lengths = timestamps + 8 * count
+    columns = 3 if flags & _HEADERS else 2
+    gaps = at if flags & _GAPS else -1
+    return Layout(count, gaps, timestamps, lengths, columns, lengths + 4 * columns * count)
+
+
 def summary(blob: bytes) -> tuple[int, int]:
     """Count the records of a blob and give their highest timestamp; refuse a damaged one."""
-    flags, count = _checked_head(blob)
-    at = _HEAD.size + (8 * count if flags & _GAPS else 0)
+    count, _, at, *_ = layout(blob)
     return count, max(struct.unpack_from(f"<{count}q", blob, at))
 
 
 def unpack(blob: bytes, first: int) -> Columns:
     """Open a blob whose first record has offset ``first``; refuse a damaged one."""
-    flags, count = _checked_head(blob)
-    at = _HEAD.size
+    count, gaps, at, lengths_at, columns, data = layout(blob)
     offsets: Sequence[int] = range(first, first + count)
-    if flags & _GAPS:
-        offsets = [first + gap for gap in struct.unpack_from(f"<{count}q", blob, at)]
-        at += 8 * count
+    if gaps >= 0:
+        offsets = [first + gap for gap in struct.unpack_from(f"<{count}q", blob, gaps)]
     timestamps = struct.unpack_from(f"<{count}q", blob, at)
-    at += 8 * count
-    columns = 3 if flags & _HEADERS else 2
-    lengths = struct.unpack_from(f"<{columns * count}i", blob, at)
-    parts = _cut(blob, at + 4 * len(lengths), lengths)
+    lengths = struct.unpack_from(f"<{columns * count}i", blob, lengths_at)
+    parts = _cut(blob, data, lengths)
     headers: Sequence[Headers] = ((),) * count
-    if flags & _HEADERS:
+    if len(parts) > 2 * count:
         headers = [_unpack_headers(part or b"") for part in parts[2 * count :]]
     return Columns(offsets, timestamps, parts[:count], parts[count : 2 * count], headers)
 

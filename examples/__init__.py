@@ -1,0 +1,1 @@
+"""Programs on the public API, to read and to copy from."""

@@ -1,0 +1,1 @@
+"""How healthy are the messages of a topic: valid and invalid ones, counted by the second."""

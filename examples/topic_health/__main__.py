@@ -1,0 +1,67 @@
+"""Count the valid and invalid messages of topics: ``python -m examples.topic_health --help``.
+
+Start it as often as you like, on as many terminals: instances share the partitions. Kill them as
+you like: the counts in the output topic stay exact.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from examples.topic_health.messages import PAYMENT
+from thulawa import WindowCounts
+from thulawa.counts import Influx, Prometheus, json_schema
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Count until interrupted."""
+    options = _options(arguments)
+    schema = json.loads(Path(options.schema).read_text()) if options.schema else PAYMENT
+    health = WindowCounts(
+        options.topics,
+        status=json_schema(schema),
+        output=options.output,
+        application_id="topic-health",
+        log=options.log,
+        window=options.window,
+        expire=options.expire,
+        partitions="shared",
+        sinks=_sinks(options),
+        merge=options.merge,
+    )
+    with health:
+        try:
+            health.await_termination()
+        except KeyboardInterrupt:
+            print("stopping")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.topic_health", description=__doc__)
+    parser.add_argument("topics", nargs="+", help="topics to count")
+    parser.add_argument("--log", default="file:./topics", help="or kafka://localhost:9092")
+    parser.add_argument("--output", default="metrics", help="the compacted topic for the counts")
+    parser.add_argument("--schema", help="a file with a JSON schema; payments without it")
+    parser.add_argument("--window", default="1 second")
+    parser.add_argument("--expire", default="1 day")
+    parser.add_argument("--merge", action="store_true", help="show sums over partitions")
+    parser.add_argument("--influx", metavar="URL", help="http://localhost:8086")
+    parser.add_argument("--database", default="health", help="of InfluxDB")
+    parser.add_argument("--prometheus", metavar="PORT", type=int, help="serve /metrics there")
+    return parser.parse_args(arguments)
+
+
+def _sinks(options: argparse.Namespace) -> list[Any]:
+    sinks: list[Any] = []
+    if options.influx:
+        sinks.append(Influx(options.influx, database=options.database))
+        sinks[-1].create_database()
+    if options.prometheus is not None:
+        sinks.append(Prometheus(options.prometheus))
+    return sinks
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""WindowCounts: exact counts of messages per window, as a running application on Spark.
+
+A round reads what has come, counts it on Spark, adds it to the totals, and writes those that
+changed. There is no checkpoint: an instance that starts reads the output topic to its end, and
+knows the totals and where to go on. See `thulawa.counts` for why any number of them stay exact.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
+from thulawa.core.names import check_name
+from thulawa.counts.changelog import restore
+from thulawa.counts.columns import Added, Rule, Since
+from thulawa.counts.merging import Merging
+from thulawa.counts.model import Count, Place
+from thulawa.counts.ownership import Fixed, Owner, Partitions
+from thulawa.counts.sinks import AnySink, Sink, put_all
+from thulawa.counts.statuses import Status
+from thulawa.counts.tasks import Range, added_by
+from thulawa.counts.totals import Totals
+from thulawa.spark.counting import Inputs, counted_rows, inputs_at
+from thulawa.spark.session import session
+
+__all__ = ["WindowCounts"]
+
+_log = logging.getLogger("thulawa.counts")
+Division: TypeAlias = Literal["all", "shared"] | Partitions
+
+
+class WindowCounts:
+    """Count the messages of topics per partition, window and status, exactly.
+
+    ``status`` says what a message is: a function of its bytes that gives True (valid), False
+    (invalid) or a name; `thulawa.counts.json_schema` makes one. ``output`` is the compacted topic
+    that is result and memory at once. ``log`` is where topics are (``file:./topics``,
+    ``kafka://host:9092``).
+
+    ``partitions`` says what this instance counts: ``"all"``; ``"shared"``, its share of them, to
+    start and stop instances as one likes; or partitions by number. Whatever is chosen, also two
+    instances with the same partitions, counts stay exact. ``sinks`` are handed the totals that
+    changed; with ``merge`` summed over partitions. ``lost`` says what to do when messages were
+    removed before they were counted.
+
+    .. versionadded:: 0.1.0
+    """
+
+    def __init__(  # noqa: PLR0913 options by name
+        self,
+        topics: str | Sequence[str],
+        *,
+        status: Status,
+        output: str,
+        application_id: str,
+        log: str,
+        window: Duration = "1 second",
+        expire: Duration = "1 day",
+        every: Duration = "1 second",
+        partitions: Division = "all",
+        sinks: Iterable[AnySink] = (),
+        merge: bool = False,
+        max_records: int = 1_000_000,
+        lost: Literal["fail", "skip"] = "fail",
+        spark: Any = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        check_name(application_id, "application")
+        self.application_id = application_id
+        self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not self._topics or output in self._topics:
+            raise ConfigurationError("give topics to count, and another one for the output")
+        if max_records < 1:
+            raise ConfigurationError("max_records must be at least 1")
+        self._rule = Rule.of(status, window, expire)
+        self._every = milliseconds(every, name="every") / 1000
+        self._inputs: Inputs = inputs_at(log, output, application_id)
+        self._changelog = self._inputs.changelog
+        self._division = partitions
+        self._sinks = tuple(sinks)
+        self._merging = Merging(self._rule.expire) if merge else None
+        self._max_records = max_records
+        self._lost = lost
+        self._spark = spark
+        self._clock = clock
+        self._owner: Owner | None = None
+        self._totals: dict[Place, Totals] = {}
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+
+    # --- life
+
+    def start(self) -> Self:
+        """Count from now on, in a thread; wrong topics are refused here."""
+        if self._thread is not None:
+            raise ConfigurationError(f"{self.application_id!r} has been started already")
+        self._changelog.prepare(self._topics)
+        self._session()
+        self._thread = threading.Thread(
+            target=self._run, name=f"counts-{self.application_id}", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def stop(self, timeout: Duration | None = None) -> bool:
+        """End after the round that is running; tell whether it has ended.
+
+        The partitions are given up.
+        """
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(None if timeout is None else milliseconds(timeout) / 1000)
+            if self._thread.is_alive():
+                return False
+        with self._lock:
+            self._give_up()
+        return True
+
+    def await_termination(self, timeout: Duration | None = None) -> bool:
+        """Wait for the end; raise the error that ended it. Tell whether it has ended."""
+        assert self._thread is not None, "not started"
+        self._thread.join(None if timeout is None else milliseconds(timeout) / 1000)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    def process_all_available(self, timeout: Duration = "10 minutes") -> None:
+        """Wait until what is in this instance's partitions when this is called is counted."""
+        deadline = time.monotonic() + milliseconds(timeout) / 1000
+        ends = self._ends()
+        while not self._reached(ends):
+            if self._thread is None or not self._thread.is_alive():
+                raise self._error or ThulawaError(f"{self.application_id!r} does not run")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.application_id!r} has not come so far in the time given")
+            time.sleep(0.02)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- counting
+
+    def count_available(self) -> int:
+        """Count what is there now and return; gives how many messages were counted.
+
+        For a job that runs now and then, without `start`.
+        """
+        self._changelog.prepare(self._topics)
+        total = 0
+        while found := self._round():
+            total += found
+        return total
+
+    def count_batch(self, df: Any, batch: int = 0) -> None:  # noqa: ARG002 Spark hands it over
+        """Count the rows of a DataFrame; for ``writeStream.foreachBatch``.
+
+        Start the query at `starting_offsets`. Rows that are counted already are passed over, so a
+        batch may be run again.
+        """
+        with self._lock:
+            self._changelog.prepare(self._topics)
+            self._acquire()
+            since = {place: totals.since for place, totals in self._totals.items()}
+            counted = added_by(counted_rows(df, self._rule, since).toArrow())
+            self._commit({place: found for place, found in counted.items() if place in since}, {})
+
+    def starting_offsets(self) -> dict[str, dict[str, int]]:
+        """Give the next offset of each partition, as Kafka's connector and the log's take them."""
+        with self._lock:
+            self._changelog.prepare(self._topics)
+            self._acquire()
+            found: dict[str, dict[str, int]] = {}
+            for place, totals in sorted(self._totals.items()):
+                found.setdefault(place.topic, {})[str(place.partition)] = totals.position
+            return found
+
+    def counts(self) -> list[Count]:
+        """Give the live totals of this instance's partitions."""
+        with self._lock:
+            return [
+                count for place in sorted(self._totals) for count in self._totals[place].counts()
+            ]
+
+    # --- inside
+
+    def _session(self) -> Any:
+        if self._spark is None:
+            self._spark = session(self.application_id)
+        return self._spark
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                began = time.monotonic()
+                self._round()
+                self._stopping.wait(max(0.0, began + self._every - time.monotonic()))
+        except Exception as error:  # noqa: BLE001 it is raised where somebody waits
+            _log.error("%s has ended: %s", self.application_id, error)
+            self._error = error
+
+    def _round(self) -> int:
+        """Count what has come, up to ``max_records`` of each partition; give how many."""
+        with self._lock:
+            self._acquire()
+            ranges = self._ranges()
+            counted = self._counted(ranges) if ranges else {}
+            return self._commit(counted, {one.place: one.end for one in ranges})
+
+    def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
+        """Run step one as a job of Spark."""
+        return added_by(self._inputs.counted(self._session(), ranges, self._rule).toArrow())
+
+    def _acquire(self) -> None:
+        """See which partitions are this instance's; learn of the new ones where they stand."""
+        places = [
+            Place(topic, number)
+            for topic in self._topics
+            for number in range(self._changelog.partitions(topic))
+        ]
+        if self._owner is None:
+            shared = self._division == "shared"
+            self._owner = (
+                self._inputs.shared(self._topics)
+                if shared
+                else Fixed(None if isinstance(self._division, str) else self._division)
+            )
+        owned = self._owner.owned(places)
+        for place in set(self._totals) - owned:
+            del self._totals[place]
+        new = sorted(owned - set(self._totals))
+        for place in new:
+            self._changelog.claim(place)
+        for place, restored in restore(self._changelog, new, self._rule.expire).items():
+            if self._merging is None:
+                # its writer may have died before it could hand them over
+                put_all(self._sinks, restored.last)
+            self._totals[place] = restored.totals
+
+    def _ranges(self) -> list[Range]:
+        ranges = []
+        for topic in sorted({place.topic for place in self._totals}):
+            ends = self._changelog.end_offsets(topic)
+            starts = self._changelog.start_offsets(topic)
+            for place, totals in sorted(self._totals.items()):
+                if place.topic == topic and ends[place.partition] > totals.position:
+                    since = self._since(place, totals, starts[place.partition])
+                    end = min(ends[place.partition], since.offset + self._max_records)
+                    ranges.append(Range(place, since, end))
+        return ranges
+
+    def _since(self, place: Place, totals: Totals, start: int) -> Since:
+        since = totals.since
+        if since.offset >= start:
+            return since
+        if since.offset and self._lost == "fail":
+            raise StateError(
+                f"{place.topic}-{place.partition}: offsets {since.offset} to {start} were removed "
+                'before they were counted; say lost="skip" to go on without them'
+            )
+        return since._replace(offset=start)
+
+    def _commit(self, counted: Mapping[Place, list[Added]], ends: Mapping[Place, int]) -> int:
+        """Add what was counted, write what changed, show it; give how many messages it was."""
+        written: list[Count] = []
+        now = int(self._clock() * 1000)
+        for place in sorted({*counted, *ends}):
+            totals = self._totals[place]
+            changes = totals.add(counted.get(place, ()), position=ends.get(place, 0))
+            if not changes:
+                continue
+            if self._changelog.write(place, changes, now):
+                written += [change for change in changes if change.value is not None]
+            else:
+                # what was counted here was not written, so the next changes would leave a gap
+                _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
+                del self._totals[place]
+        if self._merging is None:
+            put_all(self._sinks, written)
+        else:
+            put_all(self._sinks, self._merging.follow(self._changelog))
+        return sum(one.messages for found in counted.values() for one in found)
+
+    def _ends(self) -> dict[Place, int]:
+        return {
+            Place(topic, number): end
+            for topic in self._topics
+            for number, end in self._changelog.end_offsets(topic).items()
+        }
+
+    def _reached(self, ends: Mapping[Place, int]) -> bool:
+        with self._lock:
+            return bool(self._owner) and all(
+                totals.position >= ends[place] for place, totals in self._totals.items()
+            )
+
+    def _give_up(self) -> None:
+        self._totals.clear()
+        if self._owner is not None:
+            self._owner.close()
+            self._owner = None
+        for sink in self._sinks:
+            if isinstance(sink, Sink):
+                sink.close()

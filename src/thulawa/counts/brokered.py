@@ -1,0 +1,113 @@
+"""Counts in Kafka: changes and how far they count in one transaction.
+
+The transaction's marker is the offset of a consumer group on the very partition that is counted
+(`thulawa.kafka.transactions`): so Kafka's own tools show the lag, and there is no topic beside the
+output. The writer of a partition has a transactional id of its own: who takes a partition over
+fences the one before.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from thulawa.counts.changelog import Stored, last_offset
+from thulawa.counts.model import Count, Place, encode_key, encode_value
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import Fenced, UnknownTopic
+from thulawa.kafka.membership import Membership
+from thulawa.kafka.reading import read_to_end
+from thulawa.kafka.routing import OutRecord
+from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.kafka.transactions import Batch, SinkSpec, claim, write
+
+__all__ = ["GroupMembership", "KafkaChangelog"]
+
+_QUERY = "counts"
+# short: what a killed instance leaves open keeps all readers of the output waiting for so long
+_TRANSACTION, _PATIENCE = 15.0, 60.0
+
+
+class KafkaChangelog:
+    """A compacted topic of Kafka."""
+
+    def __init__(self, connection: Connection, output: str, application: str) -> None:
+        self._connection = connection
+        self._topics = Topics(connection)
+        self._output = output
+        self._application = application
+        self._places = 1
+
+    def prepare(self, inputs: Iterable[str]) -> None:
+        """See that the inputs are there; make the output unless it is there."""
+        for topic in inputs:
+            self.partitions(topic)
+        self._places = self._topics.partitions(self._output)[self._output] or 1
+        self._topics.ensure(self._output, TopicSpec(partitions=self._places, cleanup="compact"))
+
+    def claim(self, place: Place) -> None:
+        """Fence the partition's earlier writer, and end what it left open."""
+        claim(self._sink(place.topic), place.partition, _QUERY)
+
+    def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
+        """Give the records up to the end as it is now."""
+        for chunk in read_to_end(self._connection, self._output, patience=_PATIENCE, since=since):
+            yield [
+                Stored(_bytes(one.key()) or b"", _bytes(one.value()), one.timestamp()[1])
+                for one in chunk
+            ]
+
+    def write(self, place: Place, changes: Sequence[Count], now: int) -> bool:
+        """Write changes of a partition; False when somebody has written as far already."""
+        to = place.partition % self._places
+        records = [
+            OutRecord(self._output, encode_key(one.cell), encode_value(one), to, now, None)
+            for one in changes
+        ]
+        batch = Batch(_QUERY, last_offset(changes), place.partition)
+        try:
+            return not write(self._sink(place.topic), batch, [records]).skipped
+        except Fenced:
+            return False  # in the midst of it: another has the partition now, and will count it
+
+    def partitions(self, topic: str) -> int:
+        """Give how many partitions an input has."""
+        count = self._topics.partitions(topic)[topic]
+        if count is None:
+            raise UnknownTopic("there is no such topic to count", topic=topic)
+        return count
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Give, for each partition of an input, the offset behind what is committed."""
+        return self._topics.end_offsets(topic)[topic]
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """Give, for each partition of an input, the first offset that is still there."""
+        return self._topics.start_offsets(topic)[topic]
+
+    def _sink(self, topic: str) -> SinkSpec:
+        return SinkSpec(
+            connection=self._connection,
+            application=self._application,
+            name=topic,
+            markers=topic,
+            transaction_timeout=_TRANSACTION,
+            delivery_timeout=_TRANSACTION,
+        )
+
+
+class GroupMembership:
+    """Partitions divided by a consumer group."""
+
+    def __init__(self, connection: Connection, group: str, topics: Sequence[str]) -> None:
+        self._membership = Membership(connection, group, topics)
+
+    def owned(self, places: Iterable[Place]) -> set[Place]:
+        """Give those that the group has given to this instance."""
+        return {Place(*one) for one in self._membership.assigned()} & set(places)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._membership.close()
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    assert not isinstance(data, str)
+    return data

@@ -1,0 +1,91 @@
+"""The one topic: changes are written to it, and everything is read back from it.
+
+A partition's changes are written all or none, and only if nobody has written changes of that
+partition up to the same offset or a later one. So of any instances that count one partition at the
+same time, knowingly or not, the one that is further gets through, and the other learns that it is
+behind; it forgets what it has and reads the topic again. Nothing can be set back or left out:
+totals are a function of the offset alone (see `totals`), and since the writer's changes begin at
+an offset that it has read or written, none is missing between the last offset written and this one.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.counts.model import Count, Place, decode
+from thulawa.counts.totals import Totals
+
+__all__ = ["Changelog", "Restored", "Stored", "last_offset", "restore"]
+
+
+class Stored(NamedTuple):
+    """A record of the topic; records of one batch have one timestamp."""
+
+    key: bytes
+    value: bytes | None
+    timestamp: int
+
+
+class Changelog(Protocol):
+    """Where counts are kept."""
+
+    def prepare(self, inputs: Iterable[str]) -> None:
+        """See that the inputs are there; make the output, compacted, unless it is there."""
+
+    def claim(self, place: Place) -> None:
+        """Take a partition over: what an earlier owner had not finished writing is undone."""
+
+    def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
+        """Give the records up to the end as it is now, in the order of each partition.
+
+        ``since`` holds the offsets to begin at, and holds those behind the end afterwards.
+        """
+
+    def write(self, place: Place, changes: Sequence[Count], now: int) -> bool:
+        """Write changes of a partition; False when somebody has written as far already."""
+
+    def partitions(self, topic: str) -> int:
+        """Give how many partitions an input has."""
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Give, for each partition of an input, the offset of the next message."""
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """Give, for each partition of an input, the first offset that is still there."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """A partition as the topic tells it, and the totals of the batch that was written last."""
+
+    totals: Totals
+    last: list[Count] = field(default_factory=list)
+    written: int = -1
+
+
+def restore(changelog: Changelog, places: Iterable[Place], expire: int) -> dict[Place, Restored]:
+    """Read the topic to its end; records of other partitions are passed over."""
+    found = {place: Restored(Totals(place, expire)) for place in places}
+    if not found:
+        return found
+    for chunk in changelog.read():
+        for key, value, timestamp in chunk:
+            count = decode(key, value)
+            one = found.get(count.cell.place)
+            if one is None:
+                continue
+            one.totals.restore(count)
+            if timestamp != one.written:
+                one.last, one.written = [], timestamp
+            if count.value is not None:
+                one.last.append(count)
+    return found
+
+
+def last_offset(changes: Sequence[Count]) -> int:
+    """Give the offset of the last message that changes count."""
+    offsets = [change.offset for change in changes if change.value is not None]
+    if not offsets:
+        raise ConfigurationError("changes without a total say not how far they count")
+    return max(offsets) - 1

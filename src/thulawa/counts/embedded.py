@@ -1,0 +1,80 @@
+"""Counts in the embedded log: changes and how far they count in one SQLite transaction."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.counts.changelog import Stored, last_offset
+from thulawa.counts.model import Count, Place, encode_key, encode_value
+from thulawa.log import Log, ProducerRecord, UnknownTopic
+
+__all__ = ["LogChangelog"]
+
+
+class LogChangelog:
+    """A compacted topic of the embedded log.
+
+    The marker of a partition's writer is the offset of the last message that was counted, so the
+    log itself skips what comes too late.
+    """
+
+    def __init__(self, address: str, output: str, application: str) -> None:
+        self._log = Log(address)
+        self._output = output
+        self._application = application
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        return self._log
+
+    def prepare(self, inputs: Iterable[str]) -> None:
+        """See that the inputs are there; make the output unless it is there."""
+        there = self._log.topics()
+        for topic in inputs:
+            if topic not in there:
+                raise UnknownTopic("there is no such topic to count", topic=topic)
+        if self._output not in there:
+            self._log.create_topic(self._output, compact=True)
+        elif not self._log.describe(self._output).compact:
+            raise ConfigurationError(f"the topic {self._output!r} is not compacted: choose another")
+
+    def claim(self, place: Place) -> None:
+        """Do nothing: what was not committed is gone with its process."""
+
+    def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
+        """Give the records up to the end as it is now."""
+        since = {} if since is None else since
+        for partition, end in self._log.end_offsets(self._output).items():
+            start = since.get(partition, self._log.start_offsets(self._output)[partition])
+            for columns in self._log.read_columns(self._output, partition, start, end):
+                triples = zip(columns.keys, columns.values, columns.timestamps, strict=True)
+                yield [Stored(key or b"", value, time) for key, value, time in triples]
+            since[partition] = end
+
+    def write(self, place: Place, changes: Sequence[Count], now: int) -> bool:
+        """Write changes of a partition; False when somebody has written as far already."""
+        count = len(self._log.end_offsets(self._output))
+        records = [
+            ProducerRecord(
+                encode_key(change.cell), encode_value(change), (), now, place.partition % count
+            )
+            for change in changes
+        ]
+        appended = self._log.append(
+            {self._output: records},
+            marker=(f"{self._application}/{self._output}/{place.topic}", place.partition),
+            batch=last_offset(changes),
+        )
+        return not appended.skipped
+
+    def partitions(self, topic: str) -> int:
+        """Give how many partitions an input has."""
+        return len(self._log.end_offsets(topic))
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Give, for each partition of an input, the offset of the next message."""
+        return self._log.end_offsets(topic)
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """Give, for each partition of an input, the first offset that is still there."""
+        return self._log.start_offsets(topic)

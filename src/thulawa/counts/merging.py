@@ -1,0 +1,76 @@
+"""Step two: totals over all partitions, summed from those of each.
+
+The compacted topic holds the totals of every partition, whoever counts it. To merge is to read
+it and add: a few records a second, where a repartition topic would carry every message.
+
+A sum is final as soon as its window has expired in one partition of its topic, since that
+partition's part is then on its way out of the topic: what other partitions still count in this
+window changes their own totals, and no longer the sum.
+"""
+
+from collections.abc import Iterable
+
+from thulawa.counts.changelog import Changelog
+from thulawa.counts.model import Cell, Count, decode
+
+__all__ = ["Merging", "merged"]
+
+
+def merged(counts: Iterable[Count]) -> list[Count]:
+    """Sum totals over partitions.
+
+    >>> sums = merged(
+    ...     [Count(Cell("tx", 0, 0, "valid"), 4, 5), Count(Cell("tx", 1, 0, "valid"), 3, 4)]
+    ... )
+    >>> sums
+    [Count(cell=Cell(topic='tx', partition=None, window=0, status='valid'), value=7, offset=0)]
+    """
+    sums: dict[Cell, int] = {}
+    for cell, value, _ in counts:
+        whole = cell._replace(partition=None)
+        sums[whole] = sums.get(whole, 0) + (value or 0)
+    return [
+        Count(whole, value, 0) for whole, value in sorted(sums.items(), key=lambda kv: kv[0][2:])
+    ]
+
+
+class Merging:
+    """Sums that follow the topic."""
+
+    def __init__(self, expire: int) -> None:
+        self._expire = expire
+        self._parts: dict[Cell, dict[Cell, Count]] = {}
+        self._newest: dict[str, int] = {}
+        self._since: dict[int, int] = {}
+
+    def follow(self, changelog: Changelog) -> list[Count]:
+        """Read on to the end of the topic; give the sums that have changed."""
+        changed: dict[Cell, None] = {}
+        for chunk in changelog.read(self._since):
+            for key, value, _ in chunk:
+                count = decode(key, value)
+                if self._take(count):
+                    changed[count.cell._replace(partition=None)] = None
+        return merged(
+            part
+            for whole in changed
+            if whole in self._parts
+            for part in self._parts[whole].values()
+        )
+
+    def _take(self, count: Count) -> bool:
+        """Put a total in the place of the one before; tell whether its sum may have changed."""
+        cell = count.cell
+        whole = cell._replace(partition=None)
+        if count.value is None:
+            self._parts.pop(whole, None)
+            return False
+        newest = self._newest[cell.topic] = max(self._newest.get(cell.topic, 0), cell.window)
+        if newest - cell.window > self._expire:
+            return False
+        parts = self._parts.setdefault(whole, {})
+        before = parts.get(cell)
+        if before is not None and count.offset < before.offset:
+            return False
+        parts[cell] = count
+        return True

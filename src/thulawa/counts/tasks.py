@@ -1,0 +1,125 @@
+"""What a worker does: read or take messages, count them, give a few rows for each window.
+
+Apart from `thulawa.spark.counting`, so that workers load Arrow and the log and nothing of Spark.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from thulawa.counts.columns import Added, Counter, Rule, Since
+from thulawa.counts.model import Place
+from thulawa.log import Log
+from thulawa.log.arrow import read_arrow
+
+__all__ = ["COUNTED", "CountLog", "CountRows", "Range", "added_by"]
+
+COUNTED = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("window", pa.int64()),
+        ("status", pa.string()),
+        ("count", pa.int64()),
+        ("offset", pa.int64()),
+    ]
+)
+_ROWS, _BYTES = 50_000, 32 * 1024 * 1024
+
+
+class Range(NamedTuple):
+    """Messages of a partition to be counted: from where counting stands up to an offset."""
+
+    place: Place
+    since: Since
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountRows:
+    """Counts Arrow batches of topic, partition, offset, timestamp (ms) and value."""
+
+    rule: Rule
+    since: Mapping[Place, Since]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give what the messages of one task add to each cell."""
+        counters: dict[Place, Counter] = {}
+        for whole in _gathered(batches):
+            for place, part in _split(whole):
+                if place not in counters:
+                    counters[place] = Counter(self.rule, self.since.get(place, Since()))
+                counters[place].add(part["offset"], part["timestamp"], part["value"])
+        yield _rows(counters)
+
+
+@dataclass(frozen=True, slots=True)
+class CountLog:
+    """Counts ranges of the embedded log; its rows are the numbers of the tasks' shares."""
+
+    address: str
+    shares: Sequence[Sequence[Range]]
+    rule: Rule
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give what the messages of the shares add to each cell."""
+        counters: dict[Place, Counter] = {}
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        with Log(self.address) as log:
+            for one in (one for number in numbers for one in self.shares[number]):
+                counter = counters[one.place] = Counter(self.rule, one.since)
+                topic, number = one.place
+                for whole in _gathered(read_arrow(log, topic, number, one.since.offset, one.end)):
+                    counter.add(whole["offset"], whole["timestamp"], whole["value"])
+        yield _rows(counters)
+
+
+def added_by(counted: pa.Table | pa.RecordBatch) -> dict[Place, list[Added]]:
+    """Read what tasks gave; parts of a cell from several tasks are added up by their totals."""
+    found: dict[Place, list[Added]] = {}
+    columns = (counted[name].to_pylist() for name in COUNTED.names)
+    for topic, partition, *added in zip(*columns, strict=True):
+        found.setdefault(Place(topic, partition), []).append(Added(*added))
+    return found
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches: a call of Arrow costs as much for a hundred rows as for a thousand."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _ROWS or size >= _BYTES:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+
+
+def _split(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """Give the rows of each partition; most often they are all of one."""
+    table = pa.table({"topic": batch["topic"], "partition": batch["partition"]})
+    pairs = table.group_by(["topic", "partition"], use_threads=False).aggregate([]).to_pylist()
+    for pair in pairs:
+        place = Place(pair["topic"], pair["partition"])
+        if len(pairs) == 1:
+            yield place, batch
+            return
+        own = pc.and_(
+            pc.equal(batch["topic"], place.topic), pc.equal(batch["partition"], place.partition)
+        )
+        yield place, batch.filter(own)
+
+
+def _rows(counters: Mapping[Place, Counter]) -> pa.RecordBatch:
+    rows = [(*place, *added) for place, counter in counters.items() for added in counter.added()]
+    columns = zip(*rows, strict=True) if rows else [()] * len(COUNTED)
+    return pa.record_batch(
+        [pa.array(column, kind) for column, kind in zip(columns, COUNTED.types, strict=True)],
+        schema=COUNTED,
+    )

@@ -1,0 +1,164 @@
+"""Step one on Spark: count messages where they are read, each partition by itself, no shuffle.
+
+What leaves a task are a few rows for each window, which the driver adds to its totals. Messages of
+the embedded log are read and counted in the Python worker, straight from packed batches; those of
+Kafka come through Spark's own connector.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
+
+from thulawa.core.durations import Duration
+from thulawa.core.errors import ConfigurationError
+from thulawa.counts.brokered import GroupMembership, KafkaChangelog
+from thulawa.counts.changelog import Changelog
+from thulawa.counts.columns import Rule, Since
+from thulawa.counts.embedded import LogChangelog
+from thulawa.counts.model import Place
+from thulawa.counts.ownership import Leases, Owner
+from thulawa.counts.statuses import Status
+from thulawa.counts.tasks import CountLog, CountRows, Range
+from thulawa.kafka.connection import Connection
+from thulawa.spark.kafka_source import load_connector
+
+__all__ = [
+    "Inputs",
+    "count_windows",
+    "counted_kafka",
+    "counted_log",
+    "counted_rows",
+    "inputs_at",
+]
+
+SCHEMA = "topic string, partition int, window bigint, status string, count bigint, offset bigint"
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
+
+
+def count_windows(
+    status: Status, *, window: Duration = "1 second", expire: Duration = "1 day"
+) -> Callable[[DataFrame], DataFrame]:
+    """Give a transformation that counts messages per topic, partition, window and status.
+
+    ``df.transform(count_windows(is_valid))`` takes any DataFrame with the columns topic, partition,
+    offset, timestamp and value, batch or streaming, and gives topic, partition, window (its start
+    in milliseconds), status, count, and the offset behind the last message of the cell. It is the
+    first of two steps: each task counts what it reads, so sum the counts over its rows. The rows
+    of a partition must be in one task, in offset order, as Kafka's connector and the embedded log
+    have them.
+
+    .. versionadded:: 0.1.0
+    """
+    rule = Rule.of(status, window, expire)
+    return lambda df: counted_rows(df, rule, {})
+
+
+def counted_rows(df: DataFrame, rule: Rule, since: Mapping[Place, Since]) -> DataFrame:
+    """Count the rows of a DataFrame from where counting stands."""
+    if missing := [name for name in _COLUMNS if name not in df.columns]:
+        raise ConfigurationError(f"to count, a column {missing[0]!r} is needed beside {df.columns}")
+    narrow = df.select(
+        "topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "value"
+    )
+    return narrow.mapInArrow(CountRows(rule, dict(since)), SCHEMA)
+
+
+def counted_log(
+    spark: SparkSession, address: str, ranges: Sequence[Range], rule: Rule
+) -> DataFrame:
+    """Count messages of the embedded log, as many partitions at once as Spark has cores."""
+    largest_first = sorted(ranges, key=lambda one: one.since.offset - one.end)
+    tasks = max(1, min(len(ranges), spark.sparkContext.defaultParallelism))
+    shares = [largest_first[number::tasks] for number in range(tasks)]
+    return spark.range(0, tasks, 1, tasks).mapInArrow(CountLog(address, shares, rule), SCHEMA)
+
+
+def counted_kafka(
+    spark: SparkSession, connection: Connection, ranges: Sequence[Range], rule: Rule
+) -> DataFrame:
+    """Count messages of Kafka, one task to a partition, committed ones only."""
+    load_connector(spark)
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, partition), since, end in ranges:
+        starts.setdefault(topic, {})[str(partition)] = since.offset
+        ends.setdefault(topic, {})[str(partition)] = end
+    wanted = {topic: sorted(map(int, partitions)) for topic, partitions in starts.items()}
+    rows = (
+        spark.read.format("kafka")
+        .options(**connection.spark())
+        .options(
+            **{
+                "assign": json.dumps(wanted),
+                "startingOffsets": json.dumps(starts),
+                "endingOffsets": json.dumps(ends),
+                "failOnDataLoss": "true",
+                "kafka.isolation.level": "read_committed",
+            }
+        )
+        .load()
+    )
+    return counted_rows(rows, rule, {one.place: one.since for one in ranges})
+
+
+class Inputs(Protocol):
+    """Where the topics are: what `WindowCounts` asks of the embedded log, or of Kafka."""
+
+    @property
+    def changelog(self) -> Changelog:
+        """The output topic."""
+
+    def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
+        """Count messages."""
+
+    def shared(self, topics: Sequence[str]) -> Owner:
+        """Join those who share the partitions of topics."""
+
+
+class LogInputs:
+    """The embedded log."""
+
+    def __init__(self, address: str, output: str, application: str) -> None:
+        self.changelog = LogChangelog(address, output, application)
+        self._application = application
+
+    def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
+        """Count messages."""
+        return counted_log(spark, self.changelog.log.address, ranges, rule)
+
+    def shared(self, topics: Sequence[str]) -> Owner:  # noqa: ARG002 all are asked for by name
+        """Share by locks on files beside the log."""
+        folder = Path(self.changelog.log.address.removeprefix("file:"))
+        return Leases(folder / "leases" / self._application)
+
+
+class KafkaInputs:
+    """Kafka."""
+
+    def __init__(self, connection: Connection, output: str, application: str) -> None:
+        self.changelog = KafkaChangelog(connection, output, application)
+        self._connection = connection
+        self._application = application
+
+    def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
+        """Count messages."""
+        return counted_kafka(spark, self._connection, ranges, rule)
+
+    def shared(self, topics: Sequence[str]) -> Owner:
+        """Share by a consumer group."""
+        return GroupMembership(self._connection, f"{self._application}-members", topics)
+
+
+def inputs_at(address: str, output: str, application: str) -> Inputs:
+    """Give the topics at an address: ``file:./topics`` or ``kafka://host:9092``."""
+    if address.startswith("file:"):
+        return LogInputs(address, output, application)
+    if address.startswith("kafka://"):
+        return KafkaInputs(Connection.of(address), output, application)
+    raise ConfigurationError(
+        f"log={address!r} is not known; use file:PATH for an embedded log, or kafka://HOST:PORT"
+    )

@@ -1,0 +1,119 @@
+"""What an instance does beside counting: sharing, sinks, loss, errors."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.counts.helpers import FIRST, LINES, is_valid, lines_of, story, values
+from tests.counts.local import LocalCounts
+from thulawa.core.errors import StateError
+from thulawa.counts import Count
+from thulawa.counts.model import Place
+from thulawa.counts.ownership import Fixed, Leases
+from thulawa.log import Log, ProducerRecord, Retention
+
+
+def counting(address: str, **more: Any) -> LocalCounts:
+    given: dict[str, Any] = {"status": is_valid, "output": "metrics", "application_id": "health"}
+    return LocalCounts("tx", log=address, **(given | more))
+
+
+def test_what_a_sink_did_not_get_is_handed_to_it_by_the_next_instance(tmp_path: Path) -> None:
+    address = story(tmp_path)
+
+    def down(_: Sequence[Count]) -> None:
+        raise ConnectionError("no")
+
+    with pytest.raises(ConnectionError):
+        counting(address, sinks=[down]).count_available()
+    shown: list[Count] = []
+    after = counting(address, sinks=[shown.extend])
+    assert after.count_available() == 0
+    assert values(shown) == values(after.counts())
+    assert len(shown) == 11
+
+
+def test_two_instances_with_the_same_partitions_count_once(tmp_path: Path) -> None:
+    address = story(tmp_path)
+    one, other = counting(address), counting(address)
+    assert one.starting_offsets() == other.starting_offsets() == {"tx": {"0": 0, "1": 0}}
+    assert one.count_available() == 21
+    other.count_available()  # counts them too, and is not let through
+    with Log(address) as log:
+        assert lines_of(log, "metrics") == LINES
+        assert log.end_offsets("metrics") == {0: 11}
+        log.append({"tx": [ProducerRecord(None, b"v", (), FIRST, 0)]})
+    assert other.count_available() == 1
+    assert one.count_available() == 1
+    assert values(one.counts()) == values(other.counts())
+
+
+def test_an_error_ends_the_application_and_is_raised_where_one_waits(tmp_path: Path) -> None:
+    def broken(_: bytes | None) -> bool:
+        raise ZeroDivisionError
+
+    health = counting(story(tmp_path), status=broken).start()
+    with pytest.raises(ZeroDivisionError):
+        health.await_termination("60 s")
+    with pytest.raises(ZeroDivisionError):
+        health.process_all_available()
+    assert health.stop()
+
+
+def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_path: Path) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        log.create_topic("tx", retention=Retention(records=1))
+        log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+        counting(address).count_available()
+        for second in range(3):
+            log.append({"tx": [ProducerRecord(None, b"v", (), FIRST + second)]})
+        log.clean("tx")
+        assert log.start_offsets("tx")[0] > 1
+    with pytest.raises(StateError, match="lost="):
+        counting(address).count_available()
+    assert counting(address, lost="skip").count_available() == 1
+
+
+def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:
+    places = [Place("tx", number) for number in range(5)]
+    one = Leases(tmp_path)
+    assert one.owned(places) == set(places)
+    other = Leases(tmp_path)
+    shares = [one.owned(places), other.owned(places), one.owned(places), other.owned(places)]
+    assert sorted(map(len, shares[2:])) == [2, 3]
+    assert shares[2] | shares[3] == set(places)
+    one.close()
+    assert other.owned(places) == set(places)
+    assert other.owned(places[:2]) == set(places[:2])
+    other.close()
+    assert list(tmp_path.glob("member-*")) == []
+
+
+def test_partitions_may_be_named() -> None:
+    places = [Place("tx", number) for number in range(3)]
+    assert Fixed({"tx": [0, 2, 7]}).owned(places) == {places[0], places[2]}
+    assert Fixed().owned(places) == set(places)
+
+
+def test_a_share_is_counted_while_others_come_and_go(tmp_path: Path) -> None:
+    address = story(tmp_path)
+    with counting(address, partitions="shared", every="10 ms") as one:
+        one.process_all_available("60 s")
+        with counting(address, partitions="shared", every="10 ms") as other:
+            deadline = time.monotonic() + 60
+            while len(other.counts()) not in (5, 6):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            with Log(address) as log:
+                for partition in (0, 1):
+                    log.append({"tx": [ProducerRecord(None, b"v", (), FIRST, partition)]})
+            one.process_all_available("60 s")
+            other.process_all_available("60 s")
+    with Log(address) as log:
+        found = {key: value for key, (value, _) in lines_of(log, "metrics").items()}
+    more = f'{FIRST},"status":"valid"}}'
+    assert found == {key: value + key.endswith(more) for key, (value, _) in LINES.items()}

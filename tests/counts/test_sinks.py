@@ -1,0 +1,149 @@
+"""Totals arrive at sinks, each as often as need be and never twice as much."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from thulawa import ConfigurationError
+from thulawa.counts import Cell, Count, Influx, InfluxUnreachable, Prometheus
+from thulawa.counts.embedded import LogChangelog
+from thulawa.counts.influx import lines
+from thulawa.counts.merging import Merging
+from thulawa.counts.model import Place
+
+VALID = Cell("tx", 0, 1_000, "valid")
+DASHBOARD = Path(__file__).parents[2] / "grafana" / "topic-health.json"
+
+
+@contextmanager
+def server(*answers: int) -> Iterator[tuple[str, list[str]]]:
+    """Answer requests with these states, then with 204; remember the bodies that came."""
+    bodies: list[str] = []
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(left.pop(0) if left else 204)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    thread = threading.Thread(target=httpd.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_address[1]}", bodies
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+def test_points_go_out_in_batches() -> None:
+    with server() as (url, bodies):
+        influx = Influx(url, database="health", batch=2)
+        influx.put([Count(VALID._replace(window=second), 1, 1) for second in range(5)])
+        influx.close()
+    assert [len(body.splitlines()) for body in bodies] == [2, 2, 1]
+
+
+def test_a_request_that_fails_for_a_while_is_sent_again() -> None:
+    pauses: list[float] = []
+    with server(503, 429) as (url, bodies):
+        influx = Influx(url, database="health", sleep=pauses.append)
+        influx.put([Count(VALID, 4, 5)])
+        influx.close()
+    assert bodies == ["topic-health,topic=tx,partition=0 valid=4i 1000"] * 3
+    assert pauses == [0.1, 0.2]
+
+
+def test_what_is_refused_is_an_error_at_once() -> None:
+    with server(400) as (url, bodies):
+        influx = Influx(url, database="health")
+        with pytest.raises(InfluxUnreachable, match="400"):
+            influx.put([Count(VALID, 4, 5)])
+        influx.close()
+    assert len(bodies) == 1
+
+
+def test_nobody_there_is_an_error_after_some_time() -> None:
+    with server() as (url, _):
+        pass
+    influx = Influx(url, database="health", patience="100 ms", sleep=lambda _: None)
+    with pytest.raises(InfluxUnreachable, match="at the next start"):
+        influx.put([Count(VALID, 4, 5)])
+
+
+def test_names_are_escaped_in_line_protocol() -> None:
+    cell = Cell("a topic,b=c", None, 5, "not ok")
+    assert lines([Count(cell, 1, 1)], "topic health") == [
+        r"topic\ health,topic=a\ topic\,b\=c not\ ok=1i 5"
+    ]
+
+
+def test_an_address_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="address"):
+        Influx("localhost:8086", database="health")
+
+
+def test_prometheus_is_shown_totals_once() -> None:
+    metrics = Prometheus(0)
+    try:
+        metrics.put([Count(VALID, 4, 5), Count(VALID._replace(status="invalid"), 1, 4)])
+        metrics.put([Count(VALID, 4, 5)])  # sent again
+        metrics.put([Count(VALID, 6, 8)])
+        with urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        metrics.close()
+    assert 'topic_health_messages_total{topic="tx",partition="0",status="valid"} 6\n' in text
+    assert 'topic_health_messages_total{topic="tx",partition="0",status="invalid"} 1\n' in text
+    assert 'topic_health_offset{topic="tx",partition="0"} 8\n' in text
+    assert 'topic_health_window_seconds{topic="tx",partition="0"} 1.0\n' in text
+    assert "# TYPE topic_health_messages_total counter\n" in text
+
+
+def test_sums_follow_the_topic(tmp_path: Path) -> None:
+    changelog = LogChangelog(f"file:{tmp_path}/topics", "metrics", "health")
+    changelog.log.create_topic("tx", partitions=2)
+    changelog.prepare(["tx"])
+    merging = Merging(expire=5_000)
+
+    def total(partition: int, window: int, value: int | None, offset: int) -> Count:
+        return Count(Cell("tx", partition, window, "valid"), value, offset)
+
+    def sums() -> list[tuple[int, int | None]]:
+        return [(count.cell.window, count.value) for count in merging.follow(changelog)]
+
+    changelog.write(Place("tx", 0), [total(0, 1_000, 4, 5)], 1)
+    changelog.write(Place("tx", 1), [total(1, 1_000, 3, 4)], 1)
+    assert sums() == [(1_000, 7)]
+    assert sums() == []
+    changelog.write(Place("tx", 1), [total(1, 1_000, 5, 9), total(1, 2_000, 1, 8)], 2)
+    assert sums() == [(1_000, 9), (2_000, 1)]
+    # the window expires in one partition: its sum is final, also when the other still counts
+    changelog.write(Place("tx", 1), [total(1, 9_000, 1, 10), total(1, 1_000, None, 10)], 3)
+    changelog.write(Place("tx", 0), [total(0, 1_000, 6, 7)], 3)
+    assert sums() == [(9_000, 1)]
+
+
+def test_the_dashboard_asks_for_what_is_written() -> None:
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    queries = [target["query"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(queries) == 5
+    for query in queries:
+        assert 'FROM "topic-health"' in query
+        assert set(re.findall(r'sum\("(\w+)"\)', query)) <= {"valid", "invalid"}

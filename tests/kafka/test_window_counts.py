@@ -1,0 +1,140 @@
+"""Windows of Kafka's topics are counted exactly, with the output topic and nothing beside it."""
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.counts.helpers import LINES, is_valid, story_messages
+from tests.kafka.helpers import read
+from thulawa import WindowCounts
+from thulawa.counts.brokered import GroupMembership, KafkaChangelog
+from thulawa.counts.changelog import restore
+from thulawa.counts.model import Cell, Count, Place, decode
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import TopicDiffers, UnknownTopic
+from thulawa.kafka.groups import committed_offsets
+from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.kafka.transactions import forget_kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = 86_400_000
+
+
+def total(topic: str, value: int, offset: int) -> list[Count]:
+    return [Count(Cell(topic, 0, 0, "valid"), value, offset)]
+
+
+@pytest.fixture
+def changelog(connection: Connection, topics: Topics, name: str) -> KafkaChangelog:
+    topics.ensure(name, TopicSpec(partitions=2))
+    made = KafkaChangelog(connection, f"{name}-metrics", f"{name}-app")
+    made.prepare([name])
+    return made
+
+
+def test_who_is_behind_does_not_get_through(
+    connection: Connection, changelog: KafkaChangelog, name: str
+) -> None:
+    place = Place(name, 0)
+    changelog.claim(place)
+    assert changelog.write(place, total(name, 3, 5), 1_000)
+    assert not changelog.write(place, total(name, 2, 4), 1_001)
+    forget_kept()  # another process: it knows nothing but what is in Kafka
+    assert not changelog.write(place, total(name, 3, 5), 1_002)
+    assert changelog.write(place, total(name, 4, 6), 1_003)
+    (restored,) = restore(changelog, [place], DAY).values()
+    assert restored.totals.counts() == total(name, 4, 6)
+    assert restored.totals.position == 6
+    # Kafka's own tools show how far counting is
+    assert committed_offsets(connection, f"{name}-app-{name}") == {name: {0: 6}}
+
+
+def test_who_takes_a_partition_over_shuts_the_one_before_out(
+    connection: Connection, changelog: KafkaChangelog, name: str
+) -> None:
+    place = Place(name, 0)
+    producer = Producer({**connection.client(), "transactional.id": f"{name}-app-{name}-0"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(f"{name}-metrics", b"half", b"half written", 0)
+    producer.flush(30)
+    began = time.monotonic()
+    changelog.claim(place)  # ends what was left open, so that nobody waits for it
+    (restored,) = restore(changelog, [place], DAY).values()
+    assert time.monotonic() - began < 14
+    assert restored.totals.counts() == []
+
+
+def test_sums_are_read_on_from_where_reading_ended(changelog: KafkaChangelog, name: str) -> None:
+    since: dict[int, int] = {}
+    changelog.write(Place(name, 0), total(name, 3, 5), 1_000)
+    assert sum(map(len, changelog.read(since))) == 1
+    assert list(changelog.read(since)) == []
+    changelog.write(Place(name, 0), total(name, 4, 6), 1_001)
+    (chunk,) = changelog.read(since)
+    assert decode(*chunk[0][:2]) == total(name, 4, 6)[0]
+
+
+def test_members_share_partitions(connection: Connection, topics: Topics, name: str) -> None:
+    topics.ensure(name, TopicSpec(partitions=2))
+    places = [Place(name, 0), Place(name, 1)]
+    members = [GroupMembership(connection, f"{name}-members", [name])]
+
+    def shares(expected: list[int]) -> None:
+        deadline = time.monotonic() + 60
+        while [len(one.owned(places)) for one in members] != expected:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    shares([2])
+    members.append(GroupMembership(connection, f"{name}-members", [name]))
+    shares([1, 1])
+    assert members[0].owned(places) | members[1].owned(places) == set(places)
+    members.pop(0).close()
+    shares([2])
+    members.pop().close()
+
+
+def test_topics_that_do_not_fit_are_refused(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    with pytest.raises(UnknownTopic):
+        KafkaChangelog(connection, f"{name}-metrics", name).prepare([name])
+    topics.ensure(name)
+    topics.ensure(f"{name}-plain")
+    with pytest.raises(TopicDiffers):
+        KafkaChangelog(connection, f"{name}-plain", name).prepare([name])
+
+
+def test_the_story_gives_its_eleven_lines(
+    spark: "SparkSession", connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=2))
+    producer = Producer(connection.client())
+    for partition, value, timestamp in story_messages():
+        producer.produce(name, value, None, partition, timestamp=timestamp)
+    assert producer.flush(30) == 0
+    for _ in range(2):  # the second instance finds nothing left to count
+        health = WindowCounts(
+            name,
+            status=is_valid,
+            output=f"{name}-metrics",
+            application_id=f"{name}-app",
+            log=f"kafka://{connection.bootstrap}",
+            spark=spark,
+        )
+        health.count_available()
+        assert health.starting_offsets() == {name: {"0": 10, "1": 11}}
+        health.stop()
+    messages = read(connection, f"{name}-metrics")
+    found = {}
+    for one in messages:
+        key = one.key() or b""
+        count = decode(key, one.value())
+        found[key.decode().replace(f'"{name}"', '"tx"')] = count.value, count.offset
+    assert found == LINES
+    assert len(messages) == len(LINES)
