@@ -86,7 +86,7 @@ class Serdes:
     @staticmethod
     def string() -> Serde[str]:
         """Write text as UTF-8."""
-        return Serde("text", _encode, _decode)
+        return Serde("text", str.encode, bytes.decode)  # no function of ours between: half the cost
 
     @staticmethod
     def long() -> Serde[int]:
@@ -209,14 +209,7 @@ def _unpack_double(data: bytes) -> float:
     return number
 
 
-def _encode(text: str) -> bytes:
-    return text.encode()
-
-
-def _decode(data: bytes) -> str:
-    return data.decode()
-
-
+_MANY_DIGITS, _ZERO = 19, ord("0")
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -227,6 +220,8 @@ def _dump_json(value: Any) -> bytes:
 
 
 def _load_json(data: bytes) -> Any:
+    if data.isdigit() and len(data) < _MANY_DIGITS and (data[0] != _ZERO or len(data) == 1):
+        return int(data)  # as above
     if data.count(b"[") + data.count(b"{") > _DEEPEST and _depth(data) > _DEEPEST:
         raise ValueError("nested too deeply")
     text = data.decode()

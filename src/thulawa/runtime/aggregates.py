@@ -27,6 +27,7 @@ def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: F
     store = context.store(node.store)
     entry_of = store.entry
     put = store.put
+    replace = getattr(store, "replace", None)  # a store of versions has none
     initial = start_value(node)
     fold = node.aggregator
     drop = context.drop
@@ -46,7 +47,11 @@ def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: F
                     timestamp = entry[1]
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)
-        latest = put(key, new, timestamp)
+        if entry is not None and new is not None and replace is not None:
+            replace(key, (new, timestamp))
+            latest = True
+        else:
+            latest = put(key, new, timestamp)
         if latest is not None:
             forward(key, make_change((new, old, latest)), timestamp, headers)
         return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from thulawa.core.errors import StreamError
 from thulawa.core.records import Headers, RecordMetadata
@@ -10,7 +10,7 @@ from thulawa.state.backing import Backing
 from thulawa.state.specs import Store, StoreSpec
 from thulawa.topology.nodes import Node, Sink
 
-__all__ = ["Collector", "Failed", "Forward", "StreamClock", "TaskContext"]
+__all__ = ["Collector", "DirectCollector", "Failed", "Forward", "StreamClock", "TaskContext"]
 
 # key, value, timestamp, headers: a node is a function of these
 Forward: TypeAlias = Callable[[Any, Any, int, Headers], None]
@@ -30,6 +30,14 @@ class Collector(Protocol):
         self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
         """Take one output; ``sink`` says how it is written, None: as it is."""
+
+
+@runtime_checkable
+class DirectCollector(Collector, Protocol):
+    """A collector that can be quicker where it knows the sink beforehand."""
+
+    def sender(self, sink: Sink, topic: str) -> Forward | None:
+        """Give what takes the outputs of a sink; None: `send` does."""
 
 
 class StreamClock:

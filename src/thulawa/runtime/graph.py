@@ -19,7 +19,7 @@ from thulawa.runtime.aggregates import (
     windowed_aggregate,
 )
 from thulawa.runtime.asyncs import AsyncStage
-from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.context import DirectCollector, Failed, Forward, TaskContext
 from thulawa.runtime.foreignkeys import foreign_key_step
 from thulawa.runtime.processors import NodeContext, process
 from thulawa.runtime.punctuation import Punctuations
@@ -164,6 +164,10 @@ def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
     send = context.collector.send
     topic = node.topic
     if isinstance(topic, str):
+        collector = context.collector
+        direct = collector.sender(node, topic) if isinstance(collector, DirectCollector) else None
+        if direct is not None:
+            return direct
 
         def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             send(node, topic, key, value, timestamp, headers)

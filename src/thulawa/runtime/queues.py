@@ -5,7 +5,7 @@ not before: the choice between partitions needs the heads only.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from thulawa.core.durations import milliseconds
@@ -75,35 +75,42 @@ class RecordQueue:
                     self.partition_time = timestamp
                 self.raw = head = waiting.popleft()
                 return head
-            if self._only_serdes and waiting and (head := self._read_plainly()) is not None:
-                return head
             head = self._read_next()
         else:
             self._head = None
         self.raw = self._read_from
         return head
 
+    def __iter__(self) -> Iterator[RawRecord]:
+        """Take the records one after the other, those too that come while they are taken."""
+        waiting, only_serdes = self._waiting, self._only_serdes and not self._as_it_is
+        load_key, load_value = self._load_key, self._load_value
+        while True:
+            # what `pop` does to a record with which nothing is wrong, without its calls
+            while only_serdes and waiting and self._head is None:
+                raw = waiting[0]
+                offset, timestamp, key, value, headers = raw
+                if not 0 <= timestamp <= LAST_TIMESTAMP:
+                    break
+                try:
+                    if key is not None:
+                        key = load_key(key)
+                    if value is not None:
+                        value = load_value(value)
+                except Exception:  # noqa: BLE001 it is read again, with an account of what is wrong
+                    break
+                if timestamp > self.partition_time:
+                    self.partition_time = timestamp
+                self.raw = self._read_from = raw
+                waiting.popleft()
+                yield offset, timestamp, key, value, headers
+            record = self.pop()
+            if record is None:
+                return
+            yield record
+
     def __len__(self) -> int:
         return len(self._waiting) + (self._head is not None)
-
-    def _read_plainly(self) -> RawRecord | None:
-        """Take a record with which nothing is wrong; leave any other where it is."""
-        raw = self._waiting[0]
-        offset, timestamp, key, value, headers = raw
-        if not 0 <= timestamp <= LAST_TIMESTAMP:
-            return None
-        try:
-            if key is not None:
-                key = self._load_key(key)
-            if value is not None:
-                value = self._load_value(value)
-        except Exception:  # noqa: BLE001 it is read again, with an account of what is wrong
-            return None
-        if timestamp > self.partition_time:
-            self.partition_time = timestamp
-        self.raw = self._read_from = raw
-        self._waiting.popleft()
-        return offset, timestamp, key, value, headers
 
     def _read_next(self) -> RawRecord | None:
         waiting = self._waiting

@@ -209,11 +209,10 @@ class Task:
     def _run_alone(self, queue: RecordQueue) -> None:
         """Process the records of the only partition that has any: no choice, less work."""
         context, punctuations = self.context, self._punctuations
-        forward, pop = queue.forward, queue.pop
+        forward = queue.forward
         context.topic, context.partition = queue.topic, queue.partition
         self._taken_from = queue
-        while (record := pop()) is not None:
-            context.offset, timestamp, key, value, headers = record
+        for context.offset, timestamp, key, value, headers in queue:
             if timestamp > context.stream_time:
                 context.stream_time = timestamp
             forward(key, value, timestamp, headers)

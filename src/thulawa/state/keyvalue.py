@@ -20,13 +20,15 @@ class KeyValueStore:
     [('a', 1), ('b', 2)]
     """
 
-    __slots__ = ("_backing", "_sorted", "entry", "name")
+    __slots__ = ("_backing", "_sorted", "entry", "name", "replace")
 
     def __init__(self, name: str, backing: Backing) -> None:
         self.name = name
         self._backing = backing
         # (value, timestamp) or None: bound once, because every aggregation asks it per record
         self.entry = backing.get
+        # takes (value, timestamp) for a key that has one: nothing else is to be seen to
+        self.replace = backing.__setitem__
         self._sorted: list[Any] | None = None
 
     def get(self, key: Hashable) -> Any:

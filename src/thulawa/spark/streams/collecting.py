@@ -6,6 +6,7 @@ from typing import Any
 from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serdes
+from thulawa.runtime.context import Forward
 from thulawa.runtime.output import Encoder
 from thulawa.runtime.planning import Part
 from thulawa.runtime.queues import RawRecord
@@ -40,18 +41,39 @@ class TaskOutput:
         if sink is not None and sink.internal:
             self._send_inside(topic, key, value, timestamp, headers)
             return
-        encoded = self._encoded_plainly(sink, key, value) if self._plain else None
+        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
         if encoded is None:
-            encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
-            if encoded is None:
-                return
-            if sink is None:
-                encoded = _letter(encoded[0]), _letter(encoded[1])
-            encoded = _bytes(encoded[0], topic), _bytes(encoded[1], topic)
+            return
+        if sink is None:
+            encoded = _letter(encoded[0]), _letter(encoded[1])
+        encoded = _bytes(encoded[0], topic), _bytes(encoded[1], topic)
         partition = None
         if sink is not None and sink.partitioner is not None:
             partition = self._chosen(sink, topic, key, value)
         self._outgoing.add(topic, partition, *encoded, timestamp, headers)
+
+    def sender(self, sink: Sink, topic: str) -> Forward | None:
+        """Give what takes the outputs of a sink to which nothing special is to be done."""
+        if (
+            sink.internal
+            or sink.partitioner is not None
+            or sink.key_serde is None
+            or sink.value_serde is None
+            or not self._plain
+        ):
+            return None
+        dump_key, dump_value = sink.key_serde.serialize, sink.value_serde.serialize
+        take, send = self._outgoing.taker(topic), self.send
+
+        def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                key_bytes = None if key is None else dump_key(key)
+                value_bytes = None if value is None else dump_value(value)
+            except Exception:  # noqa: BLE001 it is written again, and the handler asked
+                return send(sink, topic, key, value, timestamp, headers)
+            return take((key_bytes, value_bytes, headers, timestamp, None))
+
+        return to_topic
 
     def _chosen(self, sink: Sink, topic: str, key: Any, value: Any) -> int:
         """Give the partition that a partitioner of the user's own chooses."""
@@ -69,20 +91,6 @@ class TaskOutput:
                 f"the partitioner gave {partition} of {count} partitions", node=sink.name
             )
         return partition
-
-    def _encoded_plainly(
-        self, sink: Sink | None, key: Any, value: Any
-    ) -> tuple[bytes | None, bytes | None] | None:
-        """Give the bytes of a record with which nothing is wrong; None for any other."""
-        if sink is None or sink.key_serde is None or sink.value_serde is None:
-            return None
-        try:
-            return (
-                None if key is None else sink.key_serde.serialize(key),
-                None if value is None else sink.value_serde.serialize(value),
-            )
-        except Exception:  # noqa: BLE001 it is written again, and the handler asked
-            return None
 
     def _send_inside(
         self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
@@ -114,11 +122,15 @@ class TaskOutput:
             data = pack_records(records)
             rows.append(Packed(slot, part.stage, task, topic, partition, self._place, data))
         slot = self._program.slot_of(self._number)
-        for topic, partition, data in self._outgoing.packed():
+        for topic, partition, data in self._outgoing.take():
             rows.append(Packed(slot, SINK, self._number, topic, partition, self._place, data))
-        self._outgoing = Outgoing()
         self._shuffled.clear()
         return rows
+
+    def clear(self) -> None:
+        """Forget what was sent: the attempt has failed."""
+        self._outgoing.clear()
+        self._shuffled.clear()
 
 
 def _letter(data: Any) -> Any:

@@ -86,7 +86,7 @@ class Hosted:
             task.add(row.topic, row.part, _records(row))
 
     def _made(self, now: int) -> Task:
-        self._output.take()  # what a failed attempt left
+        self._output.clear()  # what a failed attempt left
         topology, options = self._program.plan.topology, self._program.options
         tables = self._program.plan.global_tables(self._part.group)
         self._globals = GlobalTables(

@@ -7,7 +7,7 @@ of a partition back in order after a shuffle. A stage is told the time of the ba
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -145,11 +145,21 @@ class Outgoing:
         record: Any = (key, value, headers, timestamp, None)
         self._rows[topic, partition].append(record)
 
-    def packed(self) -> Iterator[tuple[str, int, bytes]]:
-        """Give the records in batches: topic, partition or `ANY`, batch."""
+    def taker(self, topic: str) -> Callable[[Any], None]:
+        """Give what takes records of a topic as they are: key, value, headers, timestamp, None."""
+        return self._rows[topic, None].append
+
+    def take(self) -> Iterator[tuple[str, int, bytes]]:
+        """Give the records in batches, topic, partition or `ANY`, batch; none of them stays."""
         for (topic, partition), rows in self._rows.items():
             for data in packed_plainly(rows, topic):
                 yield topic, ANY if partition is None else partition, data
+            rows.clear()
+
+    def clear(self) -> None:
+        """Forget all records."""
+        for rows in self._rows.values():
+            rows.clear()
 
 
 def unpack_outgoing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
