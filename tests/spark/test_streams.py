@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 
-from thulawa.app import State, Streams
+from thulawa.app import Restart, State, Streams
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dsl import Processor, ProcessorContext, Record
 from thulawa.dsl.builder import StreamsBuilder
@@ -14,6 +16,7 @@ from thulawa.dsl.options import Materialized, Produced
 from thulawa.log import Log, ProducerRecord
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
+from thulawa.spark.streams.sharing import pool_of
 from thulawa.topology.topology import Topology
 
 
@@ -155,6 +158,30 @@ def test_an_error_of_the_program_ends_the_application_and_is_raised(
     assert read(folder, "out") == []
 
 
+@pytest.mark.timeout(600)  # a machine that is busy fails it a few times more
+def test_an_application_that_failed_starts_again_and_goes_on(folder: Path, spark: Any) -> None:
+    produce(folder, "in", range(3))
+    mended = folder / "mended"
+
+    def checked(value: int) -> int:
+        if value == 2 and not mended.exists():
+            raise LookupError
+        return value
+
+    builder = StreamsBuilder()
+    builder.stream("in").map_values(checked).to("out")
+    application = streams(builder.build(), folder, spark, on_error=Restart(first="100 ms"))
+
+    def mend(new: State, old: State) -> None:
+        if new is State.REBALANCING:
+            mended.touch()
+
+    with application:
+        application.add_state_listener(mend)
+        application.process_all_available("8 minutes")
+    assert read(folder, "out") == [("k0", 0), ("k1", 1), ("k2", 2)]
+
+
 def test_a_partitioner_is_told_the_partitions_and_late_failures_become_letters(
     folder: Path, spark: Any
 ) -> None:
@@ -173,3 +200,35 @@ def test_a_partitioner_is_told_the_partitions_and_late_failures_become_letters(
         ends = log.end_offsets("out")
     assert dict(ends) == {0: 2, 1: 1, 2: 2}
     assert read(folder, "dead") == [("4", 4)]
+
+
+def test_applications_on_one_session_share_its_cores_by_weight(folder: Path, spark: Any) -> None:
+    produce(folder, "in", range(1))
+    builder = StreamsBuilder()
+    told = builder.stream("in").map_values(
+        lambda _: TaskContext.get().getLocalProperty("spark.scheduler.pool")  # type: ignore[union-attr]
+    )
+    told.to("out")
+    with streams(builder.build(), folder, spark, weight=3, on_error=Restart()) as application:
+        application.process_all_available()
+    ((_, pool),) = read(folder, "out")
+    assert spark.sparkContext._jsc.sc().getPoolForName(pool).get().weight() == 3
+    assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1.5, True])
+def test_a_weight_that_is_none_is_refused(folder: Path, weight: Any) -> None:
+    with pytest.raises(ConfigurationError, match="weight must be"):
+        streams(counting(), folder, None, weight=weight)
+
+
+def test_a_weight_needs_a_session_that_is_fair() -> None:
+    conf = {"spark.scheduler.mode": "FIFO"}
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
+    with pool_of(session, "app", 1):
+        pass
+    with (
+        pytest.raises(ConfigurationError, match="weight=2 needs a session"),
+        pool_of(session, "app", 2),
+    ):
+        pass

@@ -23,6 +23,7 @@ from thulawa.spark.streams.logs import topics_at
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Checkpoint
 from thulawa.spark.streams.running import StreamsQuery
+from thulawa.spark.streams.shipping import check_travels
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store
 from thulawa.topology.topology import Topology
 
@@ -52,6 +53,8 @@ class Streams:
     Topics without serdes use ``key_serde`` (text) and ``value_serde`` (JSON). A batch takes up
     to ``max_records`` records, as soon as the one before is done, or every ``trigger``.
 
+    Applications on one session share its cores by their ``weight``.
+
     ``on_error`` says what an error that no handler took does: ``"stop"``, a `Restart`, or a
     function of the error that answers ``"stop"`` or ``"restart"``.
 
@@ -72,6 +75,7 @@ class Streams:
         grouper: PartitionGrouper = by_number,
         max_records: int | None = 100_000,
         trigger: Duration | None = None,
+        weight: int = 1,
         on_error: Literal["stop"] | Restart | Callable[[Exception], Answer] = "stop",
         allow_state_loss: bool = False,
         clock: Callable[[int], int] | None = None,
@@ -92,6 +96,9 @@ class Streams:
         self._grouper = grouper
         self._max_records = max_records
         self._trigger = None if trigger is None else milliseconds(trigger, name="trigger")
+        if type(weight) is not int or weight < 1:
+            raise ConfigurationError(f"weight must be a whole number from 1, not {weight!r}")
+        self._weight = weight
         self._on_error = on_error
         self._allow_state_loss = allow_state_loss
         self._clock = clock
@@ -216,12 +223,14 @@ class Streams:
                 f"the topic {missing[0]!r} does not exist; create it before the application starts"
             )
         key_serde, value_serde = self._serdes
+        check_travels(self._topology)
         return plan(
             self._topology,
             counts,
             key_serde=key_serde,
             value_serde=value_serde,
             grouper=self._grouper,
+            assigned=self._checkpoint.assignment(),
         )
 
     def remains(self) -> tuple[Path, list[str]]:
@@ -250,11 +259,19 @@ class Streams:
 
     def _made(self) -> Program:
         made = self.planned()
-        prefixes = self._checkpoint.admit(
+        admitted = self._checkpoint.admit(
             self.application_id, made, allow_state_loss=self._allow_state_loss
         )
         run = f"{self.application_id}/{uuid4().hex}"
-        program = Program(self.application_id, run, made, self._options, self._clock, prefixes)
+        program = Program(
+            self.application_id,
+            run,
+            made,
+            self._options,
+            self._clock,
+            admitted.prefixes,
+            width=admitted.width,
+        )
         return replace(program, outputs=self._create_topics(program))
 
     def _create_topics(self, program: Program) -> dict[str, int]:
@@ -283,6 +300,7 @@ class Streams:
             self._checkpoint,
             max_records=self._max_records,
             trigger=self._trigger,
+            weight=self._weight,
             settings=self._settings,
         )
 
@@ -308,8 +326,12 @@ class Streams:
                 self._machine.go(State.NOT_RUNNING)
                 break
             failures = 1 if self._lasted(began) else failures + 1
-            if not self._again(error, failures):
-                self._error = error
+            left: Exception | None = error
+            while left is not None and self._may_start_again(left, failures):
+                left = self._start_again(left, failures)
+                failures += left is not None
+            if left is not None:
+                self._error = left
                 self._machine.go(State.PENDING_ERROR)
                 self._machine.go(State.ERROR)
                 break
@@ -319,25 +341,30 @@ class Streams:
         longest = self._on_error.longest if isinstance(self._on_error, Restart) else "1 minute"
         return time.monotonic() - began > milliseconds(longest) / 1000
 
-    def _again(self, error: Exception, failures: int) -> bool:
-        """Start the query again after an error; tell whether it runs."""
+    def _may_start_again(self, error: Exception, failures: int) -> bool:
         policy = self._on_error
-        if callable(policy) and policy(error) == "restart":
-            policy = Restart()
-        if not isinstance(policy, Restart) or failures > policy.attempts:
-            return False
+        if callable(policy):
+            return policy(error) == "restart" and failures <= Restart().attempts
+        return isinstance(policy, Restart) and failures <= policy.attempts
+
+    def _start_again(self, error: Exception, failures: int) -> Exception | None:
+        """Start the query again after an error; give the error of the start, if that failed."""
+        policy = self._on_error if isinstance(self._on_error, Restart) else Restart()
         wait = min(milliseconds(policy.first) * 2 ** (failures - 1), milliseconds(policy.longest))
         _log.warning(
             "%s failed and starts again in %.1f s: %s", self.application_id, wait / 1000, error
         )
         self._machine.go(State.REBALANCING)
         if self._stopping.wait(wait / 1000):
-            return True  # the query's end is found again, and is then the end
-        self._query = self._started()
+            return None  # the query's end is found again, and is then the end
+        try:
+            self._query = self._started()
+        except Exception as failure:  # noqa: BLE001 whatever it is, the policy decides
+            return failure
         self._machine.go(State.RUNNING)
         if self._stopping.is_set():
             self._query.stop()  # asked for while it started
-        return True
+        return None
 
 
 def _outer_topics(topology: Topology) -> list[str]:

@@ -5,12 +5,13 @@ of the user's own may group otherwise, as long as every partition is in exactly 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from thulawa.core.errors import ConfigurationError
 
-__all__ = ["PartitionGrouper", "TopicPartition", "by_number", "partition_groups"]
+__all__ = ["Assignment", "PartitionGrouper", "TopicPartition", "by_number", "partition_groups"]
 
 
 class TopicPartition(NamedTuple):
@@ -54,6 +55,47 @@ def partition_groups(
     if twice := sorted(place for place, times in given.items() if times > 1):
         raise ConfigurationError(f"the grouper has {twice[0]} in two groups: choose one")
     return [_by_topic(group) for group in groups if group]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which partitions belonged together when state was made: it stays where it is.
+
+    ``groups`` are those of the task that has a store, by the store's name; ``repartitions`` is how
+    many partitions inner topics had.
+    """
+
+    groups: Mapping[str, Sequence[Mapping[str, Sequence[int]]]] = field(default_factory=dict)
+    repartitions: Mapping[str, int] = field(default_factory=dict)
+
+    def applied(
+        self,
+        stores: Iterable[str],
+        partitions: Mapping[str, int],
+        fresh: list[dict[str, tuple[int, ...]]],
+    ) -> list[dict[str, tuple[int, ...]]]:
+        """Give the groups of the tasks with these stores: as they were, or ``fresh`` ones.
+
+        New partitions join the group of their number, counted round.
+        """
+        before = next((self.groups[name] for name in stores if name in self.groups), None)
+        if before is None:
+            return fresh
+        groups: list[set[TopicPartition]] = [
+            {
+                TopicPartition(topic, number)
+                for topic, numbers in group.items()
+                for number in numbers
+                if number < partitions.get(topic, 0)
+            }
+            for group in before
+        ]
+        known = set().union(*groups)
+        for topic, count in partitions.items():
+            for number in range(count):
+                if TopicPartition(topic, number) not in known:
+                    groups[number % len(groups)].add(TopicPartition(topic, number))
+        return [_by_topic(group) for group in groups]
 
 
 def _by_topic(group: set[TopicPartition]) -> dict[str, tuple[int, ...]]:

@@ -15,7 +15,8 @@ from thulawa.core.errors import ConfigurationError, SerializationError, Topology
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.groups import PartitionGrouper, by_number, partition_groups
+from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number, partition_groups
+from thulawa.runtime.refusing import check_runs
 from thulawa.topology.nodes import (
     Aggregate,
     AsyncCall,
@@ -137,12 +138,15 @@ def plan(
     value_serde: Serde[Any] | None = None,
     grouper: PartitionGrouper = by_number,
     in_order: bool = True,
+    assigned: Assignment | None = None,
 ) -> Plan:
     """Put every sub-topology in its place. ``partitions`` are those of the topics outside.
 
     The serdes stand in where the program names none. With ``in_order`` the records of several
-    topics meet in the order of their timestamps even where nothing is remembered.
+    topics meet in the order of their timestamps even where nothing is remembered. Tasks with
+    state keep the partitions that they were ``assigned``.
     """
+    check_runs(topology)
     key_serde = key_serde or Serdes.string()
     value_serde = value_serde or Serdes.json()
     filled = _with_serdes(topology, key_serde, value_serde)
@@ -151,13 +155,16 @@ def plan(
         topic: group.id for group in groups for node in group.sources for topic in node.topics
     }
     stages = _stages(groups, readers, in_order=in_order)
-    counts = _counts(groups, readers, partitions)
+    assigned = assigned or Assignment()
+    counts = _counts(groups, readers, partitions, assigned.repartitions)
     repartitions: dict[str, Repartition] = {}
     parts: dict[int, Part] = {}
     for group in groups:
         topics = {topic: counts[topic] for node in group.sources for topic in node.topics}
         _check_copartitioned(group, topics, grouper)
-        parts[group.id] = Part(group, stages[group.id], tuple(partition_groups(topics, grouper)))
+        fresh = partition_groups(topics, grouper)
+        tasks = assigned.applied(group.stores, topics, fresh)
+        parts[group.id] = Part(group, stages[group.id], tuple(tasks))
         for sink in group.sinks:
             if sink.internal:
                 assert isinstance(sink.topic, str)
@@ -222,13 +229,20 @@ def _is_stateless(group: SubTopology, *, in_order: bool) -> bool:
 
 
 def _counts(
-    groups: list[SubTopology], readers: Mapping[str, int], partitions: Mapping[str, int]
+    groups: list[SubTopology],
+    readers: Mapping[str, int],
+    partitions: Mapping[str, int],
+    kept: Mapping[str, int],
 ) -> dict[str, int]:
-    """Give the number of partitions of every topic; inner ones follow what they meet or come of."""
+    """Give the number of partitions of every topic; inner ones follow what they meet or come of.
+
+    Those that are ``kept`` stay as they were, unless the program says how many there are.
+    """
     inner = {
         str(sink.topic): (sink, group) for group in groups for sink in group.sinks if sink.internal
     }
     counts = {topic: partitions[topic] for topic in readers if topic not in inner}
+    counts |= {topic: kept[topic] for topic in inner if topic in kept}
     counts |= {topic: sink.partitions for topic, (sink, _) in inner.items() if sink.partitions}
     by_id = {group.id: group for group in groups}
 

@@ -38,6 +38,7 @@ def configure(builder: Any) -> Any:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.speculation": "false",
+        "spark.scheduler.mode": "FAIR",  # applications on one session share its cores
         # the frames it leaves out are the user's own, called from the engine
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }

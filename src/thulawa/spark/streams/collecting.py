@@ -78,13 +78,7 @@ class TaskOutput:
     def _chosen(self, sink: Sink, topic: str, key: Any, value: Any) -> int:
         """Give the partition that a partitioner of the user's own chooses."""
         assert sink.partitioner is not None
-        count = self._program.outputs.get(topic)
-        if count is None:
-            raise ProductionError(
-                f"how many partitions {topic!r} has is not known: its partitioner cannot choose; "
-                "name the topic in the program",
-                node=sink.name,
-            )
+        count = self._program.outputs[topic]
         partition: int = sink.partitioner(key, value, count)
         if not 0 <= partition < count:
             raise ProductionError(

@@ -22,11 +22,12 @@ class Program:
     clock: Callable[[int], int] | None = None
     prefixes: Mapping[int, str] = field(default_factory=dict)  # of state, by sub-topology
     outputs: Mapping[str, int] = field(default_factory=dict)  # partitions of the topics written
+    width: int | None = None  # how many slots tasks are spread over, where state says it
 
     @cached_property
     def slots(self) -> list[int]:
         """The numbers that spread the tasks over Spark's partitions."""
-        return slots(self.plan.tasks)
+        return slots(self.width or self.plan.tasks)
 
     def slot_of(self, task: int) -> int:
         """Give the number that leads to a task; one beyond those there were shares a slot."""

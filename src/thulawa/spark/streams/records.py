@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from thulawa.core.errors import StateError
+from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import Part, Plan
 from thulawa.spark.log_source import of_topics
 
-__all__ = ["Checkpoint"]
+__all__ = ["Admitted", "Checkpoint"]
 
 _FORMAT = 1
 _ASK = "to run it all the same and lose that state, give allow_state_loss=True"
@@ -33,6 +34,17 @@ class _Place:
     prefix: str
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Where an application's state is: the prefix of each sub-topology, and over how many slots.
+
+    Spark keeps state by slot, so their number stays what it was, whatever tasks are added.
+    """
+
+    prefixes: Mapping[int, str]
+    width: int
+
+
 class Checkpoint:
     """The folder of one application."""
 
@@ -45,8 +57,13 @@ class Checkpoint:
         """The folder of Spark's query."""
         return str(self.root / f"query-{self._written().get('generation', 0)}")
 
-    def admit(self, application_id: str, made: Plan, *, allow_state_loss: bool) -> dict[int, str]:
-        """Refuse a program that would lose state; give the prefix of each sub-topology."""
+    def assignment(self) -> Assignment:
+        """Give which partitions make a task where there is state: it cannot move."""
+        written = self._written()
+        return Assignment(written.get("groups", {}), written.get("repartitions", {}))
+
+    def admit(self, application_id: str, made: Plan, *, allow_state_loss: bool) -> Admitted:
+        """Refuse a program that would lose state; say where the state of another is."""
         written = self._written()
         if written.get("application_id", application_id) != application_id:
             raise StateError(
@@ -58,20 +75,28 @@ class Checkpoint:
         new = _places(made, prefixes)
         generation = written.get("generation", 0)
         problem = _problem(old, new, written.get("stages", made.stages), made.stages)
+        problem = problem or _resized(written.get("repartitions", {}), made)
         if problem is not None and not allow_state_loss:
             raise StateError(f"{problem}; {_ASK}")
         if problem is not None and written.get("stages") != made.stages:
             generation += 1  # another line of stages cannot go on with Spark's own files
+            written = {}
+        width = written.get("width", made.tasks)
         self._write(
             {
                 "format": _FORMAT,
                 "application_id": application_id,
                 "generation": generation,
                 "stages": made.stages,
+                "width": width,
+                "groups": {
+                    name: part.tasks for part in made.parts.values() for name in part.group.stores
+                },
+                "repartitions": {name: one.partitions for name, one in made.repartitions.items()},
                 "stores": {name: asdict(place) for name, place in new.items()},
             }
         )
-        return prefixes
+        return Admitted(prefixes, width)
 
     def prefix_of(self, store: str) -> str:
         """Give the prefix under which the state of a store is kept."""
@@ -155,6 +180,15 @@ def _problem(
             return f"the store {name!r} was spread over {place.tasks} tasks, now {new[name].tasks}"
     if old_stages != stages:
         return f"the program had {old_stages} stages and now has {stages}"
+    return None
+
+
+def _resized(before: Mapping[str, int], made: Plan) -> str | None:
+    """Say which repartition before a store has another size: keys would get to other tasks."""
+    for name, one in made.repartitions.items():
+        has_state = made.parts[made.readers[name]].group.stores
+        if has_state and before.get(name, one.partitions) != one.partitions:
+            return f"the repartition {name!r} had {before[name]} partitions, now {one.partitions}"
     return None
 
 

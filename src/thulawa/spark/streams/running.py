@@ -1,7 +1,8 @@
 """The query of an application: started from its checkpoint, watched, stopped."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -12,6 +13,7 @@ from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
 from thulawa.spark.streams.records import Checkpoint
+from thulawa.spark.streams.sharing import pool_of
 
 __all__ = ["StreamsQuery"]
 
@@ -27,6 +29,21 @@ _SETTINGS = {
 }
 
 
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Let a session be the one of this thread: only there Spark looks for formats in Python."""
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
 class StreamsQuery:
     """A running query. ``settings`` are Spark's own, for this application alone."""
 
@@ -39,11 +56,12 @@ class StreamsQuery:
         *,
         max_records: int | None,
         trigger: int | None,
+        weight: int,
         settings: Mapping[str, str],
     ) -> None:
         # a session of its own: settings are not the user's, formats and views are
         own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
-        chosen = {"spark.sql.shuffle.partitions": str(program.plan.tasks), **_SETTINGS, **settings}
+        chosen = {"spark.sql.shuffle.partitions": str(len(program.slots)), **_SETTINGS, **settings}
         for name, value in chosen.items():
             own.conf.set(name, value)
         self.topics = names = tuple(
@@ -60,7 +78,8 @@ class StreamsQuery:
             trigger = _TIMER_TRIGGER
         if trigger is not None:
             writer = writer.trigger(processingTime=f"{trigger} milliseconds")
-        self._query = topics.start(writer)
+        with _active(own), pool_of(own, program.application_id, weight):
+            self._query = topics.start(writer)
         self._checkpoint = checkpoint
 
     def progress(self) -> list[dict[str, Any]]:

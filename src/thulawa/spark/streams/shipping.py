@@ -10,14 +10,30 @@ from typing import TYPE_CHECKING, cast
 
 from pyspark import cloudpickle
 
+from thulawa.core.errors import TopologyError
+
 if TYPE_CHECKING:
     from thulawa.spark.streams.program import Program
+    from thulawa.topology.topology import Topology
 
-__all__ = ["Shipped"]
+__all__ = ["Shipped", "check_travels"]
 
 _MOST = 16  # programs that a worker remembers
 
 _opened: dict[str, "Program"] = {}
+
+
+def check_travels(topology: "Topology") -> None:
+    """Refuse a program that cannot be sent to workers, at the line of the node it fails for."""
+    for node in topology.nodes.values():
+        try:
+            cloudpickle.dumps(node)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise TopologyError(
+                f"{node.name!r} cannot be sent to Spark's workers: its function holds something "
+                f"of this process alone ({error}); make it where it is used, or open it in init",
+                where=node.where or None,
+            ) from error
 
 
 class Shipped:

@@ -1,0 +1,87 @@
+"""Where state is stays where it is: over restarts, new partitions, and added tasks."""
+
+from pathlib import Path
+
+import pytest
+
+from thulawa.core.errors import StateError
+from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder, Topology
+from thulawa.runtime.groups import PartitionGrouper, TopicPartition, by_number
+from thulawa.runtime.planning import Plan, plan
+from thulawa.spark.streams.program import Program
+from thulawa.spark.streams.records import Admitted, Checkpoint
+
+
+def counting(*, more: bool = False, partitions: int | None = None) -> Topology:
+    """Count per key, and behind a repartition; with ``more`` also another topic."""
+    builder = StreamsBuilder()
+    visits = builder.stream("visits")
+    visits.group_by_key().count(Materialized.as_("per-visitor"))
+    pages = visits.select_key(lambda key, value: value)
+    by_page = pages.repartition(Repartitioned(name="pages", partitions=partitions))
+    by_page.group_by_key().count(Materialized.as_("per-page"))
+    if more:
+        builder.stream("orders").group_by_key().count(Materialized.as_("per-order"))
+    return builder.build()
+
+
+class Application:
+    """What `Streams` does with its checkpoint, without Spark."""
+
+    def __init__(self, folder: Path) -> None:
+        self.checkpoint = Checkpoint(str(folder))
+
+    def start(
+        self, topology: Topology, grouper: PartitionGrouper = by_number, **counts: int
+    ) -> tuple[Plan, Admitted]:
+        assigned = self.checkpoint.assignment()
+        made = plan(topology, counts, grouper=grouper, assigned=assigned)
+        return made, self.checkpoint.admit("app", made, allow_state_loss=False)
+
+
+def tasks_of(made: Plan, store: str) -> list[dict[str, tuple[int, ...]]]:
+    (part,) = [part for part in made.parts.values() if store in part.group.stores]
+    return [dict(task) for task in part.tasks]
+
+
+def test_a_new_partition_joins_a_task_there_is_and_repartitions_keep_their_size(
+    tmp_path: Path,
+) -> None:
+    application = Application(tmp_path)
+    application.start(counting(), visits=2)
+    grown, _ = application.start(counting(), visits=5)
+    assert tasks_of(grown, "per-visitor") == [{"visits": (0, 2, 4)}, {"visits": (1, 3)}]
+    assert [one.partitions for one in grown.repartitions.values()] == [2]
+    assert len(tasks_of(grown, "per-page")) == 2
+    again, _ = application.start(counting(), visits=5)
+    assert tasks_of(again, "per-visitor") == tasks_of(grown, "per-visitor")
+
+
+def test_a_grouper_that_changes_its_mind_does_not_move_state(tmp_path: Path) -> None:
+    def crossed(counts: object) -> list[set[TopicPartition]]:
+        return [{TopicPartition("visits", 1)}, {TopicPartition("visits", 0)}]
+
+    application = Application(tmp_path)
+    topology = StreamsBuilder()
+    topology.stream("visits").group_by_key().count(Materialized.as_("per-visitor"))
+    application.start(topology.build(), grouper=crossed, visits=2)
+    made, _ = application.start(topology.build(), visits=2)
+    assert tasks_of(made, "per-visitor") == [{"visits": (1,)}, {"visits": (0,)}]
+
+
+def test_tasks_that_are_added_do_not_move_the_slots_of_others(tmp_path: Path) -> None:
+    application = Application(tmp_path)
+    made, admitted = application.start(counting(), visits=2)
+    before = Program("app", "app/1", made, width=admitted.width)
+    wider, admitted = application.start(counting(more=True), visits=2, orders=3)
+    after = Program("app", "app/2", wider, width=admitted.width)
+    assert wider.tasks == 3
+    assert [after.slot_of(task) for task in (0, 1)] == [before.slot_of(task) for task in (0, 1)]
+    assert after.slot_of(2) == after.slot_of(0)
+
+
+def test_a_repartition_of_another_size_would_lose_state(tmp_path: Path) -> None:
+    application = Application(tmp_path)
+    application.start(counting(), visits=2)
+    with pytest.raises(StateError, match="'pages-repartition' had 2 partitions, now 4"):
+        application.start(counting(partitions=4), visits=2)
