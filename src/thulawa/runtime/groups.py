@@ -4,6 +4,7 @@ By default partition *i* of every topic belongs to task *i*, which is what joins
 of the user's own may group otherwise, as long as every partition is in exactly one group.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ from typing import NamedTuple, TypeAlias
 from thulawa.core.errors import ConfigurationError
 
 __all__ = ["Assignment", "PartitionGrouper", "TopicPartition", "by_number", "partition_groups"]
+
+
+_log = logging.getLogger("thulawa.streams")
 
 
 class TopicPartition(NamedTuple):
@@ -76,7 +80,8 @@ class Assignment:
     ) -> list[dict[str, tuple[int, ...]]]:
         """Give the groups of the tasks with these stores: as they were, or ``fresh`` ones.
 
-        New partitions join the group of their number, counted round.
+        New partitions join the group of their number, counted round. A warning names them: keys
+        that are found there from now on begin anew.
         """
         before = next((self.groups[name] for name in stores if name in self.groups), None)
         if before is None:
@@ -91,10 +96,19 @@ class Assignment:
             for group in before
         ]
         known = set().union(*groups)
+        topics = {place.topic for place in known}
         for topic, count in partitions.items():
             for number in range(count):
                 if TopicPartition(topic, number) not in known:
                     groups[number % len(groups)].add(TopicPartition(topic, number))
+                    if topic in topics:
+                        _log.warning(
+                            "partition %d of %r is new and joins task %d: keys that go there now "
+                            "begin anew",
+                            number,
+                            topic,
+                            number % len(groups),
+                        )
         return [_by_topic(group) for group in groups]
 
 

@@ -11,6 +11,7 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thulawa.core.errors import StateError
 from thulawa.log.batches import Columns, pack, unpack
 from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.task import Task
@@ -86,6 +87,7 @@ class _Front:
         if part.stage == FRONT:
             yield from self._run(part, Topic(name, topic.partition), chunk)
             return
+        _refuse_new_partition(part, name, topic.partition)
         task = part.task_of(name, topic.partition)
         slot = self._program.slot_of(task)
         yield Packed(slot, part.stage, task, name, topic.partition, place, chunk.data)
@@ -142,6 +144,16 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[_Chunk]:
         for name, rows in _by_partition(batch):
             body = columns_of(rows)
             yield _Chunk(name, body.offsets[0], body)
+
+
+def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:
+    """Refuse records of a partition that was not there: its keys have their state elsewhere."""
+    if part.group.stores and not any(partition in task.get(topic, ()) for task in part.tasks):
+        raise StateError(
+            f"partition {partition} of {topic!r} is new: keys that go there now have their state "
+            "in another task. Start the application again and the partition joins a task, where "
+            "such keys begin anew; to keep them together, begin with a new checkpoint"
+        )
 
 
 def _bundled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

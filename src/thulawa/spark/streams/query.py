@@ -18,6 +18,8 @@ def compile_program(program: Program, source: DataFrame) -> DataFrame:
     """Give what the program sends to topics, packed."""
     shipped = Shipped(program)
     packed = source.mapInArrow(partial(front, shipped), PACKED)
+    if program.plan.stages and program.plan.tasks == 1:
+        packed = packed.coalesce(1)  # for a single task nothing needs to be shuffled
     for stage in range(1, program.plan.stages + 1):
         # the time of the batch is in the offset log: a batch that runs again has the same
         timed = packed.withColumn("time", expr("unix_millis(current_timestamp())"))
