@@ -73,7 +73,7 @@ def test_a_sink_places_what_has_no_partition_and_a_writer_of_another_layout_is_r
     policies = Policies(missing="dead_letter", dead_letter=f"{name}-dead")
     spec = SinkSpec(connection=connection, application=name, policies=policies, buckets=TWO)
     written = write(spec, Batch("q", 0, 0), [records])
-    assert (written.records, written.dead_letters) == (3, 1)
+    assert (written.records, written.dead_letters, written.dropped) == (3, 1, 1)
     assert placed(connection, name, 6)
     assert len(read(connection, name)) == 2
     agree(connection, name, TWO)

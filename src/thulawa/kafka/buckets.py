@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from thulawa.core.buckets import Buckets, Placement
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import UnknownTopic, translated
+from thulawa.kafka.errors import BrokerUnreachable, UnknownTopic, translated
 from thulawa.kafka.reading import headers_of, read_between
 from thulawa.kafka.topics import Topics
 
@@ -68,6 +68,7 @@ class BucketProducer:
         self._producer = producer
         self._buckets = buckets
         self._connection = Connection.of(connection)
+        self._topics = Topics(self._connection)
         self._refresh = refresh
         self._placements: dict[str, tuple[float, int, Placement]] = {}
         self.dropped = 0
@@ -110,14 +111,23 @@ class BucketProducer:
         return placement
 
     def _count(self, topic: str) -> int:
-        # asked of the producer itself: it sends nothing to a partition it has not heard of
+        """Count a topic's partitions, once the producer itself has heard of all of them."""
+        count = self._topics.partitions(topic)[topic]
+        if count is None:
+            raise UnknownTopic("there is no such topic", topic=topic)
+        deadline = time.monotonic() + _TIMEOUT
+        while self._heard_of(topic) < count:
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable("the producer does not hear of its partitions", topic=topic)
+            time.sleep(0.05)
+        return count
+
+    def _heard_of(self, topic: str) -> int:
         try:
             found = self._producer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
         except KafkaException as error:
             raise translated(error, "looking for a topic", topic=topic) from error
-        if found.error is not None:
-            raise UnknownTopic("there is no such topic", topic=topic)
-        return len(found.partitions)
+        return 0 if found.error is not None else len(found.partitions)
 
 
 class BucketConsumer:

@@ -130,11 +130,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of it: how many records went out, dead letters among them; or all was there."""
+    """What became of it: how many records went out, dead letters among them; or all was there.
+
+    ``dropped`` counts those of unknown buckets that did not.
+    """
 
     records: int
     dead_letters: int = 0
     skipped: bool = False
+    dropped: int = 0
 
 
 def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -> Written:
@@ -319,7 +323,7 @@ class _Sender:
                 self._send(records)
             self._raise_failed()
             count += len(records)
-        return Written(count, self._router.dead_letters)
+        return Written(count, self._router.dead_letters, dropped=self._router.dropped)
 
     def commit(self, batch: Batch) -> None:
         """Make records and marker visible."""
