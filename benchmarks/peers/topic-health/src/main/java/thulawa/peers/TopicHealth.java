@@ -14,6 +14,7 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
+import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Materialized;
@@ -75,6 +76,12 @@ public final class TopicHealth {
     settings.put("max.poll.records", 5000);
     settings.put(StreamsConfig.STATE_DIR_CONFIG, arguments[4]);
     try (KafkaStreams streams = new KafkaStreams(builder.build(), settings)) {
+      streams.setUncaughtExceptionHandler(
+          error -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+          });
       streams.start();
       done.await();
       double seconds = (System.nanoTime() - warmAt.get()) / 1e9;
