@@ -78,6 +78,16 @@ def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_pa
     assert counting(address, lost="skip").count_available() == 1
 
 
+def test_an_output_that_was_deleted_is_an_error_and_not_an_endless_wait(tmp_path: Path) -> None:
+    address = story(tmp_path)
+    counting(address).count_available()
+    with Log(address) as log:
+        log.delete_topic("metrics")
+    with pytest.raises(StateError, match="application_id"):
+        counting(address).count_available()
+    assert counting(address, application_id="anew").count_available() == 21
+
+
 def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:
     places = [Place("tx", number) for number in range(5)]
     one = Leases(tmp_path)

@@ -50,14 +50,16 @@ def test_who_is_behind_does_not_get_through(
     assert restored.totals.counts() == total(name, 4, 6)
     assert restored.totals.position == 6
     # Kafka's own tools show how far counting is
-    assert committed_offsets(connection, f"{name}-app-{name}") == {name: {0: 6}}
+    assert committed_offsets(connection, f"{name}-app-{name}-metrics-{name}") == {name: {0: 6}}
 
 
 def test_who_takes_a_partition_over_shuts_the_one_before_out(
     connection: Connection, changelog: KafkaChangelog, name: str
 ) -> None:
     place = Place(name, 0)
-    producer = Producer({**connection.client(), "transactional.id": f"{name}-app-{name}-0"})
+    producer = Producer(
+        {**connection.client(), "transactional.id": f"{name}-app-{name}-metrics-{name}-0"}
+    )
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(f"{name}-metrics", b"half", b"half written", 0)

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeAlias
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
-from thulawa.counts.changelog import restore
+from thulawa.counts.changelog import last_offset, restore
 from thulawa.counts.columns import Added, Rule, Since
 from thulawa.counts.merging import Merging
 from thulawa.counts.model import Count, Place
@@ -89,6 +89,7 @@ class WindowCounts:
         self._clock = clock
         self._owner: Owner | None = None
         self._totals: dict[Place, Totals] = {}
+        self._others: dict[Place, int] = {}
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -248,6 +249,11 @@ class WindowCounts:
             if self._merging is None:
                 # its writer may have died before it could hand them over
                 put_all(self._sinks, restored.last)
+            if restored.totals.position < self._others.pop(place, 0):
+                raise StateError(
+                    f"{place.topic}-{place.partition}: the output topic holds less than was once "
+                    "written to it; if it was deleted, begin anew with another application_id"
+                )
             self._totals[place] = restored.totals
 
     def _ranges(self) -> list[Range]:
@@ -287,6 +293,7 @@ class WindowCounts:
             else:
                 # what was counted here was not written, so the next changes would leave a gap
                 _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
+                self._others[place] = last_offset(changes) + 1
                 del self._totals[place]
         if self._merging is None:
             put_all(self._sinks, written)
