@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
@@ -31,6 +31,7 @@ __all__ = ["WindowCounts"]
 
 _log = logging.getLogger("thulawa.counts")
 Division: TypeAlias = Literal["all", "shared"] | Partitions
+Lost: TypeAlias = Literal["fail", "skip"]
 
 
 class WindowCounts:
@@ -65,7 +66,7 @@ class WindowCounts:
         sinks: Iterable[AnySink] = (),
         merge: bool = False,
         max_records: int = 1_000_000,
-        lost: Literal["fail", "skip"] = "fail",
+        lost: Lost = "fail",
         spark: Any = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -76,6 +77,9 @@ class WindowCounts:
             raise ConfigurationError("give topics to count, and another one for the output")
         if max_records < 1:
             raise ConfigurationError("max_records must be at least 1")
+        if lost not in get_args(Lost):
+            raise ConfigurationError(f"lost is one of {', '.join(get_args(Lost))}, not {lost!r}")
+        _check_division(partitions, self._topics)
         self._rule = Rule.of(status, window, expire)
         self._every = milliseconds(every, name="every") / 1000
         self._inputs: Inputs = inputs_at(log, output, application_id)
@@ -322,3 +326,13 @@ class WindowCounts:
         for sink in self._sinks:
             if isinstance(sink, Sink):
                 sink.close()
+
+
+def _check_division(partitions: Division, topics: Sequence[str]) -> None:
+    if isinstance(partitions, str):
+        if partitions not in ("all", "shared"):
+            raise ConfigurationError(
+                f"partitions={partitions!r}: say 'all', 'shared' or {{topic: [numbers]}}"
+            )
+    elif unknown := sorted(set(partitions) - set(topics)):
+        raise ConfigurationError(f"partitions: {unknown[0]!r} is not one of the topics {topics}")
