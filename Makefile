@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-topic-health test test-kafka chaos chaos-topic-health soak check \
-  bench-engine bench-kafka bench-log bench-spark bench-streams bench-streams-spark bench-priority \
+  bench-engine bench-kafka bench-log bench-spark bench-streams bench-streams-spark bench-priority bench-topic-health \
   conformance-spark format lock clean
 
 BIN := .venv/bin
@@ -63,6 +63,9 @@ bench-streams-spark: setup ## Measure stream programs on Spark (JSON=1: one obje
 
 bench-priority: setup ## Measure lanes under overload, beside none (ARGS=--spark: whole queries too)
 	@$(BIN)/python -m benchmarks.priority $(if $(JSON),--json) $(ARGS)
+
+bench-topic-health: setup ## Measure topic health beside Kafka Streams (JSON=1; ARGS="--quick")
+	@$(BIN)/python -m benchmarks.topic_health $(if $(JSON),--json) $(ARGS)
 
 format: setup ## Format the code and apply the safe fixes
 	$(BIN)/ruff format

@@ -7,7 +7,7 @@ from random import Random
 
 from thulawa.log import Log, ProducerRecord
 
-__all__ = ["Generator"]
+__all__ = ["Generator", "payment"]
 
 _BAD = (
     b'{"id": 0, "amount": 1, "currency": "EUR"}',
@@ -43,16 +43,20 @@ class Generator:
     def _payment(self, now: int) -> ProducerRecord:
         draw = self.random
         bad, late = draw.random() < self.invalid, draw.random() < self.late
-        value = draw.choice(_BAD) if bad else self._good()
+        value = payment(draw, valid=not bad)
         time = now - draw.randrange(self.window, self.latest) if late else now
         self.late_ones += late
         self.sent[time // self.window * self.window, "invalid" if bad else "valid"] += 1
         return ProducerRecord(None, value, (), time, draw.randrange(self.partitions))
 
-    def _good(self) -> bytes:
-        payment = {
-            "id": self.random.randrange(1, 10**9),
-            "amount": self.random.randrange(1, 10**6) / 100,
-            "currency": self.random.choice(("EUR", "LKR", "USD")),
-        }
-        return json.dumps(payment).encode()
+
+def payment(draw: Random, *, valid: bool) -> bytes:
+    """Make a message."""
+    if not valid:
+        return draw.choice(_BAD)
+    fields = {
+        "id": draw.randrange(1, 10**9),
+        "amount": draw.randrange(1, 10**6) / 100,
+        "currency": draw.choice(("EUR", "LKR", "USD")),
+    }
+    return json.dumps(fields).encode()

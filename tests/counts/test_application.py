@@ -9,7 +9,7 @@ import pytest
 
 from tests.counts.helpers import FIRST, LINES, is_valid, lines_of, story, values
 from tests.counts.local import LocalCounts
-from thulawa.core.errors import StateError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.counts import Count
 from thulawa.counts.model import Place
 from thulawa.counts.ownership import Fixed, Leases
@@ -76,6 +76,35 @@ def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_pa
     with pytest.raises(StateError, match="lost="):
         counting(address).count_available()
     assert counting(address, lost="skip").count_available() == 1
+
+
+def test_an_output_that_was_deleted_is_an_error_and_not_an_endless_wait(tmp_path: Path) -> None:
+    address = story(tmp_path)
+    counting(address).count_available()
+    with Log(address) as log:
+        log.delete_topic("metrics")
+    with pytest.raises(StateError, match="application_id"):
+        counting(address).count_available()
+    assert counting(address, application_id="anew").count_available() == 21
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"partitions": "some"}, "shared"),
+        ({"partitions": {"other": [0]}}, "other"),
+        ({"lost": "ignore"}, "skip"),
+        ({"max_records": 0}, "max_records"),
+        ({"window": 0}, "window"),
+        ({"application_id": "no/slash"}, "application"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(
+    tmp_path: Path, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        counting(story(tmp_path), **options)
 
 
 def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:

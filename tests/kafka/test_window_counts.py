@@ -50,14 +50,16 @@ def test_who_is_behind_does_not_get_through(
     assert restored.totals.counts() == total(name, 4, 6)
     assert restored.totals.position == 6
     # Kafka's own tools show how far counting is
-    assert committed_offsets(connection, f"{name}-app-{name}") == {name: {0: 6}}
+    assert committed_offsets(connection, f"{name}-app-{name}-metrics-{name}") == {name: {0: 6}}
 
 
 def test_who_takes_a_partition_over_shuts_the_one_before_out(
     connection: Connection, changelog: KafkaChangelog, name: str
 ) -> None:
     place = Place(name, 0)
-    producer = Producer({**connection.client(), "transactional.id": f"{name}-app-{name}-0"})
+    producer = Producer(
+        {**connection.client(), "transactional.id": f"{name}-app-{name}-metrics-{name}-0"}
+    )
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(f"{name}-metrics", b"half", b"half written", 0)
@@ -113,7 +115,8 @@ def test_topics_that_do_not_fit_are_refused(
 def test_the_story_gives_its_eleven_lines(
     spark: "SparkSession", connection: Connection, topics: Topics, name: str
 ) -> None:
-    topics.ensure(name, TopicSpec(partitions=2))
+    # its messages are of 2017: older than brokers keep them
+    topics.ensure(name, TopicSpec(partitions=2, settings={"retention.ms": "-1"}))
     producer = Producer(connection.client())
     for partition, value, timestamp in story_messages():
         producer.produce(name, value, None, partition, timestamp=timestamp)

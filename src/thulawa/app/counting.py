@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
-from thulawa.counts.changelog import restore
+from thulawa.counts.changelog import last_offset, restore
 from thulawa.counts.columns import Added, Rule, Since
 from thulawa.counts.merging import Merging
 from thulawa.counts.model import Count, Place
@@ -31,6 +31,7 @@ __all__ = ["WindowCounts"]
 
 _log = logging.getLogger("thulawa.counts")
 Division: TypeAlias = Literal["all", "shared"] | Partitions
+Lost: TypeAlias = Literal["fail", "skip"]
 
 
 class WindowCounts:
@@ -65,7 +66,7 @@ class WindowCounts:
         sinks: Iterable[AnySink] = (),
         merge: bool = False,
         max_records: int = 1_000_000,
-        lost: Literal["fail", "skip"] = "fail",
+        lost: Lost = "fail",
         spark: Any = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -76,6 +77,9 @@ class WindowCounts:
             raise ConfigurationError("give topics to count, and another one for the output")
         if max_records < 1:
             raise ConfigurationError("max_records must be at least 1")
+        if lost not in get_args(Lost):
+            raise ConfigurationError(f"lost is one of {', '.join(get_args(Lost))}, not {lost!r}")
+        _check_division(partitions, self._topics)
         self._rule = Rule.of(status, window, expire)
         self._every = milliseconds(every, name="every") / 1000
         self._inputs: Inputs = inputs_at(log, output, application_id)
@@ -89,6 +93,7 @@ class WindowCounts:
         self._clock = clock
         self._owner: Owner | None = None
         self._totals: dict[Place, Totals] = {}
+        self._others: dict[Place, int] = {}
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -248,6 +253,11 @@ class WindowCounts:
             if self._merging is None:
                 # its writer may have died before it could hand them over
                 put_all(self._sinks, restored.last)
+            if restored.totals.position < self._others.pop(place, 0):
+                raise StateError(
+                    f"{place.topic}-{place.partition}: the output topic holds less than was once "
+                    "written to it; if it was deleted, begin anew with another application_id"
+                )
             self._totals[place] = restored.totals
 
     def _ranges(self) -> list[Range]:
@@ -287,6 +297,7 @@ class WindowCounts:
             else:
                 # what was counted here was not written, so the next changes would leave a gap
                 _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
+                self._others[place] = last_offset(changes) + 1
                 del self._totals[place]
         if self._merging is None:
             put_all(self._sinks, written)
@@ -315,3 +326,13 @@ class WindowCounts:
         for sink in self._sinks:
             if isinstance(sink, Sink):
                 sink.close()
+
+
+def _check_division(partitions: Division, topics: Sequence[str]) -> None:
+    if isinstance(partitions, str):
+        if partitions not in ("all", "shared"):
+            raise ConfigurationError(
+                f"partitions={partitions!r}: say 'all', 'shared' or {{topic: [numbers]}}"
+            )
+    elif unknown := sorted(set(partitions) - set(topics)):
+        raise ConfigurationError(f"partitions: {unknown[0]!r} is not one of the topics {topics}")

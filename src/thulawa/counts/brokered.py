@@ -7,6 +7,7 @@ fences the one before.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from thulawa.counts.changelog import Stored, last_offset
 from thulawa.counts.model import Count, Place, encode_key, encode_value
@@ -23,6 +24,7 @@ __all__ = ["GroupMembership", "KafkaChangelog"]
 _QUERY = "counts"
 # short: what a killed instance leaves open keeps all readers of the output waiting for so long
 _TRANSACTION, _PATIENCE = 15.0, 60.0
+_ATTEMPTS = 10
 
 
 class KafkaChangelog:
@@ -62,10 +64,10 @@ class KafkaChangelog:
             for one in changes
         ]
         batch = Batch(_QUERY, last_offset(changes), place.partition)
-        try:
-            return not write(self._sink(place.topic), batch, [records]).skipped
-        except Fenced:
-            return False  # in the midst of it: another has the partition now, and will count it
+        for _ in range(_ATTEMPTS):
+            with suppress(Fenced):  # by another instance: ask again how far it has come
+                return not write(self._sink(place.topic), batch, [records]).skipped
+        return not write(self._sink(place.topic), batch, [records]).skipped
 
     def partitions(self, topic: str) -> int:
         """Give how many partitions an input has."""
@@ -86,7 +88,7 @@ class KafkaChangelog:
         return SinkSpec(
             connection=self._connection,
             application=self._application,
-            name=topic,
+            name=f"{self._output}-{topic}",
             markers=topic,
             transaction_timeout=_TRANSACTION,
             delivery_timeout=_TRANSACTION,

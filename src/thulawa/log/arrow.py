@@ -6,6 +6,7 @@ and keys and values are found by one sum over their lengths.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,10 +31,8 @@ def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
     """Open a blob whose first record has offset ``first``; refuse a damaged one."""
     count, gaps, at, lengths_at, _, data = layout(blob)
     timestamps = _numbers(blob, at, count, pa.int64())
-    if gaps < 0:
-        offsets = pa.array(range(first, first + count), pa.int64())
-    else:
-        offsets = pc.add(_numbers(blob, gaps, count, pa.int64()), first)
+    distances = _counting(count) if gaps < 0 else _numbers(blob, gaps, count, pa.int64())
+    offsets = pc.add(distances, first)
     lengths = _numbers(blob, lengths_at, 2 * count, pa.int32())
     present = pc.greater_equal(lengths, 0)
     ends = pc.cumulative_sum(pc.if_else(present, lengths, _NOTHING))
@@ -46,6 +45,12 @@ def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
     return pa.record_batch(
         {"offset": offsets, "timestamp": timestamps, "key": keys, "value": values}
     )
+
+
+@lru_cache(maxsize=16)
+def _counting(count: int) -> pa.Array:
+    """Count from 0; nearly all batches are of one size."""
+    return pa.array(range(count), pa.int64())
 
 
 def _numbers(blob: bytes, at: int, count: int, kind: pa.DataType) -> pa.Array:
