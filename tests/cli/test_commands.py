@@ -78,7 +78,7 @@ def test_the_demo_measures_three_systems_and_keeps_order(tmp_path: Path) -> None
             "system", "latency_ms", "events_per_second", "p50_ms", "p99_ms", "order_violations",
         ]  # fmt: skip
         assert row["latency_ms"] == 50
-        assert 0 <= row["p50_ms"] <= row["p99_ms"]  # 0: nothing came out, on a crowded machine
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
     rows = {row["system"]: row for row in printed}
     assert rows["one_at_a_time"]["events_per_second"] <= 20
     assert rows["spark_udf"]["events_per_second"] <= 20
