@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-topic-health test test-kafka chaos chaos-topic-health soak check \
-  bench-engine bench-kafka bench-log bench-spark bench-streams bench-streams-spark bench-priority bench-topic-health \
+.PHONY: help setup demo demo-topic-health test test-kafka chaos chaos-streams chaos-topic-health soak \
+  check bench-engine bench-kafka bench-log bench-spark bench-streams bench-streams-spark bench-priority bench-topic-health \
   conformance-spark format lock clean
 
 BIN := .venv/bin
@@ -39,6 +39,9 @@ check: setup ## Lint, formatting, types and import layers
 conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the batches)
 	$(BIN)/python -m tests.conformance tests/conformance/cases/*.json --on spark \
 	  --shuffle-batches $(or $(SEED),0)
+
+chaos-streams: setup ## Kill a streams application 20 times, and compare with a model (SEED=0)
+	$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) $(ARGS)
 
 chaos-topic-health: setup ## Kill counting instances at random; 1 M messages (ARGS="--on process")
 	$(BIN)/python -m tests.counts.chaos $(ARGS)

@@ -73,7 +73,7 @@ def _threads(spark: Any) -> str:
 QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
-def _busy(error: Exception) -> Literal["stop", "restart"]:
+def busy(error: Exception) -> Literal["stop", "restart"]:
     """Start again when an interpreter took longer to start than the 10 s that Spark allows."""
     return "restart" if "failed to connect back" in str(error) else "stop"
 
@@ -141,7 +141,7 @@ class _Run:
             key_serde=Serdes.json(),
             value_serde=Serdes.json(),
             clock=lambda _: int(Path(clock).read_text(encoding="utf-8")),
-            on_error=_busy,
+            on_error=busy,
         ).start()
         if any(map(_has_clock, self._cases.values())):
             streams.process_all_available(_PATIENCE)  # tasks are there before the clock moves

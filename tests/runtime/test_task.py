@@ -243,3 +243,55 @@ def test_a_program_may_fill_its_own_global_table() -> None:
         driver.create_input_topic("changes").pipe_input("usd", 3)
         driver.create_input_topic("in").pipe_input("k", "usd")
         assert driver.create_output_topic("out").read_value() == ("usd", 30)
+
+
+def idle(options: TaskOptions, snapshot: Any = None) -> tuple[Task, Log]:
+    topology, log = merged_topics(), Log()
+    (group,) = topology.subtopologies()
+    return Task(group, topology, log, options=options, snapshot=snapshot), log
+
+
+IDLE = TaskOptions(max_task_idle=100, commit="batch")
+
+
+def test_a_task_waits_for_a_partition_that_has_no_records_and_takes_them_in_order() -> None:
+    task, log = idle(IDLE)
+    task.add("a", 0, [(0, 10, "k", "late", ())])
+    task.run()
+    assert log.sent == []
+    assert task.next_wall_clock_time == 100
+    task.add("b", 0, [(0, 5, "k", "early", ()), (1, 20, "k", "after", ())])
+    task.run()
+    assert [value for _, _, value, _ in log.sent] == ["early", "late"]
+
+
+def test_a_task_waits_no_longer_than_it_may() -> None:
+    task, log = idle(IDLE)
+    task.add("a", 0, [(0, 10, "k", "one", ())])
+    task.run()
+    task.advance_wall_clock(99)
+    assert log.sent == []
+    task.advance_wall_clock(100)
+    assert [value for _, _, value, _ in log.sent] == ["one"]
+    assert task.next_wall_clock_time is None
+    task.add("a", 0, [(1, 11, "k", "two", ())])
+    task.run()
+    assert [value for _, _, value, _ in log.sent] == ["one", "two"]
+
+
+def test_records_that_wait_are_kept_with_the_tasks_state() -> None:
+    task, _ = idle(IDLE)
+    task.add("a", 0, [(0, 10, "k", "one", (("h", b"x"),)), (1, 11, "k", "two", ())])
+    task.run()
+    again, log = idle(IDLE, task.snapshot())
+    assert again.next_wall_clock_time == 100
+    again.add("b", 0, [(0, 99, "k", "three", ())])
+    again.run()
+    assert [value for _, _, value, _ in log.sent] == ["one", "two"]
+
+
+def test_without_patience_records_are_taken_as_they_come() -> None:
+    task, log = idle(TaskOptions(commit="batch"))
+    task.add("a", 0, [(0, 10, "k", "late", ())])
+    task.run()
+    assert [value for _, _, value, _ in log.sent] == ["late"]

@@ -1,13 +1,13 @@
 """A program through the code that runs on Spark's workers, without Spark around it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import plan
+from thulawa.runtime.planning import Part, Plan, plan
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.hosting import hosted
 from thulawa.spark.streams.program import Program
@@ -15,11 +15,23 @@ from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, SINK, Packed, packed_batch, unpack_outgoing
 from thulawa.topology.topology import Topology
 
-__all__ = ["dry_run"]
+__all__ = ["DryQuery", "Input", "Kept", "dry_run"]
 
-Rows = list[tuple[str, Any, Any]]  # topic, key, value
 _runs = count()
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class Input(NamedTuple):
+    """A record of a topic."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+Inputs: TypeAlias = Mapping[tuple[str, int], Sequence[Input]]  # by topic and partition
+Rows: TypeAlias = list[dict[str, Any]]
 
 
 class Kept(dict[str, bytes]):
@@ -32,61 +44,104 @@ class Kept(dict[str, bytes]):
         del self[name]
 
 
+State: TypeAlias = dict[tuple[int, int], Kept]
+
+
+class DryQuery:
+    """One application, batch by batch. ``state`` is what has been committed, ``now`` the time."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        partitions: Mapping[str, int],
+        options: TaskOptions | None = None,
+    ) -> None:
+        self.plan = plan(topology, partitions)
+        self.state: State = {}
+        self.now = 2_000_000_000_000
+        self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
+        self.restart()
+
+    def restart(self) -> None:
+        """Lose every worker, and what it had in memory."""
+        program = Program("app", f"app/{next(_runs)}", self.plan, self._options)
+        self._shipped = Shipped(program)
+
+    def batch(self, inputs: Inputs) -> Rows:
+        """Run a batch and commit it; give what leaves."""
+        rows, self.state = self.attempt(inputs)
+        return rows
+
+    def attempt(self, inputs: Inputs) -> tuple[Rows, State]:
+        """Run a batch; give what would leave, and the state there would be.
+
+        Without records the clock calls the tasks that have run before.
+        """
+        program = self._shipped.open()
+        state = {place: Kept(kept) for place, kept in self.state.items()}
+        read = {place: records for place, records in inputs.items() if place[0] in self.plan.topics}
+        rows = [row for batch in front(self._shipped, _source(read)) for row in _unpacked(batch)]
+        for stage in range(1, self.plan.stages + 1):
+            mine = [row for row in rows if row.stage == stage]
+            rows = [row for row in rows if row.stage != stage]
+            for part in self.plan.parts.values():
+                for task in range(len(part.tasks) if part.stage == stage else 0):
+                    own = [
+                        row for row in mine if row.task == task and _is_for(row, part, self.plan)
+                    ]
+                    if own or (not inputs and (part.group.id, task) in state):
+                        kept = state.setdefault((part.group.id, task), Kept())
+                        rows += hosted(program, part, task).run(own, self.now, kept)
+        leaving = sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place)
+        return _left(leaving), state
+
+
 def dry_run(
-    topology: Topology, inputs: dict[str, list[tuple[bytes | None, bytes | None]]], **options: Any
-) -> Rows:
-    """Run one batch of records through the front and every stage; give what leaves.
+    topology: Topology, inputs: Mapping[str, list[tuple[bytes | None, bytes | None]]]
+) -> list[str]:
+    """Run one batch of keys and values; give the topics of what leaves.
 
     Records come 10 ms apart, and at each time those of the topic that is named first.
     """
-    planned = plan(topology, dict.fromkeys(inputs, 1), **options)
-    read = {topic: records for topic, records in inputs.items() if topic in planned.topics}
-    program = Program("app", f"app/{next(_runs)}", planned, TaskOptions(commit="batch"))
-    program = Shipped(program).open()
-    rows = [
-        row for batch in front(Shipped(program), iter(_source(read))) for row in _unpacked(batch)
-    ]
-    kept: dict[tuple[int, int], Kept] = {}
-    for stage in range(1, planned.stages + 1):
-        mine = [row for row in rows if row.stage == stage]
-        rows = [row for row in rows if row.stage != stage]
-        for part in planned.parts.values():
-            for task in range(len(part.tasks) if part.stage == stage else 0):
-                batch = [row for row in mine if row.task == task and _is_for(row, part, planned)]
-                state = kept.setdefault((part.group.id, task), Kept())
-                rows += hosted(program, part, task).run(batch, 1_000_000, state)
-    leaving = packed_batch([row for row in rows if row.stage == SINK])
-    return [
-        (row["topic"], row["key"], row["value"])
-        for out in unpack_outgoing(iter([leaving]))
-        for row in out.to_pylist()
-    ]
+    query = DryQuery(topology, dict.fromkeys(inputs, 1))
+    records = {
+        (topic, 0): [Input(n, 10 * n + place, *record) for n, record in enumerate(pairs)]
+        for place, (topic, pairs) in enumerate(inputs.items())
+    }
+    return [row["topic"] for row in query.batch(records)]
 
 
-def _is_for(row: Packed, part: Any, planned: Any) -> bool:
+def _is_for(row: Packed, part: Part, planned: Plan) -> bool:
     if row.topic == CLOCK or row.topic in planned.global_topics:
-        return bool(row.part == part.group.id)
-    return bool(planned.readers[row.topic] == part.group.id)
+        return row.part == part.group.id
+    return planned.readers[row.topic] == part.group.id
 
 
 def _unpacked(batch: pa.RecordBatch) -> Iterable[Packed]:
     return (Packed(*row) for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
 
 
-def _source(
-    inputs: dict[str, list[tuple[bytes | None, bytes | None]]],
-) -> Iterable[pa.RecordBatch]:
-    for place, (topic, records) in enumerate(inputs.items()):
+def _left(rows: list[Packed]) -> Rows:
+    if not rows:
+        return []
+    return [row for out in unpack_outgoing(iter([packed_batch(rows)])) for row in out.to_pylist()]
+
+
+def _source(inputs: Inputs) -> Iterator[pa.RecordBatch]:
+    for (topic, partition), records in inputs.items():
+        if not records:
+            continue
+        offsets, times, keys, values = zip(*records, strict=True)
         many = len(records)
-        times = [(10 * number + place) * 1000 for number in range(many)]  # 10 ms apart
+        micros = pa.array([time * 1000 for time in times], pa.timestamp("us", tz="UTC"))
         yield pa.record_batch(
             {
-                "key": pa.array([key for key, _ in records], pa.binary()),
-                "value": pa.array([value for _, value in records], pa.binary()),
+                "key": pa.array(keys, pa.binary()),
+                "value": pa.array(values, pa.binary()),
                 "topic": [topic] * many,
-                "partition": pa.array([0] * many, pa.int32()),
-                "offset": pa.array(range(many), pa.int64()),
-                "timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
+                "partition": pa.array([partition] * many, pa.int32()),
+                "offset": pa.array(offsets, pa.int64()),
+                "timestamp": micros,
                 "headers": pa.nulls(many, _HEADERS),
             }
         )

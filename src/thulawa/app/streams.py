@@ -277,7 +277,7 @@ class Streams:
     def _create_topics(self, program: Program) -> dict[str, int]:
         """Make the topics that are missing; give the partitions of those that are written."""
         made = program.plan
-        if made.has_timers:
+        if program.has_timers:
             self._topics.create(program.clock_topic, 1)
         for repartition in made.repartitions.values():
             if repartition.is_topic:

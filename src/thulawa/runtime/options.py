@@ -19,6 +19,10 @@ class TaskOptions:
     the highest one seen there. ``max_record_bytes`` bounds an output's serialized size.
     ``commit`` says how often what caches hold back is sent on: after every record, or when all
     records there are have been processed.
+
+    A task that reads several partitions takes the earliest record of those it has. With
+    ``max_task_idle`` it waits that long for a partition that has none, so that records that
+    come in different batches meet in the order of their time too.
     """
 
     handlers: Handlers = field(default_factory=Handlers)
@@ -26,6 +30,7 @@ class TaskOptions:
     max_ahead: Duration | None = None
     max_record_bytes: int | None = None
     commit: Literal["record", "batch"] = "record"
+    max_task_idle: Duration | None = None
 
     def __post_init__(self) -> None:
         if self.on_bad_timestamp not in ("fail", "skip", "partition_time"):
@@ -39,3 +44,5 @@ class TaskOptions:
             )
         if self.max_ahead is not None:
             milliseconds(self.max_ahead, name="max_ahead")
+        if self.max_task_idle is not None:
+            milliseconds(self.max_task_idle, name="max_task_idle")

@@ -59,6 +59,12 @@ class RecordQueue:
         """Add records, in offset order."""
         self._waiting.extend(records)
 
+    def held(self) -> list[RawRecord]:
+        """Give the records that wait, as they came."""
+        if self._head is None or self._read_from is None:
+            return list(self._waiting)
+        return [self._read_from, *self._waiting]
+
     def head_time(self) -> int | None:
         """Give the timestamp of the next record; None: there is none."""
         if self._head is None:

@@ -8,6 +8,7 @@ task feeds it, runs it, moves its clock, and commits it; nothing here reads a cl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.runtime.asyncs import RunAsync
@@ -15,6 +16,7 @@ from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
 from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.patience import Patience
 from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.queues import RawRecord, RecordQueue
 from thulawa.state.backing import Backing
@@ -77,6 +79,9 @@ class Task:
             for partition in (partitions or {}).get(topic, () if partitions else (number,))
         }
         self._taken_from: RecordQueue | None = None
+        self._patience: Patience | None = None
+        if self._options.max_task_idle is not None and len(self._queues) > 1:
+            self._patience = Patience(milliseconds(self._options.max_task_idle))
         if snapshot is not None:
             self._resume(snapshot)
 
@@ -90,8 +95,10 @@ class Task:
 
     @property
     def next_wall_clock_time(self) -> int | None:
-        """When the clock brings the next punctuation; None when there is none."""
+        """When the clock has something for the task to do; None when it has not."""
         due = self._punctuations.next_wall_clock_time
+        if self._patience is not None and self._patience.due is not None and self._has_records():
+            due = min(due, self._patience.due)
         return None if due > LAST_TIMESTAMP else due
 
     def run(self) -> None:
@@ -100,7 +107,7 @@ class Task:
         if self._commits_each:
             while self._run_one():
                 self.commit()
-        elif len(busy) == 1:
+        elif len(busy) == 1 and self._patience is None:
             self._run_alone(busy[0])
         else:
             while self._run_one():
@@ -130,8 +137,10 @@ class Task:
             pass
 
     def advance_wall_clock(self, now: int) -> None:
-        """Move the clock, and fire what is due by it."""
+        """Move the clock, and do what is due by it."""
         self.context.wall_clock_time = now
+        if self._patience is not None and self._has_records():
+            self.run()
         if now >= self._punctuations.next_wall_clock_time:
             self.context.topic = None
             self._punctuations.fire("wall_clock_time", now)
@@ -160,6 +169,12 @@ class Task:
                 for (topic, partition), queue in self._queues.items()
             },
             "punctuations": self._punctuations.due(),
+            "held": {
+                f"{topic}/{partition}": queue.held()
+                for (topic, partition), queue in self._queues.items()
+                if len(queue)
+            },
+            "idle_since": None if self._patience is None else self._patience.since,
         }
 
     def _resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -171,6 +186,9 @@ class Task:
             queue.partition_time = snapshot["partition_times"].get(
                 f"{topic}/{partition}", queue.partition_time
             )
+            queue.extend(snapshot.get("held", {}).get(f"{topic}/{partition}", ()))
+        if self._patience is not None:
+            self._patience.since = snapshot.get("idle_since")
         self._punctuations.resume(snapshot["punctuations"])
 
     def close(self) -> None:
@@ -195,15 +213,24 @@ class Task:
             self._deserialization_failed,
         )
 
+    def _has_records(self) -> bool:
+        return any(map(len, self._queues.values()))
+
     def _next_queue(self) -> RecordQueue | None:
         best: tuple[int, str, int] | None = None
         chosen = None
+        missing = False
         for queue in self._queues.values():
             time = queue.head_time()
             if time is not None:
                 place = (time, queue.topic, queue.partition)
                 if best is None or place < best:
                     best, chosen = place, queue
+            else:
+                missing = True
+        if chosen is not None and self._patience is not None:
+            held = self._patience.holds(self.context.wall_clock_time, missing=missing)
+            return None if held else chosen
         return chosen
 
     def _run_alone(self, queue: RecordQueue) -> None:

@@ -149,10 +149,12 @@ class _Store:
         self.members[page] = list(found)
         return _joined(self.keys.encode(list(found)), self.values.encode(list(found.values())))
 
-    def read(self, image: bytes) -> Iterator[tuple[Any, Any]]:
-        """Go through the entries of a page."""
-        keys, values = _parted(image)
-        return zip(self.keys.decode(keys), self.values.decode(values), strict=True)
+    def load(self, page: int, image: bytes) -> None:
+        """Take in the entries of a page; which page a key belongs to need not be worked out."""
+        packed_keys, packed_values = _parted(image)
+        keys = self.keys.decode(packed_keys)
+        dict.update(self.entries, zip(keys, self.values.decode(packed_values), strict=True))
+        self.members[page] = keys
 
     def _digest(self, key: Any) -> int:
         if isinstance(key, bytes):
@@ -197,13 +199,13 @@ class PagedStores:
         if unknown:
             self._load_pages(meta, kept)
             self._number = meta.lineage[0].number
+        for name, store in self._stores.items():
+            pages = len(meta.written.get(name, (0,)))
+            if len(store.members) != pages:
+                store.arrange(pages)
         for version in meta.lineage:
             if version.number > self._number:
                 self._apply(version, kept)
-        for name, store in self._stores.items():
-            pages = len(meta.written.get(name, (0,)))
-            if unknown or self._number != latest.number or len(store.members) != pages:
-                store.arrange(pages)
         self._number, self._stamp = latest.number, latest.stamp
         self._snapshot = self._plain.decode(meta.snapshot)[0] if meta.snapshot else None
         return False
@@ -250,13 +252,13 @@ class PagedStores:
     # --- reading
 
     def _load_pages(self, meta: _Meta, kept: Readable) -> None:
-        for store in self._stores.values():
+        for name, store in self._stores.items():
+            written = meta.written.get(name, [0])
             store.entries.clear()
-        for name in self._stores.keys() & meta.written.keys():
-            store = self._stores[name]
-            for page, number in enumerate(meta.written[name]):
+            store.members = [[] for _ in written]
+            for page, number in enumerate(written):
                 if number:
-                    store.entries.apply(store.read(_found(kept, _page_name(name, page))))
+                    store.load(page, _found(kept, _page_name(name, page)))
 
     def _apply(self, version: _Version, kept: Readable) -> None:
         for chunk in range(version.chunks):
@@ -264,8 +266,9 @@ class PagedStores:
             store = self._stores.get(bytes(name).decode())
             if store is None:
                 continue
-            entries = zip(store.keys.decode(keys), store.values.decode(values), strict=True)
-            store.entries.apply(entries)
+            changed = store.keys.decode(keys)
+            store.add(key for key in changed if key not in store.entries)
+            store.entries.apply(zip(changed, store.values.decode(values), strict=True))
             store.entries.apply((key, None) for key in store.keys.decode(gone))
 
     # --- writing

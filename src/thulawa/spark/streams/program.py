@@ -34,6 +34,11 @@ class Program:
         return self.slots[task % len(self.slots)]
 
     @property
+    def has_timers(self) -> bool:
+        """Whether tasks may have to be called by the clock."""
+        return self.plan.has_timers or self.options.max_task_idle is not None
+
+    @property
     def clock_topic(self) -> str:
         """The topic that wakes tasks with timers when the application starts."""
         return f"{self.application_id}-clock"

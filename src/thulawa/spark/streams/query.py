@@ -28,6 +28,6 @@ def compile_program(program: Program, source: DataFrame) -> DataFrame:
             outputStructType=PACKED,
             outputMode="append",
             # with timers Spark runs batches all the time, whether or not there are records
-            timeMode="ProcessingTime" if program.plan.has_timers else "None",
+            timeMode="ProcessingTime" if program.has_timers else "None",
         )
     return packed

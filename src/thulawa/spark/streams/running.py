@@ -68,13 +68,13 @@ class StreamsQuery:
             f"{program.application_id}-{name}" if name in program.plan.repartitions else name
             for name in program.plan.topics
         )
-        if program.plan.has_timers:
+        if program.has_timers:
             self.topics = names = (*names, program.clock_topic)
             topics.tick(program.clock_topic)
         rows = compile_program(program, topics.read(own, names, max_records))
         writer = topics.write(rows, program.application_id).queryName(program.application_id)
         writer = writer.option("checkpointLocation", checkpoint.query_path)
-        if trigger is None and program.plan.has_timers:
+        if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
         if trigger is not None:
             writer = writer.trigger(processingTime=f"{trigger} milliseconds")

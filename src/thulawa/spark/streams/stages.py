@@ -62,7 +62,7 @@ class Stage:
         kept = _State(self._state, f"{program.prefixes[group]}/{number}/")
         out = task.run(rows, program.now(batch_time), kept)
         due = task.next_wall_clock_time()
-        if due is not None and program.plan.has_timers:
+        if due is not None and program.has_timers:
             self._handle.registerTimer(program.timer(due, batch_time))
         return out
 

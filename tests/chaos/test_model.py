@@ -1,0 +1,99 @@
+"""The model of the run under kills, and the tasks themselves under failures of every kind."""
+
+import json
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+from tests.chaos.application import built
+from tests.chaos.model import expected
+from tests.chaos.world import PARTITIONS, TOPICS, World
+from tests.spark.dry import DryQuery, Input
+from thulawa.core.partitioning import partition_of
+from thulawa.log import ConsumerRecord
+
+
+def test_whatever_fails_tasks_give_what_the_model_says() -> None:
+    """Run the batches without Spark: far more failures than kills could bring about."""
+    draw = random.Random()
+    seed = draw.randrange(2**32)
+    draw.seed(seed)
+    topics = _partitions(World(records=4_000, keys=150, seed=seed))
+    query = DryQuery(built(), dict.fromkeys(TOPICS, PARTITIONS))
+    done = {(topic, number): 0 for topic in TOPICS for number in range(PARTITIONS)}
+    batches: list[dict[str, dict[int, int]]] = []
+    rows: list[dict[str, Any]] = []
+    while any(done[topic, number] < len(topics[topic][number]) for topic, number in done):
+        ends = {place: at + draw.randrange(120) for place, at in done.items()}
+        inputs = {
+            (topic, number): [
+                Input(one.offset, one.timestamp, one.key, one.value)
+                for one in topics[topic][number][at : ends[topic, number]]
+            ]
+            for (topic, number), at in done.items()
+        }
+        while draw.random() < 0.5:
+            query.attempt(inputs)  # comes to nothing
+            if draw.random() < 0.5:
+                query.restart()
+        rows += query.batch(inputs)
+        done = ends
+        batches.append({t: {n: ends[t, n] for n in range(PARTITIONS)} for t in TOPICS})
+    wanted = expected(topics, batches)
+    for topic, output in wanted.outputs.items():
+        found: dict[str, list[tuple[Any, int]]] = defaultdict(list)
+        for row in rows:
+            if row["topic"] == topic:
+                time = round(row["timestamp"].timestamp() * 1000)
+                found[row["key"].decode()].append((json.loads(row["value"]), time))
+        assert found == output, f"seed {seed}: {topic}"
+    counts = Counter(row["key"].decode() for row in rows if row["topic"] == "item-counts")
+    assert counts == wanted.per_item, f"seed {seed}"
+
+
+def _partitions(world: World) -> dict[str, list[list[ConsumerRecord]]]:
+    """Put the records of a world where a log would have them."""
+    topics: dict[str, list[list[ConsumerRecord]]] = {}
+    for topic, records in world.topics().items():
+        parts: list[list[ConsumerRecord]] = [[] for _ in range(PARTITIONS)]
+        for one in records:
+            number = partition_of(one.key, PARTITIONS)
+            place = len(parts[number])
+            parts[number].append(
+                ConsumerRecord(topic, number, place, one.timestamp or 0, one.key, one.value, ())
+            )
+        topics[topic] = parts
+    return topics
+
+
+def record(topic: str, number: int, time: int) -> ConsumerRecord:
+    value = b'{"id": %d, "item": "i"}' % number
+    return ConsumerRecord(topic, 0, 0, time, b"c", value, ())
+
+
+def test_the_model_tells_a_lost_record_and_one_that_came_twice() -> None:
+    orders = [record("orders", number, number * 10) for number in range(3)]
+    topics: dict[str, list[list[ConsumerRecord]]] = {
+        "orders": [orders],
+        "payments": [[]],
+        "profiles": [[]],
+    }
+    model = expected(topics, [{"orders": {0: 2}}, {"orders": {0: 3}}])
+    assert model.per_item == {"i": 3}
+    assert model.outputs["window-counts"] == {"c@0": [(1, 0), (2, 10), (3, 20)]}
+    assert model.outputs["enriched"] == {"c": [([0, None], 0), ([1, None], 10), ([2, None], 20)]}
+    fewer = expected({**topics, "orders": [orders[:2]]}, [{"orders": {0: 2}}])
+    twice = expected({**topics, "orders": [[*orders, orders[0]]]}, [{"orders": {0: 4}}])
+    assert model.outputs not in (fewer.outputs, twice.outputs)
+
+
+def test_the_model_pairs_orders_and_payments_and_lets_the_lonely_ones_leave() -> None:
+    orders = [record("orders", 0, 1_000), record("orders", 1, 9_000), record("orders", 2, 99_000)]
+    payments = [record("payments", 7, 2_500)]
+    topics: dict[str, list[list[ConsumerRecord]]] = {
+        "orders": [orders],
+        "payments": [payments],
+        "profiles": [[]],
+    }
+    model = expected(topics, [{"orders": {0: 3}, "payments": {0: 1}}])
+    assert model.outputs["paid"] == {"c": [([0, 7], 2_500), ([1, None], 9_000)]}
