@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import thulawa
@@ -197,41 +198,45 @@ def run(
     over = threading.Event()
     send = place.sender(orders, in_buckets=bool(arm.source))
     feeder = threading.Thread(target=placing, args=(send, over))
-    feeder.start()
     try:
+        # workers are started for the first orders, which do not count
+        send([(f"{bucket}-first-{n}", "0") for bucket in RATES for n in range(PARTITIONS)])
+        _await(query, lambda: len(list(place.shipped(shipped))) == len(RATES) * PARTITIONS)
+        feeder.start()
         end = time.monotonic() + seconds
-        # a query must have shipped something, however long it takes to begin
-        while time.monotonic() < end or not any(True for _ in place.shipped(shipped)):
-            if query.awaitTermination(1):
-                break
+        _await(query, lambda: time.monotonic() > end and any(waits(place, shipped).values()))
     finally:
         over.set()
-        feeder.join()
+        if feeder.ident is not None:
+            feeder.join()
         query.stop()
-    return latencies(place, shipped)
+    return {name: _summary(sorted(some)) for name, some in waits(place, shipped).items()}
+
+
+def _await(query: StreamingQuery, done: Callable[[], bool]) -> None:
+    """Wait for something while the query runs; raise what ends it."""
+    while not done() and not query.awaitTermination(1):
+        pass
 
 
 def _lane(order: Any) -> str:
     return BUCKETS.lane(bytes(order.key))
 
 
-def latencies(place: Place, topic: str) -> dict[str, Any]:
-    """Sum up how long the orders of each bucket took."""
-    waits: dict[str, list[float]] = {name: [] for name in BUCKETS.urgency}
+def waits(place: Place, topic: str) -> dict[str, list[float]]:
+    """Give how long the orders of each bucket took, of those that count."""
+    found: dict[str, list[float]] = {name: [] for name in BUCKETS.urgency}
     for key, ordered, shipped in place.shipped(topic):
-        waits[BUCKETS.lane(key)].append(shipped - ordered)
-    return {name: _summary(sorted(some)) for name, some in waits.items()}
+        if ordered:
+            found[BUCKETS.lane(key)].append(shipped - ordered)
+    return found
 
 
-def _summary(waits: list[float]) -> dict[str, float]:
-    if not waits:
+def _summary(took: list[float]) -> dict[str, float]:
+    if not took:
         return {"shipped": 0, "p50": 0.0, "p99": 0.0}
-    most = len(waits) - 1
-    return {
-        "shipped": len(waits),
-        "p50": waits[round(most * 0.5)],
-        "p99": waits[round(most * 0.99)],
-    }
+    most = len(took) - 1
+    return {"shipped": len(took), "p50": took[round(most * 0.5)], "p99": took[round(most * 0.99)]}
 
 
 def picture(found: dict[str, dict[str, Any]], where: str, seconds: float) -> str:
@@ -246,12 +251,20 @@ def picture(found: dict[str, dict[str, Any]], where: str, seconds: float) -> str
         subtitle=f"{where}; three times as many orders as can be shipped, for {seconds:g} s",
         axis="99th percentile of seconds from order to shipping, of the orders that were shipped",
         groups={
-            titles[arm]: [Bar(name, buckets[name]["p99"], COLOURS[name]) for name in buckets]
+            titles[arm] + "".join(f" ({name}: none)" for name in _left_out(buckets)): [
+                Bar(name, one["p99"], COLOURS[name])
+                for name, one in buckets.items()
+                if one["shipped"]
+            ]
             for arm, buckets in found.items()
         },
         goal=0,
         goal_name="",
     ).svg()
+
+
+def _left_out(buckets: dict[str, Any]) -> list[str]:
+    return [name for name, one in buckets.items() if not one["shipped"]]
 
 
 @contextmanager
@@ -273,7 +286,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="for how long orders come")
     parser.add_argument("--svg", type=Path, default=Path("priority.svg"), help="the picture")
     chosen = parser.parse_args(arguments)
-    spark = thulawa.session("priority-orders")
+    # queries are stopped in the midst of a batch, which Spark would tell of at length
+    quiet = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
+    spark = thulawa.session("priority-orders", settings=quiet)
     found: dict[str, dict[str, Any]] = {}
     print(f"layout of {PARTITIONS} partitions: {BUCKETS.layout(PARTITIONS)}")
     with (

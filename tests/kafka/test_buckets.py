@@ -21,6 +21,7 @@ from thulawa.kafka.routing import OutRecord, Policies
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import Batch, SinkSpec, write
 from thulawa.spark.kafka_sink import FORMAT, connection_options, register
+from thulawa.spark.kafka_source import kafka_source
 
 TWO = Buckets({"Platinum": 70, "Gold": 30}, unknown="drop")
 OTHER = Buckets({"Platinum": 60, "Gold": 40}, unknown="drop")
@@ -192,3 +193,21 @@ def test_one_query_over_all_buckets_of_kafka_takes_them_as_the_order_says(
     assert taken[: len(expected)] == expected
     copied = sorted(int(message.value() or b"") for message in read(connection, f"{name}-out"))
     assert copied == [*range(80)]
+
+
+def test_a_query_of_one_bucket_reads_its_partitions_with_its_cores_through_spark_s_source(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=6))
+    orders(connection, name, 40)
+    gold = TWO.queries(6, cores=2)["Gold"]
+    source = kafka_source(spark, connection, {name: gold.partitions}).coalesce(gold.cores)
+    rows = source.transform(thulawa.check_buckets(TWO))
+    rows.transform(thulawa.map_by_key(len, key="key", returns="length int"))  # is not refused
+    writer = rows.writeStream.format("memory").queryName(f"gold_{name}")
+    query = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
+    query.start().awaitTermination()
+    found = spark.table(f"gold_{name}").select("key", "partition").collect()
+    assert len(found) == 20
+    assert {TWO.bucket(bytes(row.key)) for row in found} == {"Gold"}
+    assert {row.partition for row in found} == {4, 5}

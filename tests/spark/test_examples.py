@@ -26,5 +26,9 @@ def test_the_orders_of_the_bucket_pattern_are_shipped_by_priority(
 def test_a_picture_shows_each_bucket_of_each_way(tmp_path: Path) -> None:
     example = runpy.run_path(str(EXAMPLES / "priority_orders.py"))
     one: dict[str, Any] = {"shipped": 3, "p50": 1.0, "p99": 2.5}
-    drawn = example["picture"]({"none": {"Platinum": one, "Gold": one}}, "a test", 4)
-    assert drawn.count("2.5") >= 2
+    nothing = one | {"shipped": 0}
+    found = {"none": {"Platinum": one, "Gold": one}, "strict": {"Platinum": one, "Gold": nothing}}
+    drawn = example["picture"](found, "a test", 4)
+    assert drawn.count("Platinum: 2.5") == 2
+    assert drawn.count("Gold: 2.5") == 1
+    assert "strictly Platinum first (Gold: none)" in drawn
