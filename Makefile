@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-topic-health test test-kafka chaos chaos-topic-health soak check \
-  bench-engine bench-kafka bench-log bench-spark bench-streams bench-streams-spark bench-priority bench-topic-health \
-  conformance-spark format lock clean
+  bench-engine bench-kafka bench-log bench-spark bench-streams bench-streams-spark bench-priority \
+  bench-topic-health conformance-spark format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
