@@ -1,7 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-topic-health test test-kafka chaos chaos-streams chaos-topic-health soak \
-  check bench-engine bench-kafka bench-log bench-spark bench-streams bench-streams-spark bench-priority bench-topic-health \
-  conformance-spark format lock clean
+<<<<<<< HEAD
+.PHONY: help setup demo demo-topic-health test test-kafka chaos soak check conformance-spark \
+  chaos-streams chaos-topic-health bench-engine bench-kafka bench-log bench-spark bench-streams \
+  bench-streams-spark bench-priority bench-topic-health format lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2

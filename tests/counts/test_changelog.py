@@ -73,7 +73,7 @@ class Counting(RuleBasedStateMachine):
     def an_instance_writes(self, which: int, place: Place) -> None:
         one = self.instances[which]
         changes = one.waiting.pop(place, None)
-        if changes is not None and not self.changelog.write(place, changes, 0):
+        if changes is not None and not self.changelog.write({place: changes}, 0):
             del one.totals[place]
 
     @rule(which=instances)
@@ -141,7 +141,7 @@ def test_records_of_other_partitions_are_passed_over(tmp_path: Path) -> None:
     changelog.prepare(["tx"])
     for place in PLACES:
         cell = Cell("tx", place.partition, 0, "valid")
-        assert changelog.write(place, [Count(cell, 3 + place.partition, 7)], 1)
+        assert changelog.write({place: [Count(cell, 3 + place.partition, 7)]}, 1)
     (restored,) = restore(changelog, PLACES[1:], EXPIRE).values()
     assert restored.totals.counts() == restored.last == [Count(Cell("tx", 1, 0, "valid"), 4, 7)]
 
@@ -151,8 +151,8 @@ def test_the_last_batch_alone_is_shown_again(tmp_path: Path) -> None:
     changelog.log.create_topic("tx")
     changelog.prepare(["tx"])
     first, second = Cell("tx", 0, 0, "valid"), Cell("tx", 0, 10, "valid")
-    changelog.write(PLACES[0], [Count(first, 1, 1)], 5)
-    changelog.write(PLACES[0], [Count(second, 1, 2)], 3)  # the clock of another machine
+    changelog.write({PLACES[0]: [Count(first, 1, 1)]}, 5)
+    changelog.write({PLACES[0]: [Count(second, 1, 2)]}, 3)  # the clock of another machine
     (restored,) = restore(changelog, PLACES[:1], EXPIRE).values()
     assert restored.last == [Count(second, 1, 2)]
     assert len(restored.totals.counts()) == 2

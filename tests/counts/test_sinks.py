@@ -128,15 +128,15 @@ def test_sums_follow_the_topic(tmp_path: Path) -> None:
     def sums() -> list[tuple[int, int | None]]:
         return [(count.cell.window, count.value) for count in merging.follow(changelog)]
 
-    changelog.write(Place("tx", 0), [total(0, 1_000, 4, 5)], 1)
-    changelog.write(Place("tx", 1), [total(1, 1_000, 3, 4)], 1)
+    changelog.write({Place("tx", 0): [total(0, 1_000, 4, 5)]}, 1)
+    changelog.write({Place("tx", 1): [total(1, 1_000, 3, 4)]}, 1)
     assert sums() == [(1_000, 7)]
     assert sums() == []
-    changelog.write(Place("tx", 1), [total(1, 1_000, 5, 9), total(1, 2_000, 1, 8)], 2)
+    changelog.write({Place("tx", 1): [total(1, 1_000, 5, 9), total(1, 2_000, 1, 8)]}, 2)
     assert sums() == [(1_000, 9), (2_000, 1)]
     # the window expires in one partition: its sum is final, also when the other still counts
-    changelog.write(Place("tx", 1), [total(1, 9_000, 1, 10), total(1, 1_000, None, 10)], 3)
-    changelog.write(Place("tx", 0), [total(0, 1_000, 6, 7)], 3)
+    changelog.write({Place("tx", 1): [total(1, 9_000, 1, 10), total(1, 1_000, None, 10)]}, 3)
+    changelog.write({Place("tx", 0): [total(0, 1_000, 6, 7)]}, 3)
     assert sums() == [(9_000, 1)]
 
 

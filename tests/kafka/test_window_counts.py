@@ -40,12 +40,12 @@ def test_who_is_behind_does_not_get_through(
     connection: Connection, changelog: KafkaChangelog, name: str
 ) -> None:
     place = Place(name, 0)
-    changelog.claim(place)
-    assert changelog.write(place, total(name, 3, 5), 1_000)
-    assert not changelog.write(place, total(name, 2, 4), 1_001)
+    changelog.claim([place])
+    assert changelog.write({place: total(name, 3, 5)}, 1_000)
+    assert not changelog.write({place: total(name, 2, 4)}, 1_001)
     forget_kept()  # another process: it knows nothing but what is in Kafka
-    assert not changelog.write(place, total(name, 3, 5), 1_002)
-    assert changelog.write(place, total(name, 4, 6), 1_003)
+    assert not changelog.write({place: total(name, 3, 5)}, 1_002)
+    assert changelog.write({place: total(name, 4, 6)}, 1_003)
     (restored,) = restore(changelog, [place], DAY).values()
     assert restored.totals.counts() == total(name, 4, 6)
     assert restored.totals.position == 6
@@ -65,7 +65,7 @@ def test_who_takes_a_partition_over_shuts_the_one_before_out(
     producer.produce(f"{name}-metrics", b"half", b"half written", 0)
     producer.flush(30)
     began = time.monotonic()
-    changelog.claim(place)  # ends what was left open, so that nobody waits for it
+    changelog.claim([place])  # ends what was left open, so that nobody waits for it
     (restored,) = restore(changelog, [place], DAY).values()
     assert time.monotonic() - began < 14
     assert restored.totals.counts() == []
@@ -73,10 +73,10 @@ def test_who_takes_a_partition_over_shuts_the_one_before_out(
 
 def test_sums_are_read_on_from_where_reading_ended(changelog: KafkaChangelog, name: str) -> None:
     since: dict[int, int] = {}
-    changelog.write(Place(name, 0), total(name, 3, 5), 1_000)
+    changelog.write({Place(name, 0): total(name, 3, 5)}, 1_000)
     assert sum(map(len, changelog.read(since))) == 1
     assert list(changelog.read(since)) == []
-    changelog.write(Place(name, 0), total(name, 4, 6), 1_001)
+    changelog.write({Place(name, 0): total(name, 4, 6)}, 1_001)
     (chunk,) = changelog.read(since)
     assert decode(*chunk[0][:2]) == total(name, 4, 6)[0]
 

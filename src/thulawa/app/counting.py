@@ -16,7 +16,7 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
 from thulawa.counts.changelog import last_offset, restore
-from thulawa.counts.columns import Added, Rule, Since
+from thulawa.counts.columns import Added, Rule
 from thulawa.counts.merging import Merging
 from thulawa.counts.model import Count, Place
 from thulawa.counts.ownership import Fixed, Owner, Partitions
@@ -247,8 +247,8 @@ class WindowCounts:
         for place in set(self._totals) - owned:
             del self._totals[place]
         new = sorted(owned - set(self._totals))
-        for place in new:
-            self._changelog.claim(place)
+        self._changelog.claim(new)
+        starts = {topic: self._changelog.start_offsets(topic) for topic in {p.topic for p in new}}
         for place, restored in restore(self._changelog, new, self._rule.expire).items():
             if self._merging is None:
                 # its writer may have died before it could hand them over
@@ -258,49 +258,44 @@ class WindowCounts:
                     f"{place.topic}-{place.partition}: the output topic holds less than was once "
                     "written to it; if it was deleted, begin anew with another application_id"
                 )
+            self._begin(place, restored.totals, starts[place.topic][place.partition])
             self._totals[place] = restored.totals
 
     def _ranges(self) -> list[Range]:
         ranges = []
         for topic in sorted({place.topic for place in self._totals}):
             ends = self._changelog.end_offsets(topic)
-            starts = self._changelog.start_offsets(topic)
             for place, totals in sorted(self._totals.items()):
                 if place.topic == topic and ends[place.partition] > totals.position:
-                    since = self._since(place, totals, starts[place.partition])
-                    end = min(ends[place.partition], since.offset + self._max_records)
-                    ranges.append(Range(place, since, end))
+                    end = min(ends[place.partition], totals.position + self._max_records)
+                    ranges.append(Range(place, totals.since, end))
         return ranges
 
-    def _since(self, place: Place, totals: Totals, start: int) -> Since:
-        since = totals.since
-        if since.offset >= start:
-            return since
-        if since.offset and self._lost == "fail":
+    def _begin(self, place: Place, totals: Totals, start: int) -> None:
+        """Go on at the first message that is still there, if that may be."""
+        if 0 < totals.position < start and self._lost == "fail":
             raise StateError(
-                f"{place.topic}-{place.partition}: offsets {since.offset} to {start} were removed "
-                'before they were counted; say lost="skip" to go on without them'
+                f"{place.topic}-{place.partition}: offsets {totals.position} to {start} were "
+                'removed before they were counted; say lost="skip" to go on without them'
             )
-        return since._replace(offset=start)
+        totals.add((), position=start)
 
     def _commit(self, counted: Mapping[Place, list[Added]], ends: Mapping[Place, int]) -> int:
         """Add what was counted, write what changed, show it; give how many messages it was."""
-        written: list[Count] = []
-        now = int(self._clock() * 1000)
+        changes: dict[Place, list[Count]] = {}
         for place in sorted({*counted, *ends}):
-            totals = self._totals[place]
-            changes = totals.add(counted.get(place, ()), position=ends.get(place, 0))
-            if not changes:
-                continue
-            if self._changelog.write(place, changes, now):
-                written += [change for change in changes if change.value is not None]
-            else:
-                # what was counted here was not written, so the next changes would leave a gap
-                _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
-                self._others[place] = last_offset(changes) + 1
-                del self._totals[place]
+            added = counted.get(place, ())
+            if changed := self._totals[place].add(added, position=ends.get(place, 0)):
+                changes[place] = changed
+        written = self._changelog.write(changes, int(self._clock() * 1000)) if changes else set()
+        for place in changes.keys() - written:
+            # what was counted here was not written, so the next changes would leave a gap
+            _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
+            self._others[place] = last_offset(changes[place]) + 1
+            del self._totals[place]
         if self._merging is None:
-            put_all(self._sinks, written)
+            shown = [one for place in changes if place in written for one in changes[place]]
+            put_all(self._sinks, [one for one in shown if one.value is not None])
         else:
             put_all(self._sinks, self._merging.follow(self._changelog))
         return sum(one.messages for found in counted.values() for one in found)

@@ -6,7 +6,8 @@ output. The writer of a partition has a transactional id of its own: who takes a
 fences the one before.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from thulawa.counts.changelog import Stored, last_offset
@@ -24,7 +25,7 @@ __all__ = ["GroupMembership", "KafkaChangelog"]
 _QUERY = "counts"
 # short: what a killed instance leaves open keeps all readers of the output waiting for so long
 _TRANSACTION, _PATIENCE = 15.0, 60.0
-_ATTEMPTS = 10
+_ATTEMPTS, _AT_ONCE = 10, 8
 
 
 class KafkaChangelog:
@@ -44,9 +45,14 @@ class KafkaChangelog:
         self._places = self._topics.partitions(self._output)[self._output] or 1
         self._topics.ensure(self._output, TopicSpec(partitions=self._places, cleanup="compact"))
 
-    def claim(self, place: Place) -> None:
-        """Fence the partition's earlier writer, and end what it left open."""
-        claim(self._sink(place.topic), place.partition, _QUERY)
+    def claim(self, places: Iterable[Place]) -> None:
+        """Fence the partitions' earlier writers, and end what they left open."""
+
+        def take(place: Place) -> None:
+            claim(self._sink(place.topic), place.partition, _QUERY)
+
+        with ThreadPoolExecutor(_AT_ONCE, "counts") as pool:
+            list(pool.map(take, places))
 
     def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
         """Give the records up to the end as it is now."""
@@ -56,8 +62,17 @@ class KafkaChangelog:
                 for one in chunk
             ]
 
-    def write(self, place: Place, changes: Sequence[Count], now: int) -> bool:
-        """Write changes of a partition; False when somebody has written as far already."""
+    def write(self, changes: Mapping[Place, Sequence[Count]], now: int) -> set[Place]:
+        """Write changes, several partitions at once; give those that got through.
+
+        A transaction is mostly waiting for answers.
+        """
+        with ThreadPoolExecutor(_AT_ONCE, "counts") as pool:
+            places, batches = list(changes), list(changes.values())
+            through = pool.map(self._write, places, batches, [now] * len(places))
+            return {place for place, one in zip(places, through, strict=True) if one}
+
+    def _write(self, place: Place, changes: Sequence[Count], now: int) -> bool:
         to = place.partition % self._places
         records = [
             OutRecord(self._output, encode_key(one.cell), encode_value(one), to, now, None)

@@ -8,7 +8,7 @@ totals are a function of the offset alone (see `totals`), and since the writer's
 an offset that it has read or written, none is missing between the last offset written and this one.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -33,8 +33,8 @@ class Changelog(Protocol):
     def prepare(self, inputs: Iterable[str]) -> None:
         """See that the inputs are there; make the output, compacted, unless it is there."""
 
-    def claim(self, place: Place) -> None:
-        """Take a partition over: what an earlier owner had not finished writing is undone."""
+    def claim(self, places: Iterable[Place]) -> None:
+        """Take partitions over: what an earlier owner had not finished writing is undone."""
 
     def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
         """Give the records up to the end as it is now, in the order of each partition.
@@ -42,8 +42,11 @@ class Changelog(Protocol):
         ``since`` holds the offsets to begin at, and holds those behind the end afterwards.
         """
 
-    def write(self, place: Place, changes: Sequence[Count], now: int) -> bool:
-        """Write changes of a partition; False when somebody has written as far already."""
+    def write(self, changes: Mapping[Place, Sequence[Count]], now: int) -> set[Place]:
+        """Write changes, each partition's by itself; give those that got through.
+
+        Of the others somebody has written as far already.
+        """
 
     def partitions(self, topic: str) -> int:
         """Give how many partitions an input has."""

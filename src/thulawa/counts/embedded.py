@@ -1,6 +1,6 @@
 """Counts in the embedded log: changes and how far they count in one SQLite transaction."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.counts.changelog import Stored, last_offset
@@ -38,7 +38,7 @@ class LogChangelog:
         elif not self._log.describe(self._output).compact:
             raise ConfigurationError(f"the topic {self._output!r} is not compacted: choose another")
 
-    def claim(self, place: Place) -> None:
+    def claim(self, places: Iterable[Place]) -> None:
         """Do nothing: what was not committed is gone with its process."""
 
     def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
@@ -51,9 +51,12 @@ class LogChangelog:
                 yield [Stored(key or b"", value, time) for key, value, time in triples]
             since[partition] = end
 
-    def write(self, place: Place, changes: Sequence[Count], now: int) -> bool:
-        """Write changes of a partition; False when somebody has written as far already."""
+    def write(self, changes: Mapping[Place, Sequence[Count]], now: int) -> set[Place]:
+        """Write changes, each partition's in a transaction; give those that got through."""
         count = len(self._log.end_offsets(self._output))
+        return {place for place, ones in changes.items() if self._append(place, ones, now, count)}
+
+    def _append(self, place: Place, changes: Sequence[Count], now: int, count: int) -> bool:
         records = [
             ProducerRecord(
                 encode_key(change.cell), encode_value(change), (), now, place.partition % count

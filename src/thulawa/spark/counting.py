@@ -78,7 +78,7 @@ def counted_log(
 
 
 def counted_kafka(
-    spark: SparkSession, connection: Connection, ranges: Sequence[Range], rule: Rule
+    spark: SparkSession, connection: Connection, group: str, ranges: Sequence[Range], rule: Rule
 ) -> DataFrame:
     """Count messages of Kafka, one task to a partition, committed ones only."""
     load_connector(spark)
@@ -98,6 +98,8 @@ def counted_kafka(
                 "endingOffsets": json.dumps(ends),
                 "failOnDataLoss": "true",
                 "kafka.isolation.level": "read_committed",
+                # the same in each round, so that executors use their consumers again
+                "kafka.group.id": group,
             }
         )
         .load()
@@ -146,7 +148,8 @@ class KafkaInputs:
 
     def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
         """Count messages."""
-        return counted_kafka(spark, self._connection, ranges, rule)
+        group = f"{self._application}-readers"
+        return counted_kafka(spark, self._connection, group, ranges, rule)
 
     def shared(self, topics: Sequence[str]) -> Owner:
         """Share by a consumer group."""
