@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from tests.kafka.chaos.traps import SELF, Point, Traps
 from tests.kafka.helpers import Judge, Verdict, filling, judge
 from thulawa.kafka.broker import Broker
+from thulawa.kafka.errors import BrokerFailed
 from thulawa.kafka.maven import connector_jars
 from thulawa.kafka.reading import read_to_end
 from thulawa.kafka.topics import Topics, TopicSpec
@@ -29,6 +30,7 @@ VICTIMS: tuple[Victim, ...] = ("driver", "worker", "broker")
 
 PARTITIONS = 2
 _ROOT = Path(__file__).parents[3]
+_STARTS = 6
 _PATIENCE = 600.0  # seconds without anything new in the output; a machine may be crowded
 
 
@@ -54,6 +56,7 @@ class Rig:
         self._max_records = max_records
         self._driver: subprocess.Popen[bytes] | None = None
         self._judge = Judge(keys=keys)
+        self._starts_in_vain = 0
         self._reader = self._made_reader()
 
     def _made_reader(self) -> Consumer:
@@ -123,12 +126,16 @@ class Rig:
     def mend(self) -> None:
         """Start what does not run."""
         if not self._broker.status().running:
-            self._broker.up()
+            with suppress(BrokerFailed):  # on a crowded machine it may need another look
+                self._broker.up()
         if self._driver is None or self._driver.poll() is not None:
             self.kill_driver()  # its JVM may have outlived it
             self._start_driver()
 
     def _start_driver(self) -> None:
+        if self._starts_in_vain >= _STARTS:
+            raise Stuck(f"{_STARTS} drivers in a row ended without a record{self._last_words()}")
+        self._starts_in_vain += 1
         program = [
             sys.executable, "-m", "tests.kafka.chaos.job", self.job, self._connection.bootstrap,
             self.name, str(self._folder), str(self._max_records),
@@ -177,12 +184,15 @@ class Rig:
             if self.poll():
                 last = time.monotonic()
             elif time.monotonic() - last > patience:
-                words = self.log.read_bytes()[-2_000:].decode(errors="replace")
                 raise Stuck(
                     f"{self.seen} of {self.fed} records are out, and nothing has come "
-                    f"for {patience:.0f} s; the driver's log ends so:\n{words}"
+                    f"for {patience:.0f} s{self._last_words()}"
                 )
             yield
+
+    def _last_words(self) -> str:
+        words = self.log.read_bytes()[-2_000:].decode(errors="replace")
+        return f"; the driver's log ends so:\n{words}"
 
     def poll(self, timeout: float = 0.1) -> int:
         """Look at what has come out; give how many records."""
@@ -190,6 +200,8 @@ class Rig:
         good = [message for message in messages if message.error() is None]
         for message in good:
             self._judge.see(message)
+        if good:
+            self._starts_in_vain = 0
         return len(good)
 
     def verdict(self) -> Verdict:

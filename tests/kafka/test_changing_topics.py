@@ -1,0 +1,73 @@
+"""Topics that change under a query on Spark: a clear error, or it goes on; nothing lost."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.kafka.helpers import CLEAN, fill, judge, read
+from tests.kafka.test_spark import copy_all
+from thulawa.app import Streams
+from thulawa.dsl.builder import StreamsBuilder
+from thulawa.dsl.options import Materialized
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import UnknownTopic
+from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.kafka.transactions import SinkSpec
+from thulawa.spark.kafka_source import kafka_source
+
+pytestmark = pytest.mark.timeout(600)  # a broker and Spark are started within the first
+
+
+def test_an_input_topic_that_is_deleted_ends_the_query_with_its_name(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    for one in (f"{name}-in", f"{name}-out"):
+        topics.ensure(one)
+    fill(connection, f"{name}-in", range(20))
+    sink = SinkSpec(connection=connection, application=name)
+    source = kafka_source(spark, connection, f"{name}-in")
+    copy_all(source, sink, f"{name}-out", tmp_path / "cp")
+    topics.delete(f"{name}-in")
+    with pytest.raises(StreamingQueryException, match=f"{name}-in"):
+        copy_all(source, sink, f"{name}-out", tmp_path / "cp")
+    with pytest.raises(UnknownTopic, match=f"{name}-in"):
+        kafka_source(spark, connection, f"{name}-in")
+    assert judge(read(connection, f"{name}-out"), range(20)) == CLEAN
+
+
+def test_more_partitions_are_read_by_a_query_without_state(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    for one in (f"{name}-in", f"{name}-out"):
+        topics.ensure(one)
+    fill(connection, f"{name}-in", range(20))
+    sink = SinkSpec(connection=connection, application=name)
+    source = kafka_source(spark, connection, f"{name}-in")
+    copy_all(source, sink, f"{name}-out", tmp_path / "cp")
+    topics.ensure_partitions(f"{name}-in", 3)
+    fill(connection, f"{name}-in", range(20, 90))
+    copy_all(source, sink, f"{name}-out", tmp_path / "cp")
+    assert judge(read(connection, f"{name}-out"), range(90)) == CLEAN
+
+
+def test_more_partitions_are_read_by_an_application_with_state_and_nothing_is_lost(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    builder = StreamsBuilder()
+    by_remainder = builder.stream(f"{name}-in").group_by(lambda key, value: str(value % 3))
+    by_remainder.count(Materialized.as_("counts")).to_stream().to(f"{name}-out")
+    with Streams(
+        builder.build(), application_id=name, log=f"kafka://{connection.bootstrap}",
+        checkpoint=str(tmp_path), spark=spark,
+    ) as streams:  # fmt: skip
+        fill(connection, f"{name}-in", range(30))
+        streams.process_all_available("90 s")
+        topics.ensure_partitions(f"{name}-in", 3)
+        fill(connection, f"{name}-in", range(30, 90))
+        streams.process_all_available("90 s")
+    updates = Counter((m.key(), m.value()) for m in read(connection, f"{name}-out"))
+    assert updates == Counter((b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 31))
