@@ -1,5 +1,4 @@
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
 .PHONY: help setup demo demo-topic-health test test-kafka chaos soak check conformance-spark \
   chaos-streams chaos-topic-health bench-engine bench-kafka bench-log bench-spark bench-streams \
   bench-streams-spark bench-priority bench-topic-health format lock clean

@@ -1,5 +1,6 @@
 """Topics that change under a query on Spark: a clear error, or it goes on; nothing lost."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,23 @@ def test_more_partitions_end_an_application_with_state_and_join_its_tasks_when_i
         streams.process_all_available("90 s")
     assert "is new and joins task 0" in caplog.text
     assert len(read(connection, f"{name}-out")) == 60, "each record counts once"
+
+
+def test_more_partitions_are_read_by_an_application_with_state_and_nothing_is_lost(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    builder = StreamsBuilder()
+    by_remainder = builder.stream(f"{name}-in").group_by(lambda key, value: str(value % 3))
+    by_remainder.count(Materialized.as_("counts")).to_stream().to(f"{name}-out")
+    with Streams(
+        builder.build(), application_id=name, log=f"kafka://{connection.bootstrap}",
+        checkpoint=str(tmp_path), spark=spark,
+    ) as streams:  # fmt: skip
+        fill(connection, f"{name}-in", range(30))
+        streams.process_all_available("90 s")
+        topics.ensure_partitions(f"{name}-in", 3)
+        fill(connection, f"{name}-in", range(30, 90))
+        streams.process_all_available("90 s")
+    updates = Counter((m.key(), m.value()) for m in read(connection, f"{name}-out"))
+    assert updates == Counter((b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 31))

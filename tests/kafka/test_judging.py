@@ -1,10 +1,12 @@
 """The checker of the crash matrix sees each kind of damage, and the trap is sprung once."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kafka.chaos.memory import KINDS, grown, resident_mib
 from tests.kafka.chaos.traps import Traps
 from tests.kafka.helpers import CLEAN, Verdict, judge
 
@@ -46,6 +48,23 @@ def ranked(*pairs: tuple[int, int]) -> Any:
 )
 def test_damage_is_seen(messages: Any, verdict: Verdict) -> None:
     assert judge(messages, range(4), keys=2) == verdict
+
+
+def test_growth_is_that_of_the_last_third_over_the_one_before() -> None:
+    sizes = [50.0, 90.0, 80.0, 85.0, 86.0, 95.0]
+    samples = [dict.fromkeys(KINDS, size) for size in sizes]
+    assert grown(samples) == dict.fromkeys(KINDS, 10.0)
+    assert grown(samples[:1]) == dict.fromkeys(KINDS, 0.0)
+
+
+def test_memory_is_that_of_the_processes_that_are_asked_for() -> None:
+    class Here:
+        processes = (os.getpid(), (os.getppid(),))
+
+    found = resident_mib(Here())
+    assert found["driver"] > 5
+    assert found["broker"] > 0
+    assert (found["jvm"], found.keys()) == (0.0, KINDS.keys())
 
 
 def test_a_trap_strikes_once_at_its_point_after_its_passes(

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import thulawa
-from tests.kafka.chaos.traps import Traps, trap_state, trapped_sink
+from tests.kafka.chaos.traps import Traps, trap_state, trapped
 from thulawa.app import Streams
 from thulawa.dsl import StreamsBuilder
 from thulawa.dsl.options import Materialized
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.transactions import SinkSpec
+from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_source import kafka_source
 from thulawa.spark.streams.logs import KafkaTopics
 
@@ -66,7 +67,8 @@ def _map(
     sink = SinkSpec(
         connection=connection, application=name, transaction_timeout=60, delivery_timeout=30
     )
-    writer = trapped_sink(rows.transform(mapping), sink, f"{name}-out", traps)
+    writer = kafka_sink(rows.transform(mapping), sink, topic=f"{name}-out")
+    writer = trapped(writer, spark, traps)
     writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
 
 
@@ -89,11 +91,9 @@ class _TrappedTopics(KafkaTopics):
     traps: Traps
 
     def write(self, rows: Any, application: str) -> Any:
-        sink = SinkSpec(
-            connection=self.connection, application=application,
-            transaction_timeout=60, delivery_timeout=30,
-        )  # fmt: skip
-        return trapped_sink(rows, sink, None, self.traps)
+        writer = KafkaTopics.write(self, rows, application)
+        writer = writer.option("transactionTimeout", "60 s").option("deliveryTimeout", "30 s")
+        return trapped(writer, rows.sparkSession, self.traps)
 
 
 def _rank(

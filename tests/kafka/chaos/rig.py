@@ -30,6 +30,7 @@ VICTIMS: tuple[Victim, ...] = ("driver", "worker", "broker")
 
 PARTITIONS = 2
 _ROOT = Path(__file__).parents[3]
+_STARTS = 6
 _PATIENCE = 600.0  # seconds without anything new in the output; a machine may be crowded
 
 
@@ -55,6 +56,7 @@ class Rig:
         self._max_records = max_records
         self._driver: subprocess.Popen[bytes] | None = None
         self._judge = Judge(keys=keys)
+        self._starts_in_vain = 0
         self._reader = self._made_reader()
 
     def _made_reader(self) -> Consumer:
@@ -131,6 +133,9 @@ class Rig:
             self._start_driver()
 
     def _start_driver(self) -> None:
+        if self._starts_in_vain >= _STARTS:
+            raise Stuck(f"{_STARTS} drivers in a row ended without a record{self._last_words()}")
+        self._starts_in_vain += 1
         program = [
             sys.executable, "-m", "tests.kafka.chaos.job", self.job, self._connection.bootstrap,
             self.name, str(self._folder), str(self._max_records),
@@ -179,12 +184,15 @@ class Rig:
             if self.poll():
                 last = time.monotonic()
             elif time.monotonic() - last > patience:
-                words = self.log.read_bytes()[-2_000:].decode(errors="replace")
                 raise Stuck(
                     f"{self.seen} of {self.fed} records are out, and nothing has come "
-                    f"for {patience:.0f} s; the driver's log ends so:\n{words}"
+                    f"for {patience:.0f} s{self._last_words()}"
                 )
             yield
+
+    def _last_words(self) -> str:
+        words = self.log.read_bytes()[-2_000:].decode(errors="replace")
+        return f"; the driver's log ends so:\n{words}"
 
     def poll(self, timeout: float = 0.1) -> int:
         """Look at what has come out; give how many records."""
@@ -192,6 +200,8 @@ class Rig:
         good = [message for message in messages if message.error() is None]
         for message in good:
             self._judge.see(message)
+        if good:
+            self._starts_in_vain = 0
         return len(good)
 
     def verdict(self) -> Verdict:

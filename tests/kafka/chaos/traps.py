@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from thulawa.kafka.transactions import SinkSpec
-from thulawa.spark.kafka_sink import Committed, KafkaFormat, KafkaStreamWriter, kafka_sink
+from thulawa.spark.kafka_sink import Committed, KafkaFormat, KafkaStreamWriter
 from thulawa.spark.streams import stages
 
-__all__ = ["POINTS", "STATE_POINTS", "Point", "Traps", "trap_state", "trapped_sink"]
+__all__ = ["POINTS", "STATE_POINTS", "Point", "Traps", "trap_state", "trapped"]
 
 Point: TypeAlias = Literal[
     "offset log",  # Spark has written its offsets; the sink has claimed nothing
@@ -94,11 +94,10 @@ def _kill(victims: list[int]) -> None:
                 os.kill(victim or os.getpid(), signal.SIGKILL)
 
 
-def trapped_sink(df: DataFrame, sink: SinkSpec, topic: str | None, traps: Traps) -> Any:
-    """Do as `kafka_sink`, with traps at its steps."""
-    writer = kafka_sink(df, sink, topic=topic).option("traps", str(traps.folder))
-    df.sparkSession.dataSource.register(_TrappedFormat)  # in the place of the real one
-    return writer
+def trapped(writer: Any, spark: SparkSession, traps: Traps) -> Any:
+    """Give a writer of `kafka_sink` traps at its steps."""
+    spark.dataSource.register(_TrappedFormat)  # in the place of the real one
+    return writer.option("traps", str(traps.folder))
 
 
 class _TrappedFormat(KafkaFormat):
