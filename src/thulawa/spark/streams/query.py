@@ -15,7 +15,7 @@ __all__ = ["compile_program"]
 
 
 def compile_program(program: Program, source: DataFrame) -> DataFrame:
-    """Give what the program sends to topics, packed."""
+    """Give what the program sends to topics, packed; reports, while it rebuilds its stores."""
     shipped = Shipped(program)
     packed = source.mapInArrow(partial(front, shipped), PACKED)
     for stage in range(1, program.plan.stages + 1):
