@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Terminal,
         ThulawaError,
     )
+    from thulawa.core.fetching import Fetching
     from thulawa.dsl import (
         Branched,
         Consumed,
@@ -81,6 +82,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "thulawa.core.buckets": ("Buckets", "UnknownBucket"),
     "thulawa.app": ("Restart", "State", "Streams", "WindowCounts"),
+    "thulawa.core.fetching": ("Fetching",),
     "thulawa.core.errors": (
         "ConfigurationError",
         "Overload",
@@ -162,6 +164,7 @@ __all__ = [
     "DeadLetterQueue",
     "EmitStrategy",
     "Engine",
+    "Fetching",
     "Grouped",
     "Handlers",
     "JoinWindows",

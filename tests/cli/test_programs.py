@@ -70,3 +70,24 @@ def test_reset_says_what_it_would_do_and_does_it_when_told(project: Path) -> Non
 @pytest.mark.parametrize("target", ["app", "nowhere:x", "app:nothing", "app:Materialized"])
 def test_what_is_no_program_is_refused(project: Path, target: str) -> None:
     assert thulawa("describe", target).exit_code == 2
+
+
+def test_a_program_without_changelogs_cannot_be_restored(project: Path) -> None:
+    with Log("file:./topics") as log:
+        log.create_topic("visits")
+    result = thulawa("restore", "app:streams")
+    assert result.exit_code == 2
+    assert "has no changelogs" in result.output
+
+
+def test_a_reset_forgets_changelogs_too(project: Path) -> None:
+    text = Path("app.py").read_text()
+    kept = 'Materialized(name="per-visitor", changelog=True)'
+    Path("app.py").write_text(text.replace('Materialized.as_("per-visitor")', kept))
+    own = {"visits-per-visitor-changelog", "visits-offsets"}
+    with Log("file:./topics") as log:
+        for topic in ("visits", *own):
+            log.create_topic(topic, compact=topic in own)
+        result = thulawa("reset", "app:streams", "--execute")
+        assert result.exit_code == 0, result.output
+        assert log.topics() == ["visits"]

@@ -1,4 +1,4 @@
-"""The broker for development, topics, groups and changelogs; connections that show no secret."""
+"""The broker for development, topics and groups; connections that show no secret."""
 
 import pytest
 
@@ -6,7 +6,6 @@ from tests.kafka.conftest import PASSWORDS
 from tests.kafka.helpers import fill
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.broker import Broker, brokers
-from thulawa.kafka.changelogs import changelog_records, checksum, ensure_changelog, restore
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import (
     AuthenticationFailed,
@@ -19,7 +18,6 @@ from thulawa.kafka.errors import (
 from thulawa.kafka.groups import commit_offsets, committed_offsets, lag
 from thulawa.kafka.maven import connector_jars
 from thulawa.kafka.topics import Topics, TopicSpec, reachable
-from thulawa.kafka.transactions import Batch, SinkSpec, write
 
 
 def test_up_is_idempotent_and_others_see_the_broker(broker: Broker) -> None:
@@ -76,28 +74,6 @@ def test_a_group_shows_committed_offsets_and_lag(
     commit_offsets(connection, f"{name}-group", {name: {0: 4}})
     assert committed_offsets(connection, f"{name}-group") == {name: {0: 4}}
     assert lag(connection, f"{name}-group") == {name: {0: 6}}
-
-
-def test_a_changelog_gives_back_the_last_value_of_each_key(
-    topics: Topics, connection: Connection, name: str
-) -> None:
-    assert ensure_changelog(topics, name, tasks=2)
-    sink = SinkSpec(connection=connection, application=f"app-{name}")
-    first = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
-    second: list[tuple[bytes, bytes | None]] = [(b"b", None), (b"c", b"3")]
-    assert write(sink, Batch("q", 0, 1), [changelog_records(name, 1, first, 5)]).records == 2
-    write(sink, Batch("q", 1, 1), [changelog_records(name, 1, second, 6)])
-
-    store: dict[bytes, bytes | None] = {}
-    seen: list[int] = []
-    restored = restore(connection, name, 1, store.__setitem__, progress=seen.append)
-    assert {key: value for key, value in store.items() if value is not None} == {
-        b"a": b"2", b"c": b"3",
-    }  # fmt: skip
-    assert (restored.records, restored.entries, seen[-1]) == (4, 2, 4)
-    assert restored.checksum == checksum([(b"c", b"3"), (b"a", b"2")])
-    assert restored.checksum != checksum([(b"c", b"3"), (b"a", b"1")])
-    assert restore(connection, name, 0, store.__setitem__).entries == 0
 
 
 def test_a_connection_speaks_to_both_clients_and_shows_no_secret() -> None:

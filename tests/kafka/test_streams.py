@@ -1,15 +1,23 @@
-"""A topology on Spark with its topics in Kafka: exactly once, over a restart."""
+"""A topology on Spark with its topics in Kafka: exactly once, also without its checkpoint."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
+from tests.kafka.conftest import PASSWORDS
 from tests.kafka.helpers import fill, read
 from thulawa.app import Streams
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.fetching import Fetching
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.options import Materialized
+from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
+from thulawa.kafka.groups import committed_offsets, lag
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.topology.topology import Topology
 
@@ -17,28 +25,59 @@ from thulawa.topology.topology import Topology
 def counting(name: str) -> Topology:
     builder = StreamsBuilder()
     by_remainder = builder.stream(f"{name}-in").group_by(lambda key, value: str(value % 3))
-    by_remainder.count(Materialized.as_("counts")).to_stream().to(f"{name}-out")
+    kept: Materialized[str, int] = Materialized(name="counts", changelog=True)
+    by_remainder.count(kept).to_stream().to(f"{name}-out")
     return builder.build()
 
 
-def test_counts_go_on_after_a_restart_and_every_update_leaves_once(
-    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
-) -> None:
+@pytest.mark.timeout(900)  # seconds on a machine that is not crowded
+def test_counts_go_on_after_a_restart_and_without_the_checkpoint_and_leave_once(
+    spark: SparkSession, broker: Broker, connection: Connection, topics: Topics, name: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    secured = broker.secured("ann", PASSWORDS["ann"])
 
-    def process(numbers: range) -> None:
+    def process(numbers: range, log: str | Connection, **options: Any) -> None:
         fill(connection, f"{name}-in", numbers)
         with Streams(
-            counting(name),
-            application_id=name,
-            log=f"kafka://{connection.bootstrap}",
-            checkpoint=str(tmp_path),
-            spark=spark,
-        ) as streams:
-            streams.process_all_available("90 s")
+            counting(name), application_id=name, log=log, checkpoint=str(tmp_path / "cp"),
+            spark=spark, **options,
+        ) as streams:  # fmt: skip
+            streams.process_all_available("9 minutes")
             assert streams.store("counts").get("0") == (numbers.stop + 2) // 3
 
-    process(range(60))
-    process(range(60, 90))
+    process(range(60), f"kafka://{connection.bootstrap}", max_records=40)
+    process(range(60, 90), secured, max_records=Fetching(least=1, first=20, most=1_000))
+    shutil.rmtree(tmp_path / "cp")
+    process(range(90, 120), secured)
     updates = Counter((m.key(), m.value()) for m in read(connection, f"{name}-out"))
-    assert updates == Counter((b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 31))
+    assert updates == Counter((b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 41))
+
+    changelog = f"{name}-counts-changelog"
+    assert topics.partitions(changelog) == {changelog: 2}
+    assert (
+        committed_offsets(connection, name)[f"{name}-in"]
+        == topics.end_offsets(f"{name}-in")[f"{name}-in"]
+    )
+    assert set(lag(connection, name)[f"{name}-in"].values()) == {0}
+
+
+def test_a_changelog_without_transactions_is_refused(connection: Connection, name: str) -> None:
+    streams = Streams(
+        counting(name), application_id=name, log=connection, processing_guarantee="at_least_once"
+    )
+    with pytest.raises(ConfigurationError, match="one transaction"):
+        streams.remains()
+
+
+@pytest.mark.parametrize(
+    ("log", "guarantee", "reason"),
+    [
+        ("kafka://localhost:1", "perhaps", "exactly_once, at_least_once"),
+        ("file:./topics", "at_least_once", "exactly once at no extra cost"),
+    ],
+)
+def test_a_guarantee_that_is_none_is_refused(log: str, guarantee: Any, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        Streams(counting("x"), application_id="x", log=log, processing_guarantee=guarantee)

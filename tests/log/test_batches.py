@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thulawa.log import DamagedLog
-from thulawa.log.batches import Columns, pack, unpack
+from thulawa.log.batches import Columns, pack, span, unpack
 
 Rows: TypeAlias = list[tuple[int, int, bytes | None, bytes | None, object]]
 
@@ -35,6 +35,13 @@ def as_rows(columns: Columns) -> list[tuple[object, ...]]:
 def test_what_is_packed_comes_out_again(drawn: Rows) -> None:
     columns = columns_of(drawn)
     assert as_rows(unpack(pack(columns), columns.offsets[0])) == as_rows(columns)
+
+
+@given(rows)
+def test_a_batch_tells_where_it_ends_without_being_opened(drawn: Rows) -> None:
+    columns = columns_of(drawn)
+    end = columns.offsets[-1] + 1, max(columns.timestamps)
+    assert span(pack(columns), columns.offsets[0]) == end
 
 
 @given(st.integers(1, 50), st.integers(0, 2**40))

@@ -13,8 +13,12 @@ from uuid import uuid4
 from thulawa.app.states import State, StateMachine
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.core.fetching import Fetching
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.routing import Policies
+from thulawa.kafka.transactions import Guarantee
 from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
@@ -22,9 +26,11 @@ from thulawa.spark.session import session
 from thulawa.spark.streams.logs import topics_at
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Checkpoint
-from thulawa.spark.streams.running import StreamsQuery
+from thulawa.spark.streams.recovery import RestoredStore, Restoring, restore
+from thulawa.spark.streams.running import StreamsQuery, own_session
 from thulawa.spark.streams.shipping import check_travels
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store
+from thulawa.spark.streams.watching import FetchStatistics
 from thulawa.topology.topology import Topology
 
 __all__ = ["Restart", "Streams"]
@@ -48,15 +54,24 @@ class Restart:
 class Streams:
     """Run a topology as one streaming query.
 
-    ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``); ``checkpoint`` is
-    the folder that makes it exactly once over restarts, and belongs to this application alone.
-    Topics without serdes use ``key_serde`` (text) and ``value_serde`` (JSON). A batch takes up
-    to ``max_records`` records, as soon as the one before is done, or every ``trigger``.
+    ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
+    with passwords); ``checkpoint`` is the folder that makes it exactly once over restarts, and
+    belongs to this application alone. With Kafka ``processing_guarantee="at_least_once"`` saves
+    the transactions, and ``policies`` say what becomes of oversized records and of those for
+    topics that are not there. Topics without serdes use ``key_serde`` (text) and
+    ``value_serde`` (JSON).
+
+    A batch takes up to ``max_records`` records, as soon as the one before is done, or every
+    ``trigger``; with a `Fetching` as many as take the time it asks for.
 
     Applications on one session share its cores by their ``weight``.
 
     ``on_error`` says what an error that no handler took does: ``"stop"``, a `Restart`, or a
     function of the error that answers ``"stop"`` or ``"restart"``.
+
+    With ``changelogs`` every store has a changelog, not only those that ask for one. An
+    application whose stores all have one, and whose checkpoint is lost, rebuilds it when it
+    starts (`on_restoring` is told how far it is), or by `restore`.
 
     .. versionadded:: 0.1.0
     """
@@ -66,28 +81,32 @@ class Streams:
         topology: Topology,
         *,
         application_id: str,
-        log: str,
+        log: str | Connection,
         checkpoint: str | None = None,
         spark: Any = None,
         options: TaskOptions | None = None,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
         grouper: PartitionGrouper = by_number,
-        max_records: int | None = 100_000,
+        max_records: int | Fetching | None = 100_000,
+        processing_guarantee: Guarantee = "exactly_once",
+        policies: Policies | None = None,
         trigger: Duration | None = None,
         weight: int = 1,
         on_error: Literal["stop"] | Restart | Callable[[Exception], Answer] = "stop",
         allow_state_loss: bool = False,
+        changelogs: bool = False,
         clock: Callable[[int], int] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         check_name(application_id, "application")
-        if max_records is not None and max_records < 1:
+        if isinstance(max_records, int) and max_records < 1:
             raise ConfigurationError("max_records must be at least 1, or None for all there are")
         self.application_id = application_id
         self._topology = topology
         self.log = log
-        self._topics = topics_at(log)
+        self._topics = topics_at(log, processing_guarantee, policies)
+        self._guarantee = processing_guarantee
         self._checkpoint = Checkpoint(checkpoint or f"checkpoints/{application_id}")
         self._spark = spark
         # Spark commits batches, so what caches hold back leaves with the batch
@@ -101,6 +120,8 @@ class Streams:
         self._weight = weight
         self._on_error = on_error
         self._allow_state_loss = allow_state_loss
+        self._changelogs = changelogs
+        self.on_restoring: Callable[[Restoring], None] | None = None
         self._clock = clock
         self._settings = dict(settings or {})
         self._machine = StateMachine()
@@ -128,6 +149,7 @@ class Streams:
         self._machine.go(State.REBALANCING)
         try:
             self._program = self._made()
+            self._restored()
             self._query = self._started()
         except Exception:
             self._machine.go(State.PENDING_ERROR)
@@ -138,6 +160,21 @@ class Streams:
             target=self._watch, name=f"streams-{self.application_id}", daemon=True
         ).start()
         return self
+
+    def restore(self) -> list[RestoredStore]:
+        """Rebuild a checkpoint that is lost from the changelogs, without starting the query.
+
+        Give what was read back; nothing when there is a checkpoint, or no changelog yet.
+        """
+        if self.state is not State.CREATED:
+            raise ConfigurationError(f"{self.application_id!r} has been started already")
+        self._program = self._made()
+        if not self._program.changelogs:
+            raise ConfigurationError(
+                f"{self.application_id!r} has no changelogs; give them to its stores with "
+                "Materialized(changelog=True), or to all with Streams(changelogs=True)"
+            )
+        return self._restored()
 
     def stop(self, timeout: Duration | None = None) -> bool:
         """End the query, waiting at most ``timeout``; tell whether it has ended.
@@ -202,6 +239,14 @@ class Streams:
         """Give Spark's reports of the last batches."""
         return [] if self._query is None else self._query.progress()
 
+    def lag(self) -> dict[str, dict[int, int]]:
+        """Give how many records each partition holds that the last batch has not read."""
+        return {} if self._query is None else self._query.watcher.lag
+
+    def fetching(self) -> FetchStatistics | None:
+        """Tell how many records the next batch may take, and what binds; None: a fixed number."""
+        return None if self._query is None else self._query.watcher.fetching
+
     def store(self, name: str) -> ReadOnlyStore:
         """Look into a store as the last committed batch left it."""
         return read_store(self._session(), self._checkpoint, self._plan, name)
@@ -234,14 +279,24 @@ class Streams:
         )
 
     def remains(self) -> tuple[Path, list[str]]:
-        """Name what the application leaves behind: its checkpoint, and its inner topics."""
+        """Name what the application leaves behind: its checkpoint, and its inner topics.
+
+        These are repartitions that are topics, changelogs, and the topic of their offsets.
+        """
         made = self.planned(check_topics=False)
         inner = [
             f"{self.application_id}-{name}"
             for name, repartition in made.repartitions.items()
             if repartition.is_topic
         ]
-        return self._checkpoint.root, inner
+        program = Program(self.application_id, "", made, changelogs=self._changelog_topics(made))
+        if program.changelogs:
+            inner += [program.offsets_topic, *program.changelogs.values()]
+        return self._checkpoint.root, sorted(self._topics.partitions(tuple(inner)))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete one of the topics that the application leaves behind."""
+        self._topics.delete(topic)
 
     # --- inside
 
@@ -259,8 +314,12 @@ class Streams:
 
     def _made(self) -> Program:
         made = self.planned()
+        changelogs = self._changelog_topics(made)
         admitted = self._checkpoint.admit(
-            self.application_id, made, allow_state_loss=self._allow_state_loss
+            self.application_id,
+            made,
+            allow_state_loss=self._allow_state_loss,
+            changelogs=changelogs,
         )
         run = f"{self.application_id}/{uuid4().hex}"
         program = Program(
@@ -271,20 +330,52 @@ class Streams:
             self._clock,
             admitted.prefixes,
             width=admitted.width,
+            changelogs=changelogs,
         )
         return replace(program, outputs=self._create_topics(program))
+
+    def _changelog_topics(self, made: Plan) -> dict[str, str]:
+        """Name the changelogs, as Kafka Streams does, of the stores that have one."""
+        specs = made.topology.stores
+        found = {
+            store: f"{self.application_id}-{store}-changelog"
+            for part in made.parts.values()
+            for store in part.group.stores
+            if self._changelogs or specs[store].changelog
+        }
+        if found and self._guarantee != "exactly_once":
+            raise ConfigurationError(
+                "a changelog must be written in one transaction with the offsets it belongs to: "
+                'leave it out, or have processing_guarantee="exactly_once"'
+            )
+        return found
+
+    def _restored(self) -> list[RestoredStore]:
+        """Rebuild the checkpoint where it is lost and can be."""
+        program = self._program
+        assert program is not None
+        if not program.changelogs:
+            return []
+        spark = own_session(self._session(), program, self._settings)
+        return restore(spark, program, self._topics, self._checkpoint, self.on_restoring) or []
 
     def _create_topics(self, program: Program) -> dict[str, int]:
         """Make the topics that are missing; give the partitions of those that are written."""
         made = program.plan
         if program.has_timers:
             self._topics.create(program.clock_topic, 1)
+        if program.changelogs:
+            self._topics.create(program.offsets_topic, len(program.slots), compact=True)
         for repartition in made.repartitions.values():
             if repartition.is_topic:
                 name = f"{self.application_id}-{repartition.topic}"
                 self._topics.create(name, repartition.partitions)
         written = []
         for part in made.parts.values():
+            for store in part.group.stores:
+                if store in program.changelogs:
+                    topic = program.changelogs[store]
+                    self._topics.create(topic, len(part.tasks), compact=True)
             for sink in part.group.sinks:
                 if isinstance(sink.topic, str) and not sink.internal:
                     self._topics.create(sink.topic, len(part.tasks))
@@ -294,14 +385,13 @@ class Streams:
     def _started(self) -> StreamsQuery:
         assert self._program is not None
         return StreamsQuery(
-            self._session(),
+            own_session(self._session(), self._program, self._settings),
             self._program,
             self._topics,
             self._checkpoint,
             max_records=self._max_records,
             trigger=self._trigger,
             weight=self._weight,
-            settings=self._settings,
         )
 
     def _reached(self, wanted: Mapping[str, Mapping[int, int]]) -> bool:

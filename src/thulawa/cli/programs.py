@@ -1,18 +1,22 @@
-"""``thulawa run``, ``describe``, ``validate``, ``init`` and ``reset``: applications by name."""
+"""``thulawa run``, ``describe``, ``validate``, ``init``, ``restore``, ``reset``: by name."""
 
 import importlib
+import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import thulawa
 from thulawa.cli.failures import explained
 from thulawa.core.errors import ConfigurationError
-from thulawa.log import Log
+
+if TYPE_CHECKING:
+    from thulawa.spark.streams.recovery import Restoring
 
 __all__ = ["add_to"]
 
@@ -36,7 +40,7 @@ Execute = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (run, describe, validate, init, reset):
+    for command in (run, describe, validate, init, restore, reset):
         app.command()(explained(command))
 
 
@@ -49,6 +53,7 @@ def run(
     """Run an application until it is interrupted."""
     streams = _streams(target, application_id, log, checkpoint)
     streams.add_state_listener(lambda new, _: typer.echo(new.value, err=True))
+    streams.on_restoring = _show_restoring
     streams.start()
     try:
         streams.await_termination()
@@ -101,6 +106,37 @@ def init(
     typer.echo("next: thulawa topics create visits && thulawa run app:streams")
 
 
+def restore(
+    target: Target,
+    application_id: ApplicationId = None,
+    log: LogAddress = None,
+    checkpoint: CheckpointPath = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object per store.")] = False,
+) -> None:
+    """Rebuild an application's lost checkpoint from its changelogs; nothing is processed.
+
+    Each store is checked by the number and the checksum of its entries. The next run goes on
+    where the application was.
+    """
+    streams = _streams(target, application_id, log, checkpoint)
+    streams.on_restoring = _show_restoring
+    found = streams.restore()
+    if json_lines:
+        for store in found:
+            typer.echo(json.dumps(asdict(store)))
+    elif not found:
+        typer.echo("nothing to restore: the checkpoint is there, or no changelog is", err=True)
+    for store in () if json_lines else found:
+        typer.echo(
+            f"{store.store}, task {store.task}: {store.entries:,} entries of "
+            f"{store.records:,} records, checksum {store.checksum}"
+        )
+
+
+def _show_restoring(told: "Restoring") -> None:
+    typer.echo(f"restored {told.records:,} of at most {told.of:,} records", err=True)
+
+
 def reset(
     target: Target,
     execute: Execute = False,
@@ -116,11 +152,10 @@ def reset(
         if execute:
             shutil.rmtree(folder)
         typer.echo(f"{done} the checkpoint {folder}")
-    with Log(streams.log) as opened:
-        for topic in sorted(set(topics) & set(opened.topics())):
-            if execute:
-                opened.delete_topic(topic)
-            typer.echo(f"{done} the topic {topic}")
+    for topic in topics:
+        if execute:
+            streams.delete_topic(topic)
+        typer.echo(f"{done} the topic {topic}")
     if not execute:
         typer.echo("nothing was removed; add --execute", err=True)
 

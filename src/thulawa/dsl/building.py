@@ -154,6 +154,7 @@ class Building:
             retention=retention,
             key_serde=options.key_serde,
             value_serde=options.value_serde,
+            changelog=options.changelog,
         )
 
     def check_stores(self, stores: tuple[str, ...]) -> None:

@@ -162,11 +162,13 @@ class Materialized(_Serialized[K, V]):
 
     ``retention`` is how long windows are kept, ``history`` makes the store versioned and is how
     far back it can be asked. With ``caching`` only the last update of a key leaves per commit.
+    With ``changelog`` an application can rebuild the store from a topic, should it lose its state.
     """
 
     retention: Duration | None = None
     history: Duration | None = None
     caching: bool = False
+    changelog: bool = False
 
     @classmethod
     def versioned(cls, name: str | None = None, *, history: Duration) -> Self:

@@ -1,1 +1,1 @@
-"""Kafka in plain Python: a broker for development, topics, transactions, groups, changelogs."""
+"""Kafka in plain Python: a broker for development, topics, transactions, groups."""

@@ -16,8 +16,13 @@ __all__ = ["commit_offsets", "committed_offsets", "lag"]
 _TIMEOUT = 10.0
 
 
-def commit_offsets(connection: Connection, group: str, offsets: Offsets) -> None:
-    """Commit where a group is: the next offset of each partition."""
+def commit_offsets(
+    connection: Connection, group: str, offsets: Offsets, *, client: AdminClient | None = None
+) -> None:
+    """Commit where a group is: the next offset of each partition.
+
+    Who commits often keeps a ``client``: a new one has to connect first.
+    """
     places = [
         TopicPartition(topic, partition, offset)
         for topic, partitions in offsets.items()
@@ -25,10 +30,10 @@ def commit_offsets(connection: Connection, group: str, offsets: Offsets) -> None
     ]
     if not places:
         return
-    client = AdminClient(connection.client())
+    admin = client or AdminClient(connection.client())
 
     def commit() -> None:
-        asked = client.alter_consumer_group_offsets(
+        asked = admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, places)], request_timeout=_TIMEOUT
         )
         for place in asked[group].result(_TIMEOUT + 1).topic_partitions or []:

@@ -11,7 +11,7 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, translated
 from thulawa.kafka.topics import Topics
 
-__all__ = ["headers_of", "read_between", "read_to_end"]
+__all__ = ["await_committed", "headers_of", "read_between", "read_to_end"]
 
 _CHUNK = 10_000
 
@@ -73,6 +73,19 @@ def read_between(
 def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
     """Give the headers of a record that was read, as what they are: names and bytes."""
     return tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ()))
+
+
+def await_committed(connection: Connection, *topics: str, patience: float = 60.0) -> None:
+    """Wait until no transaction is open in these topics; what is there can all be read then."""
+    admin = Topics(connection)
+    deadline = time.monotonic() + patience
+    while admin.end_offsets(*topics) != admin.end_offsets(*topics, committed=False):
+        if time.monotonic() > deadline:
+            raise BrokerUnreachable(
+                f"a transaction has been open for {patience:.0f} s; does somebody still write?",
+                topic=", ".join(topics),
+            )
+        time.sleep(0.1)
 
 
 def _until(

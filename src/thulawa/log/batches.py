@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from thulawa.log.errors import DamagedLog
 from thulawa.log.records import Headers
 
-__all__ = ["Columns", "Layout", "layout", "pack", "summary", "unpack"]
+__all__ = ["Columns", "Layout", "layout", "pack", "span", "summary", "unpack"]
 
 _VERSION = 1
 _GAPS, _HEADERS = 1, 2
@@ -131,6 +131,15 @@ def summary(blob: bytes) -> tuple[int, int]:
     """Count the records of a blob and give their highest timestamp; refuse a damaged one."""
     count, _, at, *_ = layout(blob)
     return count, max(struct.unpack_from(f"<{count}q", blob, at))
+
+
+def span(blob: bytes, first: int) -> tuple[int, int]:
+    """Give the offset after the last record of a blob, and its highest timestamp."""
+    count, gaps, *_ = layout(blob)
+    last = count - 1
+    if gaps >= 0:
+        (last,) = struct.unpack_from("<q", blob, gaps + 8 * last)
+    return first + last + 1, summary(blob)[1]
 
 
 def unpack(blob: bytes, first: int) -> Columns:

@@ -4,6 +4,7 @@ import json
 import logging
 from typing import Any
 
+from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
@@ -43,6 +44,7 @@ class GroupCommits(StreamingQueryListener):
         self._connection = connection
         self._group = group
         self._query = query
+        self._client = AdminClient(connection.client())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing: there are no offsets yet."""
@@ -52,7 +54,8 @@ class GroupCommits(StreamingQueryListener):
         if self._query not in (None, str(event.progress.id)):
             return
         try:
-            commit_offsets(self._connection, self._group, progress_offsets(event.progress))
+            offsets = progress_offsets(event.progress)
+            commit_offsets(self._connection, self._group, offsets, client=self._client)
         except KafkaError as error:
             _log.warning("the offsets of group %s are out of date: %s", self._group, error)
 

@@ -24,6 +24,7 @@ class StoreSpec:
     """A store that tasks open, one instance each.
 
     ``retention`` bounds window, session and join stores, and is the history of versioned ones.
+    With ``changelog`` an application keeps its changes in a compacted topic too.
     """
 
     name: str
@@ -32,6 +33,7 @@ class StoreSpec:
     retention: int = 0
     key_serde: Serde[Any] | None = None
     value_serde: Serde[Any] | None = None
+    changelog: bool = False
 
     def open(self, backing: Backing) -> Store:
         """Open the store over its backing."""

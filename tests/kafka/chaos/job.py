@@ -86,7 +86,7 @@ class _Rank:
         trap_state(self.traps)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _TrappedTopics(KafkaTopics):
     traps: Traps
 
@@ -112,7 +112,7 @@ def _rank(
         spark=spark,
         max_records=records,
     )
-    streams._topics = _TrappedTopics(connection, traps)
+    streams._topics = _TrappedTopics(connection, traps=traps)
     with streams:
         streams.await_termination()
 

@@ -106,6 +106,12 @@ class TaskOutput:
             headers,
         )
 
+    def keep(
+        self, topic: str, record: tuple[bytes, bytes | None], timestamp: int, headers: Headers
+    ) -> None:
+        """Take a record of a changelog: it goes to the partition of the task's own number."""
+        self._outgoing.add(topic, self._number, *record, timestamp, headers)
+
     def take(self) -> list[Packed]:
         """Give what was sent since the last time, packed."""
         rows = []

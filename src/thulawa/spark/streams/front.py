@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thulawa.core.errors import StateError
-from thulawa.log.batches import Columns, pack, unpack
+from thulawa.log.batches import Columns, pack, span, unpack
 from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.task import Task
 from thulawa.spark.log_packed import STORED
+from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.hosting import run_async, uncollected
 from thulawa.spark.streams.program import Program
@@ -36,6 +37,8 @@ def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
             packed = list(stage.packed(chunk))
         if packed:
             yield packed_batch(packed)
+    if told := list(stage.progress()):
+        yield packed_batch(told)
     stage.close()
 
 
@@ -52,6 +55,13 @@ class _Chunk:
         return self.body if isinstance(self.body, bytes) else pack(self.body)
 
     @property
+    def span(self) -> tuple[int, int]:
+        """The offset after the last record, and the highest timestamp."""
+        if isinstance(self.body, bytes):
+            return span(self.body, self.first)
+        return self.body.offsets[-1] + 1, max(self.body.timestamps)
+
+    @property
     def columns(self) -> Columns:
         return unpack(self.body, self.first) if isinstance(self.body, bytes) else self.body
 
@@ -66,9 +76,17 @@ class _Front:
             if one.is_topic
         }
         self._tasks: dict[Topic, tuple[Task, TaskOutput]] = {}
+        self._read = ReadSoFar(program)
 
     def packed(self, chunk: _Chunk) -> Iterator[Packed]:
         plan, topic = self._plan, chunk.topic
+        if self._read.wanted:
+            self._read.note(topic, chunk.first, chunk.span)
+        if topic.name in self._program.restored:
+            yield self._changes(chunk)
+            return
+        if topic.name == self._program.offsets_topic:
+            return
         if topic.name == self._program.clock_topic:
             yield from self._wake()
             return
@@ -91,6 +109,18 @@ class _Front:
         task = part.task_of(name, topic.partition)
         slot = self._program.slot_of(task)
         yield Packed(slot, part.stage, task, name, topic.partition, place, chunk.data)
+
+    def progress(self) -> Iterator[Packed]:
+        """Tell every task that writes how far this batch has read."""
+        return self._read.told()
+
+    def _changes(self, chunk: _Chunk) -> Packed:
+        """Send a changelog's records to the task whose store they rebuild."""
+        topic, task = chunk.topic
+        group, _ = self._program.restored[topic]
+        stage, slot = self._plan.parts[group].stage, self._program.slot_of(task)
+        place = f"{topic}/{task:06}/{chunk.first:020}"
+        return Packed(slot, stage, task, topic, group, place, chunk.data)
 
     def _wake(self) -> Iterator[Packed]:
         """Call every task that may have timers: they run before and without any record."""

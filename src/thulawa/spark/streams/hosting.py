@@ -6,14 +6,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from thulawa.log.batches import unpack
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
-from thulawa.runtime.queues import RawRecord
 from thulawa.runtime.task import Task
+from thulawa.spark.streams.changelogs import TaskChangelogs
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
-from thulawa.spark.streams.wire import CLOCK, Packed, stored_at, unpack_records
+from thulawa.spark.streams.restoring import Restored
+from thulawa.spark.streams.wire import CLOCK, Packed, records_of, unpack_records
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
@@ -32,6 +32,7 @@ class Hosted:
         names = dict.fromkeys((*part.group.stores, *(table.stores[0] for table in tables)))
         self._stores = PagedStores({name: topology.stores[name] for name in names})
         self._output = TaskOutput(program, part, number)
+        self._changelogs = TaskChangelogs(program, part)
         self._task: Task | None = None
         self._globals: GlobalTables | None = None
 
@@ -54,7 +55,8 @@ class Hosted:
             self._add(task, row)
         task.run()
         task.advance_wall_clock(now)
-        self._stores.flush(kept, task.snapshot())
+        snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)
+        self._stores.flush(kept, snapshot)
         return self._output.take()
 
     def next_wall_clock_time(self) -> int | None:
@@ -66,7 +68,7 @@ class Hosted:
             return
         if row.topic in self._program.plan.global_topics:
             assert self._globals is not None
-            for offset, time, key, value, _ in _records(row):
+            for offset, time, key, value, _ in records_of(row):
                 self._globals.update(row.topic, offset, key, value, time)
             return
         repartition = self._program.plan.repartitions.get(row.topic)
@@ -79,11 +81,11 @@ class Hosted:
                 row.part,
                 [
                     (offset, time, decode(key)[0], decode(value)[0], headers)
-                    for offset, time, key, value, headers in _records(row)
+                    for offset, time, key, value, headers in records_of(row)
                 ],
             )
         else:
-            task.add(row.topic, row.part, _records(row))
+            task.add(row.topic, row.part, records_of(row))
 
     def _made(self, now: int) -> Task:
         self._output.clear()  # what a failed attempt left
@@ -103,25 +105,21 @@ class Hosted:
             global_stores=self._globals.stores,
             wall_clock_time=now,
             run_async=run_async,
-            snapshot=self._stores.snapshot,
+            snapshot=self._stores.snapshot or None,
         )
 
 
-def _records(row: Packed) -> Iterable[RawRecord]:
-    """Give the records of a source that a row holds."""
-    return unpack(row.data, stored_at(row.place)).rows()
+_tasks: dict[tuple[str, int, int], Hosted | Restored] = {}
 
 
-_tasks: dict[tuple[str, int, int], Hosted] = {}
-
-
-def hosted(program: Program, part: Part, number: int) -> Hosted:
+def hosted(program: Program, part: Part, number: int) -> Hosted | Restored:
     """Give the task of this number, as this worker has it."""
     place = (program.run, part.group.id, number)
     for old in [name for name in _tasks if name[0] != program.run and _same(name, program)]:
         del _tasks[old]
     if place not in _tasks:
-        _tasks[place] = Hosted(program, part, number)
+        kind = Hosted if program.recovery is None else Restored
+        _tasks[place] = kind(program, part, number)
     return _tasks[place]
 
 

@@ -1,19 +1,26 @@
 """Where an application's topics are: what Streams asks of an embedded log, or of Kafka."""
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, get_args
 
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import BrokerUnreachable
+from thulawa.kafka.errors import BrokerUnreachable, KafkaError
+from thulawa.kafka.groups import commit_offsets
+from thulawa.kafka.reading import await_committed, read_to_end
+from thulawa.kafka.routing import Policies
 from thulawa.kafka.topics import Topics as BrokerTopics
 from thulawa.kafka.topics import TopicSpec
-from thulawa.kafka.transactions import SinkSpec
+from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, fence, last_batches, write
 from thulawa.log import Log, ProducerRecord
 from thulawa.spark import log_packed
+from thulawa.spark.kafka_progress import GroupCommits
 from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
 from thulawa.spark.kafka_source import kafka_source
@@ -21,7 +28,10 @@ from thulawa.spark.streams.wire import unpack_outgoing
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 
-_TICK_SECONDS = 30
+_log = logging.getLogger("thulawa.kafka")
+_PATIENCE = 30  # seconds for one record
+# a batch that is taken back needs the tombstones it has written, for as long as markers are kept
+_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
 _OUTGOING = (
     "key binary, value binary, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
@@ -37,13 +47,31 @@ class Topics(Protocol):
     def partitions(self, names: tuple[str, ...]) -> dict[str, int]:
         """Give the number of partitions of the topics that exist."""
 
-    def create(self, name: str, partitions: int) -> None:
-        """Make a topic, unless it is there."""
+    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
+        """Make a topic, unless it is there; a compacted one must be there with these settings."""
+
+    def delete(self, name: str) -> None:
+        """Remove a topic with everything in it."""
 
     def read(
         self, spark: SparkSession, names: tuple[str, ...], max_records: int | None
     ) -> DataFrame:
         """Give the records of topics as a streaming DataFrame, so many at a time."""
+
+    def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Give keys and values of a topic up to its end, each partition in offset order."""
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Write one record to partition 0 of a topic; it is there when this returns."""
+
+    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+        """End whatever an earlier life of the application left open in these topics."""
+
+    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:
+        """Give the last batch that each task of a query has written, of those that have."""
+
+    def claim(self, application: str, query: str, batch: int, task: int) -> None:
+        """Have a task's part of a batch count as written."""
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics; it only needs to be started."""
@@ -51,8 +79,17 @@ class Topics(Protocol):
     def start(self, writer: Any) -> Any:
         """Start the writer's query."""
 
+    def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
+        """Give the offsets of the first records that are still there."""
+
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
+
+    def listeners(self, application: str, query: str) -> list[StreamingQueryListener]:
+        """Give what tells others how far a query is."""
+
+    def commit(self, application: str, offsets: dict[str, dict[int, int]]) -> None:
+        """Tell others where a query has ended; the listeners may have missed its last batch."""
 
     def tick(self, name: str) -> None:
         """Write an empty record to a topic: Spark runs no batch without one to begin with."""
@@ -74,11 +111,16 @@ class EmbeddedTopics:
             there = set(log.topics())
             return {name: len(log.end_offsets(name)) for name in names if name in there}
 
-    def create(self, name: str, partitions: int) -> None:
+    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
         """Make a topic, unless it is there."""
         with Log(self.address) as log:
-            if name not in log.topics():
-                log.create_topic(name, partitions=partitions)
+            if compact or name not in log.topics():
+                log.create_topic(name, partitions=partitions, compact=compact)
+
+    def delete(self, name: str) -> None:
+        """Remove a topic with everything in it."""
+        with Log(self.address) as log:
+            log.delete_topic(name)
 
     def read(
         self, spark: SparkSession, names: tuple[str, ...], max_records: int | None
@@ -100,6 +142,11 @@ class EmbeddedTopics:
         """Start the writer's query."""
         return writer.start(self.address)
 
+    def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
+        """Give the offsets of the first records that are still there."""
+        with Log(self.address) as log:
+            return {name: dict(log.start_offsets(name)) for name in names}
+
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
         with Log(self.address) as log:
@@ -110,12 +157,47 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             log.append({name: [ProducerRecord(None, None)]})
 
+    def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Give keys and values of a topic up to its end."""
+        with Log(self.address) as log:
+            for partition, start in log.start_offsets(name).items():
+                for record in log.read(name, partition, start):
+                    yield record.key, record.value
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Write one record to partition 0 of a topic."""
+        with Log(self.address) as log:
+            log.append({name: [ProducerRecord(key, value, partition=0)]})
+
+    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+        """Do nothing: what is not committed is not there."""
+
+    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:  # noqa: ARG002
+        """Give the last batch that each task of a query has written."""
+        with Log(self.address) as log:
+            found = {task: log.last_batch((query, task)) for task in range(tasks)}
+        return {task: batch for task, batch in found.items() if batch is not None}
+
+    def claim(self, application: str, query: str, batch: int, task: int) -> None:  # noqa: ARG002
+        """Have a task's part of a batch count as written."""
+        with Log(self.address) as log:
+            log.append({}, marker=(query, task), batch=batch)
+
+    def listeners(self, application: str, query: str) -> list[StreamingQueryListener]:  # noqa: ARG002
+        """Tell nobody: there are no tools to look."""
+        return []
+
+    def commit(self, application: str, offsets: dict[str, dict[int, int]]) -> None:
+        """Tell nobody."""
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopics:
     """Kafka as the place of an application's topics."""
 
     connection: Connection
+    guarantee: Guarantee = "exactly_once"
+    policies: Policies = field(default_factory=Policies)
 
     def register(self, spark: SparkSession) -> None:
         """Make the format known."""
@@ -126,10 +208,17 @@ class KafkaTopics:
         found = BrokerTopics(self.connection).partitions(*names)
         return {name: count for name, count in found.items() if count is not None}
 
-    def create(self, name: str, partitions: int) -> None:
+    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
         """Make a topic, unless it is there."""
-        if not self.partitions((name,)):
+        if compact:
+            spec = TopicSpec(partitions=partitions, cleanup="compact", settings=_COMPACTED)
+            BrokerTopics(self.connection).ensure(name, spec)
+        elif not self.partitions((name,)):
             BrokerTopics(self.connection).ensure(name, TopicSpec(partitions=partitions))
+
+    def delete(self, name: str) -> None:
+        """Remove a topic with everything in it."""
+        BrokerTopics(self.connection).delete(name)
 
     def read(
         self, spark: SparkSession, names: tuple[str, ...], max_records: int | None
@@ -138,13 +227,16 @@ class KafkaTopics:
         return kafka_source(spark, self.connection, names, max_records=max_records)
 
     def write(self, rows: DataFrame, application: str) -> Any:
-        """Give the writer of packed rows to topics, exactly once."""
-        rows = rows.mapInArrow(unpack_outgoing, _OUTGOING)
-        return kafka_sink(rows, SinkSpec(connection=self.connection, application=application))
+        """Give the writer of packed rows to topics."""
+        return kafka_sink(rows.mapInArrow(unpack_outgoing, _OUTGOING), self._sink(application))
 
     def start(self, writer: Any) -> Any:
         """Start the writer's query."""
         return writer.start()
+
+    def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
+        """Give the offsets of the first records that are still there."""
+        return BrokerTopics(self.connection).start_offsets(*names)
 
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
@@ -152,19 +244,76 @@ class KafkaTopics:
 
     def tick(self, name: str) -> None:
         """Write an empty record to a topic."""
+        self._produce(name)
+
+    def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Give keys and values of a topic up to its end."""
+        for chunk in read_to_end(self.connection, name):
+            for message in chunk:
+                yield message.key(), message.value()
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Write one record to partition 0 of a topic."""
+        self._produce(name, value, key, 0)
+
+    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+        """Fence the writers of an earlier life, and wait until all they wrote can be read."""
+        fence(self._sink(application), tasks)
+        await_committed(self.connection, *names)
+
+    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:
+        """Give the last batch that each task of a query has written."""
+        return last_batches(self._sink(application), tasks, query)
+
+    def claim(self, application: str, query: str, batch: int, task: int) -> None:
+        """Have a task's part of a batch count as written."""
+        write(self._sink(application), Batch(query, batch, task), [])
+
+    def listeners(self, application: str, query: str) -> list[StreamingQueryListener]:
+        """Tell Kafka, as the group of the application's name."""
+        return [GroupCommits(self.connection, application, query)]
+
+    def commit(self, application: str, offsets: dict[str, dict[int, int]]) -> None:
+        """Commit them as those of the group of the application's name."""
+        try:
+            commit_offsets(self.connection, application, offsets)
+        except KafkaError as error:
+            _log.warning("the offsets of group %s are out of date: %s", application, error)
+
+    def _sink(self, application: str) -> SinkSpec:
+        return SinkSpec(
+            connection=self.connection,
+            application=application,
+            guarantee=self.guarantee,
+            policies=self.policies,
+        )
+
+    def _produce(self, name: str, *record: Any) -> None:
         producer = Producer(self.connection.client())
-        producer.produce(name)
-        if producer.flush(_TICK_SECONDS):
+        producer.produce(name, *record)
+        if producer.flush(_PATIENCE):
             raise BrokerUnreachable(f"{self.connection.bootstrap} took no record of {name}")
 
 
-def topics_at(address: str) -> Topics:
-    """Give the topics at an address: ``file:./topics`` or ``kafka://host:9092``."""
+def topics_at(
+    address: str | Connection,
+    guarantee: Guarantee = "exactly_once",
+    policies: Policies | None = None,
+) -> Topics:
+    """Give the topics at an address: ``file:./topics``, ``kafka://host:9092``, a `Connection`."""
+    if guarantee not in get_args(Guarantee):
+        known = ", ".join(get_args(Guarantee))
+        raise ConfigurationError(f"processing_guarantee is one of {known}, not {guarantee!r}")
+    if isinstance(address, Connection) or address.startswith("kafka://"):
+        return KafkaTopics(Connection.of(address), guarantee, policies or Policies())
     if address.startswith("file:"):
+        if guarantee != "exactly_once" or policies is not None:
+            raise ConfigurationError(
+                "an embedded log is written exactly once at no extra cost, and has no policies; "
+                "leave processing_guarantee and policies out"
+            )
         with Log(address) as log:  # workers may stand in another folder
             return EmbeddedTopics(log.address)
-    if address.startswith("kafka://"):
-        return KafkaTopics(Connection.of(address))
     raise ConfigurationError(
         f"log={address!r} is not known; use file:PATH for an embedded log, or kafka://HOST:PORT"
     )

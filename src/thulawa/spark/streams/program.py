@@ -6,6 +6,7 @@ from functools import cached_property
 
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan
+from thulawa.runtime.recovery import Recovery
 from thulawa.spark.streams.wire import slots
 
 __all__ = ["Program"]
@@ -23,6 +24,8 @@ class Program:
     prefixes: Mapping[int, str] = field(default_factory=dict)  # of state, by sub-topology
     outputs: Mapping[str, int] = field(default_factory=dict)  # partitions of the topics written
     width: int | None = None  # how many slots tasks are spread over, where state says it
+    changelogs: Mapping[str, str] = field(default_factory=dict)  # store -> topic
+    recovery: Recovery | None = None  # set while stores are rebuilt: nothing is processed then
 
     @cached_property
     def slots(self) -> list[int]:
@@ -39,9 +42,35 @@ class Program:
         return self.plan.has_timers or self.options.max_task_idle is not None
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that the program reads, under the names they have outside."""
+        names = (
+            f"{self.application_id}-{name}" if name in self.plan.repartitions else name
+            for name in self.plan.topics
+        )
+        return (*names, self.clock_topic) if self.has_timers else tuple(names)
+
+    @property
     def clock_topic(self) -> str:
         """The topic that wakes tasks with timers when the application starts."""
         return f"{self.application_id}-clock"
+
+    @property
+    def offsets_topic(self) -> str:
+        """The topic that says, with the changelogs, how far their batches have read."""
+        return f"{self.application_id}-offsets"
+
+    @cached_property
+    def restored(self) -> Mapping[str, tuple[int, str]]:
+        """The sub-topology and the store of each changelog that is being read back."""
+        if self.recovery is None:
+            return {}
+        return {
+            self.changelogs[store]: (part.group.id, store)
+            for part in self.plan.parts.values()
+            for store in part.group.stores
+            if store in self.changelogs
+        }
 
     def now(self, batch_time: int) -> int:
         """Give the wall-clock time of a batch: the same when it is run again."""

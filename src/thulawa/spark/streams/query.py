@@ -15,10 +15,10 @@ __all__ = ["compile_program"]
 
 
 def compile_program(program: Program, source: DataFrame) -> DataFrame:
-    """Give what the program sends to topics, packed."""
+    """Give what the program sends to topics, packed; reports, while it rebuilds its stores."""
     shipped = Shipped(program)
     packed = source.mapInArrow(partial(front, shipped), PACKED)
-    if program.plan.stages and program.plan.tasks == 1:
+    if program.plan.stages and len(program.slots) == 1:
         packed = packed.coalesce(1)  # for a single task nothing needs to be shuffled
     for stage in range(1, program.plan.stages + 1):
         # the time of the batch is in the offset log: a batch that runs again has the same

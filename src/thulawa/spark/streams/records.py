@@ -7,10 +7,11 @@ with the stores: numbers of sub-topologies change when a program is edited, name
 
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from thulawa.core.errors import StateError
 from thulawa.runtime.groups import Assignment
@@ -20,6 +21,7 @@ from thulawa.spark.log_source import of_topics
 __all__ = ["Admitted", "Checkpoint"]
 
 _FORMAT = 1
+Offsets: TypeAlias = dict[str, dict[int, int]]
 _ASK = "to run it all the same and lose that state, give allow_state_loss=True"
 
 
@@ -32,6 +34,7 @@ class _Place:
     stage: int
     tasks: int
     prefix: str
+    changelog: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,14 @@ class Checkpoint:
         written = self._written()
         return Assignment(written.get("groups", {}), written.get("repartitions", {}))
 
-    def admit(self, application_id: str, made: Plan, *, allow_state_loss: bool) -> Admitted:
+    def admit(
+        self,
+        application_id: str,
+        made: Plan,
+        *,
+        allow_state_loss: bool,
+        changelogs: Collection[str] = (),
+    ) -> Admitted:
         """Refuse a program that would lose state; say where the state of another is."""
         written = self._written()
         if written.get("application_id", application_id) != application_id:
@@ -72,7 +82,7 @@ class Checkpoint:
             )
         old = {name: _Place(**place) for name, place in written.get("stores", {}).items()}
         prefixes = {part.group.id: _prefix(part, old) for part in made.parts.values()}
-        new = _places(made, prefixes)
+        new = _places(made, prefixes, changelogs)
         generation = written.get("generation", 0)
         problem = _problem(old, new, written.get("stages", made.stages), made.stages)
         problem = problem or _resized(written.get("repartitions", {}), made)
@@ -94,9 +104,53 @@ class Checkpoint:
                 },
                 "repartitions": {name: one.partitions for name, one in made.repartitions.items()},
                 "stores": {name: asdict(place) for name, place in new.items()},
+                "restoring": written.get("restoring", False),
             }
         )
         return Admitted(prefixes, width)
+
+    # --- another life, rebuilt from changelogs
+
+    @property
+    def query(self) -> str | None:
+        """The id of Spark's query; None: it has never been started, or its making was cut off."""
+        if self._written().get("restoring"):
+            return None
+        try:
+            text = Path(self.query_path, "metadata").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        return str(json.loads(text)["id"])
+
+    def begin(self, query: str, *, restoring: bool) -> None:
+        """Give Spark's query a folder of its own, and its id."""
+        written = self._written()
+        if restoring:
+            if written.get("restoring"):  # cut off: it is of no use
+                shutil.rmtree(self.query_path, ignore_errors=True)
+            generation = written.get("generation", 0) + 1
+            self._write(written | {"generation": generation, "restoring": True})
+        folder = Path(self.query_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "metadata").write_text(json.dumps({"id": query}), encoding="utf-8")
+
+    def go_on_from(self, starts: Offsets, ends: Offsets | None) -> None:
+        """Have the query go on from other offsets; up to ``ends`` first, where they are given.
+
+        What Spark has written about its last batch stays, but for the offsets.
+        """
+        last = self.last_batch()
+        path = Path(self.query_path) / "offsets" / str(last)
+        version, about, _ = path.read_text(encoding="utf-8").splitlines()
+        batches = {last: starts} if ends is None else {last: starts, last + 1: ends}
+        for number, offsets in batches.items():
+            path.with_name(f".{number}.crc").unlink(missing_ok=True)
+            lines = version, about, json.dumps(offsets)
+            path.with_name(str(number)).write_text("\n".join(lines), encoding="utf-8")
+
+    def finish(self) -> None:
+        """Let what was rebuilt count."""
+        self._write(self._written() | {"restoring": False})
 
     def prefix_of(self, store: str) -> str:
         """Give the prefix under which the state of a store is kept."""
@@ -107,7 +161,7 @@ class Checkpoint:
         """Give the number of the last committed batch; -1: there is none."""
         return max(_numbered(Path(self.query_path) / "commits"), default=-1)
 
-    def committed_offsets(self) -> dict[str, dict[int, int]]:
+    def committed_offsets(self) -> Offsets:
         """Give how far the last committed batch has read."""
         path = Path(self.query_path) / "offsets" / str(self.last_batch())
         try:
@@ -151,13 +205,20 @@ def _prefix(part: Part, old: Mapping[str, _Place]) -> str:
     return names[0]
 
 
-def _places(made: Plan, prefixes: Mapping[int, str]) -> dict[str, _Place]:
+def _places(
+    made: Plan, prefixes: Mapping[int, str], changelogs: Collection[str]
+) -> dict[str, _Place]:
     places = {}
     for part in made.parts.values():
         for name in part.group.stores:
             spec = made.topology.stores[name]
             places[name] = _Place(
-                spec.kind, spec.size, part.stage, len(part.tasks), prefixes[part.group.id]
+                spec.kind,
+                spec.size,
+                part.stage,
+                len(part.tasks),
+                prefixes[part.group.id],
+                name in changelogs,
             )
     return places
 
@@ -172,12 +233,8 @@ def _problem(
                 f"the store {name!r} is in the checkpoint and not in the program: was it renamed? "
                 "give stores names of their own with Materialized.as_"
             )
-        if (place.kind, place.size) != (new[name].kind, new[name].size):
-            return f"the store {name!r} was a {place.kind} store of size {place.size}"
-        if place.prefix != new[name].prefix or place.stage != new[name].stage:
-            return f"the store {name!r} stood elsewhere in the program, behind other repartitions"
-        if place.tasks != new[name].tasks:
-            return f"the store {name!r} was spread over {place.tasks} tasks, now {new[name].tasks}"
+        if (difference := _difference(place, new[name])) is not None:
+            return f"the store {name!r} {difference}"
     if old_stages != stages:
         return f"the program had {old_stages} stages and now has {stages}"
     return None
@@ -189,6 +246,19 @@ def _resized(before: Mapping[str, int], made: Plan) -> str | None:
         has_state = made.parts[made.readers[name]].group.stores
         if has_state and before.get(name, one.partitions) != one.partitions:
             return f"the repartition {name!r} had {before[name]} partitions, now {one.partitions}"
+    return None
+
+
+def _difference(old: _Place, new: _Place) -> str | None:
+    """Say why the state of a store would be lost; None: it is not."""
+    if (old.kind, old.size) != (new.kind, new.size):
+        return f"was a {old.kind} store of size {old.size}"
+    if old.prefix != new.prefix or old.stage != new.stage:
+        return "stood elsewhere in the program, behind other repartitions"
+    if old.tasks != new.tasks:
+        return f"was spread over {old.tasks} tasks, now {new.tasks}"
+    if new.changelog and not old.changelog:
+        return "had no changelog so far: what it holds could not be rebuilt from it"
     return None
 
 

@@ -8,14 +8,17 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from thulawa.core.fetching import FetchControl, Fetching
 from thulawa.spark.log_source import of_topics
+from thulawa.spark.read_limits import set_read_limit
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
 from thulawa.spark.streams.records import Checkpoint
 from thulawa.spark.streams.sharing import pool_of
+from thulawa.spark.streams.watching import Watcher
 
-__all__ = ["StreamsQuery"]
+__all__ = ["StreamsQuery", "active", "own_session"]
 
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # What a batch costs when it has little to do is what these spare.
@@ -30,7 +33,7 @@ _SETTINGS = {
 
 
 @contextmanager
-def _active(spark: SparkSession) -> Iterator[None]:
+def active(spark: SparkSession) -> Iterator[None]:
     """Let a session be the one of this thread: only there Spark looks for formats in Python."""
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001
     before = sessions.getActiveSession()
@@ -44,8 +47,17 @@ def _active(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
+def own_session(spark: SparkSession, program: Program, settings: Mapping[str, str]) -> SparkSession:
+    """Give a session for an application alone: settings are not the user's, formats are."""
+    own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
+    chosen = {"spark.sql.shuffle.partitions": str(len(program.slots)), **_SETTINGS, **settings}
+    for name, value in chosen.items():
+        own.conf.set(name, value)
+    return own
+
+
 class StreamsQuery:
-    """A running query. ``settings`` are Spark's own, for this application alone."""
+    """A running query in a session of its own (`own_session`)."""
 
     def __init__(
         self,
@@ -54,33 +66,35 @@ class StreamsQuery:
         topics: Topics,
         checkpoint: Checkpoint,
         *,
-        max_records: int | None,
+        max_records: int | Fetching | None,
         trigger: int | None,
         weight: int,
-        settings: Mapping[str, str],
     ) -> None:
-        # a session of its own: settings are not the user's, formats and views are
-        own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
-        chosen = {"spark.sql.shuffle.partitions": str(len(program.slots)), **_SETTINGS, **settings}
-        for name, value in chosen.items():
-            own.conf.set(name, value)
-        self.topics = names = tuple(
-            f"{program.application_id}-{name}" if name in program.plan.repartitions else name
-            for name in program.plan.topics
-        )
+        control = FetchControl(max_records) if isinstance(max_records, Fetching) else None
+        most = max_records if not isinstance(max_records, Fetching) else max_records.first
+        self.topics = program.topics
         if program.has_timers:
-            self.topics = names = (*names, program.clock_topic)
             topics.tick(program.clock_topic)
-        rows = compile_program(program, topics.read(own, names, max_records))
+        rows = compile_program(program, topics.read(spark, self.topics, most))
         writer = topics.write(rows, program.application_id).queryName(program.application_id)
         writer = writer.option("checkpointLocation", checkpoint.query_path)
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
         if trigger is not None:
             writer = writer.trigger(processingTime=f"{trigger} milliseconds")
-        with _active(own), pool_of(own, program.application_id, weight):
+        with active(spark), pool_of(spark, program.application_id, weight):
             self._query = topics.start(writer)
         self._checkpoint = checkpoint
+        self._spark, self._topics, self._name = spark, topics, program.application_id
+        self.watcher = Watcher(
+            program.application_id,
+            self._query.id,
+            control,
+            lambda limit: set_read_limit(spark, self._query, limit),
+        )
+        self._listeners = [self.watcher, *topics.listeners(program.application_id, self._query.id)]
+        for listener in self._listeners:
+            spark.streams.addListener(listener)
 
     def progress(self) -> list[dict[str, Any]]:
         """Give Spark's reports of the last batches, each with the number of its ``records``.
@@ -99,6 +113,10 @@ class StreamsQuery:
             self._query.awaitTermination()
         except StreamingQueryException as error:
             return error
+        finally:
+            while self._listeners:
+                self._spark.streams.removeListener(self._listeners.pop())
+            self._topics.commit(self._name, self.committed_offsets())
         return None
 
     def stop(self) -> None:

@@ -52,7 +52,7 @@ class Stage:
 
     def _part_of(self, row: Packed) -> tuple[int, int]:
         plan = self._program.plan
-        if row.topic == CLOCK or row.topic in plan.global_topics:
+        if row.topic == CLOCK or row.topic in plan.global_topics or self._program.recovery:
             return row.part, row.task
         return plan.readers[row.topic], row.task
 

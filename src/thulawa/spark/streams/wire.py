@@ -29,8 +29,8 @@ __all__ = [
     "Topic",
     "columns_of",
     "packed_batch",
+    "records_of",
     "slots",
-    "stored_at",
     "unpack_outgoing",
 ]
 
@@ -118,9 +118,9 @@ def _headers(column: pa.Array) -> Sequence[Headers]:
     ]
 
 
-def stored_at(place: str) -> int:
-    """Give the offset of the first record of a row from its place."""
-    return int(place.rpartition("/")[2])
+def records_of(row: Packed) -> Iterable[RawRecord]:
+    """Give the records of a source that a row holds; its place ends with the first one's offset."""
+    return unpack(row.data, int(row.place.rpartition("/")[2])).rows()
 
 
 class Outgoing:

@@ -1,0 +1,103 @@
+"""What a batch leaves behind for the day its checkpoint is lost: changelogs, and its progress.
+
+Both leave with the outputs of the batch, through the same sink and in the same transactions.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from thulawa.core.records import Headers
+from thulawa.runtime.planning import Part
+from thulawa.runtime.recovery import batch_stamp
+from thulawa.spark.streams.collecting import TaskOutput
+from thulawa.spark.streams.program import Program
+from thulawa.spark.streams.wire import SINK, Outgoing, Packed, Topic
+from thulawa.spark.task import current_task
+from thulawa.state.changelogs import Changelog, Position
+from thulawa.state.codec import Codec
+from thulawa.state.paged import PagedStores
+
+__all__ = ["BEFORE", "POSITIONS", "STAMP", "ReadSoFar", "TaskChangelogs"]
+
+STAMP, BEFORE = "batch", "before"  # headers of a changelog's records
+POSITIONS = "changelogs"  # in a task's snapshot: where its changelogs are
+
+_codec = Codec()
+
+
+class TaskChangelogs:
+    """Writes what a batch changed in the stores of one task."""
+
+    def __init__(self, program: Program, part: Part) -> None:
+        stores = program.plan.topology.stores
+        self._logs = {
+            store: (program.changelogs[store], Changelog(stores[store]))
+            for store in part.group.stores
+            if store in program.changelogs
+        }
+        # a batch that one task writes is one transaction, and there or not
+        self._shared = len(program.slots) > 1
+
+    def write(
+        self, stores: PagedStores, snapshot: Mapping[str, Any], now: int, output: TaskOutput
+    ) -> dict[str, Any]:
+        """Send the changes since the last commit; give the snapshot with the new positions."""
+        if not self._logs:
+            return dict(snapshot)
+        last = (stores.snapshot or {}).get(POSITIONS, {})
+        known = _codec.encode([snapshot])
+        stamped = self._stamp()
+        positions = {}
+        for store, (topic, log) in self._logs.items():
+            at = Position.decode(last[store]) if store in last else None
+            changes, position = log.changes(stores.backing(store), at, known)
+            for key, value, before in changes:
+                headers = stamped
+                if stamped and before is not None:
+                    headers = (*stamped, (BEFORE, before))
+                output.keep(topic, (key, value), now, headers)
+            positions[store] = position.encode()
+        return {**snapshot, POSITIONS: positions}
+
+    def _stamp(self) -> Headers:
+        task = current_task()
+        if not self._shared or task is None or task.query is None or task.batch is None:
+            return ()
+        return ((STAMP, batch_stamp(task.query, task.batch).encode()),)
+
+
+class ReadSoFar:
+    """Which records of its topics a batch has read, for whoever must go on without a checkpoint.
+
+    Every task that writes is told of every partition: so each one's transaction says it all.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._ranges: dict[Topic, tuple[int, int, int]] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody will ask."""
+        return bool(self._program.changelogs) and self._program.recovery is None
+
+    def note(self, topic: Topic, first: int, span: tuple[int, int]) -> None:
+        """Take note of records of one partition, in offset order; ``span``: end and time."""
+        start = self._ranges[topic][0] if topic in self._ranges else first
+        self._ranges[topic] = (start, *span)
+
+    def told(self) -> Iterator[Packed]:
+        """Give the records for the topic of offsets, one row to each task that writes."""
+        task = current_task()
+        if not self._ranges or task is None or task.query is None or task.batch is None:
+            return
+        stamp = batch_stamp(task.query, task.batch)
+        for number, slot in enumerate(self._program.slots):
+            records = Outgoing()
+            for topic, (start, end, time) in self._ranges.items():
+                value = json.dumps({"batch": stamp, "start": start, "end": end}).encode()
+                key = f"{topic.name}/{topic.partition}".encode()
+                records.add(self._program.offsets_topic, number, key, value, time, ())
+            for name, partition, data in records.take():
+                yield Packed(slot, SINK, number, name, partition, "", data)

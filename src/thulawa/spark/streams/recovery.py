@@ -1,0 +1,236 @@
+"""Rebuild the checkpoint of an application from its own topics: changelogs, offsets, markers.
+
+Restoring is a query of its own, over the changelogs and in a new checkpoint, with the stages of
+the program but nothing of what it does. When all stores are there, and are what their last
+positions say, the offsets of that checkpoint are replaced by those of the program's topics. The
+program's query then goes on from it as after any other batch.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from uuid import uuid4
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from thulawa.core.errors import StateError
+from thulawa.runtime.recovery import Generation, Progress, Recovery, TopicPartition, recover
+from thulawa.spark.streams.logs import Topics
+from thulawa.spark.streams.program import Program
+from thulawa.spark.streams.query import compile_program
+from thulawa.spark.streams.records import Checkpoint, Offsets
+from thulawa.spark.streams.restoring import Report
+from thulawa.spark.streams.running import active
+from thulawa.state.changelogs import Position
+
+__all__ = ["RestoredStore", "Restoring", "Shown", "restore"]
+
+_log = logging.getLogger("thulawa.streams")
+_GENERATION = b"generation"
+_RECORDS = 200_000  # of changelogs in a batch; what comes in it is in memory once more
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """How far restoring has come."""
+
+    records: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredStore:
+    """One task's store: how many records were read, and what is left of them."""
+
+    store: str
+    task: int
+    records: int
+    entries: int
+    checksum: str
+
+
+Shown = Callable[[Restoring], None]
+
+
+def restore(
+    spark: SparkSession,
+    program: Program,
+    topics: Topics,
+    checkpoint: Checkpoint,
+    shown: Shown | None = None,
+) -> list[RestoredStore] | None:
+    """Rebuild the checkpoint if it is lost; None: it is there, or there is nothing to rebuild.
+
+    ``spark`` is the session of the program's query, with its settings.
+    """
+    generation, progress = _told(topics, program.offsets_topic)
+    query = checkpoint.query
+    if generation is None:
+        if query is None:
+            query = str(uuid4())
+            checkpoint.begin(query, restoring=False)
+        _write_generation(topics, program, Generation(query, checkpoint.last_batch()))
+        return None
+    if query is not None:
+        _refuse_another_life(generation, query)
+        return None
+    _refuse_partial(program)
+    return _Restore(spark, program, topics, checkpoint, shown).run(generation, progress)
+
+
+class _Restore:
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        topics: Topics,
+        checkpoint: Checkpoint,
+        shown: Shown | None,
+    ) -> None:
+        self._spark, self._program, self._topics = spark, program, topics
+        self._checkpoint, self._shown = checkpoint, shown
+        self._reports: dict[tuple[str, int], Report] = {}
+        self._read = 0
+        self._all = 0
+
+    def run(self, generation: Generation, progress: list[Progress]) -> list[RestoredStore]:
+        program, topics = self._program, self._topics
+        names = (program.offsets_topic, *program.changelogs.values())
+        topics.settle(program.application_id, len(program.slots), names)
+        markers = topics.last_batches(program.application_id, generation.query, len(program.slots))
+        todo = recover(generation, len(program.slots), markers, progress)
+        query = str(uuid4())
+        self._checkpoint.begin(query, restoring=True)
+        self._rebuild(todo, (*names, *program.plan.global_topics))
+        found = self._verified()
+        self._hand_over(query, todo)
+        return found
+
+    def _rebuild(self, todo: Recovery, names: tuple[str, ...]) -> None:
+        ends = self._topics.end_offsets(names)
+        self._all = sum(end for partitions in ends.values() for end in partitions.values())
+        _log.info("%s: restoring %d stores", self._program.application_id,
+                  len(self._program.changelogs))  # fmt: skip
+        restoring = replace(self._program, run=f"{self._program.run}-restore", recovery=todo)
+        rows = compile_program(restoring, self._topics.read(self._spark, names, _RECORDS))
+        writer = rows.writeStream.foreachBatch(self._take).trigger(availableNow=True)
+        with active(self._spark):
+            query = writer.option("checkpointLocation", self._checkpoint.query_path).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        read = self._checkpoint.committed_offsets()
+        for topic, partitions in ends.items():
+            for partition, end in partitions.items():
+                if read.get(topic, {}).get(partition, 0) < end:
+                    raise StateError(f"{topic} was not read to its end: restoring has failed")
+
+    def _take(self, rows: DataFrame, number: int) -> None:  # noqa: ARG002 Spark's arguments
+        for row in rows.select("data").collect():
+            report = msgspec.json.decode(row[0], type=Report)
+            place = (report.store, report.task)
+            before = self._reports[place].records if place in self._reports else 0
+            records = before + report.records
+            self._reports[place] = msgspec.structs.replace(report, records=records)
+            self._read += report.records
+        told = Restoring(self._read, self._all)
+        _log.info("%s: %d of at most %d records restored", self._program.application_id,
+                  told.records, told.of)  # fmt: skip
+        if self._shown is not None:
+            self._shown(told)
+
+    def _verified(self) -> list[RestoredStore]:
+        """Refuse stores that are not what their last position says."""
+        stores = []
+        for (store, task), report in sorted(self._reports.items()):
+            found, wanted = report.found, report.wanted
+            if found is None or wanted is None or not found.holds(wanted):
+                raise StateError(
+                    f"the store {store!r} of task {task} has {_shown(found)} after restoring, and "
+                    f"should have {_shown(wanted)}: its changelog "
+                    f"{self._program.changelogs[store]!r} is damaged, or its serde writes a value "
+                    "in more than one way; begin anew with thulawa reset"
+                )
+            checksum = f"{found.checksum:016x}"
+            stores.append(RestoredStore(store, task, report.records, found.entries, checksum))
+        return stores
+
+    def _hand_over(self, query: str, todo: Recovery) -> None:
+        """Let the program's query begin where the stores are. The order of steps matters.
+
+        The new generation is told before any marker of it is written: whoever restores next must
+        not look for the old one's.
+        """
+        program, checkpoint = self._program, self._checkpoint
+        last = checkpoint.last_batch()
+        starts, ends = self._read_on(todo.starts), None
+        if todo.ends is not None:
+            ends = self._read_on(todo.ends)
+        checkpoint.go_on_from(starts, ends)
+        _write_generation(
+            self._topics, program, Generation(query, last, todo.done, tuple(sorted(todo.stamps)))
+        )
+        for task in todo.done:
+            self._topics.claim(program.application_id, query, last + 1, task)
+        checkpoint.finish()
+
+    def _read_on(self, offsets: Mapping[TopicPartition, int]) -> Offsets:
+        """Give where to go on in every partition.
+
+        One that no batch has read is begun at its first record. Of global tables everything has
+        just been read, whatever the batches had.
+        """
+        found = self._topics.start_offsets(self._program.topics)
+        for (topic, partition), offset in offsets.items():
+            found.setdefault(topic, {})[partition] = offset
+        read = self._checkpoint.committed_offsets()
+        return found | {topic: read[topic] for topic in self._program.plan.global_topics}
+
+
+def _told(topics: Topics, name: str) -> tuple[Generation | None, list[Progress]]:
+    """Read what the topic of offsets tells."""
+    generation = None
+    progress = []
+    for key, value in topics.records(name):
+        assert key is not None
+        told = json.loads(value or b"{}")
+        if key == _GENERATION:
+            generation = Generation(
+                told["query"], told["batch"], tuple(told["done"]), tuple(told["stamps"])
+            )
+            continue
+        topic, _, partition = key.decode().rpartition("/")
+        progress.append(
+            Progress((topic, int(partition)), told["batch"], told["start"], told["end"])
+        )
+    return generation, progress
+
+
+def _write_generation(topics: Topics, program: Program, generation: Generation) -> None:
+    topics.put(program.offsets_topic, _GENERATION, json.dumps(asdict(generation)).encode())
+
+
+def _refuse_partial(program: Program) -> None:
+    stores = {name for part in program.plan.parts.values() for name in part.group.stores}
+    if lost := sorted(stores - program.changelogs.keys()):
+        raise StateError(
+            f"the checkpoint is lost, and the store {lost[0]!r} has no changelog to be rebuilt "
+            "from; put the checkpoint back, or begin anew with thulawa reset"
+        )
+
+
+def _refuse_another_life(generation: Generation, query: str) -> None:
+    if generation.query != query:
+        raise StateError(
+            "the application has gone on from another checkpoint since this one: its changelogs "
+            "are ahead of it; remove this checkpoint, and the state is rebuilt from them"
+        )
+
+
+def _shown(position: Position | None) -> str:
+    if position is None:
+        return "no position at its end"
+    return f"{position.entries} entries with the checksum {position.checksum:016x}"

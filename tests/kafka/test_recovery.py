@@ -1,0 +1,59 @@
+"""What an application asks of Kafka when its checkpoint is lost."""
+
+import time
+
+import pytest
+
+from tests.kafka.helpers import out, read
+from thulawa.kafka import transactions
+from thulawa.kafka.connection import Connection
+from thulawa.kafka.errors import Fenced, TopicDiffers
+from thulawa.kafka.groups import committed_offsets
+from thulawa.kafka.topics import Topics
+from thulawa.kafka.transactions import Batch, SinkSpec, write
+from thulawa.spark.streams.logs import KafkaTopics
+
+
+def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name)
+    mine = KafkaTopics(connection)
+    sink = SinkSpec(connection=connection, application=name)
+    write(sink, Batch("q", 4, 0), [out(name, [1])])
+    write(sink, Batch("q", 3, 1), [out(name, [2])])
+    zombie = transactions._kept.pop(sink.transactional_id(1))
+    zombie.begin(Batch("q", 4, 1))
+    zombie.send_all([out(name, [3])])
+    zombie._producer.flush(30)
+    assert topics.end_offsets(name) != topics.end_offsets(name, committed=False)
+
+    began = time.monotonic()
+    mine.settle(name, 2, (name,))
+    assert time.monotonic() - began < 60, "the transaction itself would be open for 300 s"
+    assert mine.last_batches(name, "q", 3) == {0: 4, 1: 3}
+    with pytest.raises(Fenced):
+        zombie.commit(Batch("q", 4, 1))
+    assert [message.value() for message in read(connection, name)] == [b"1", b"2"]
+
+    mine.claim(name, "next", 0, 1)
+    assert mine.last_batches(name, "next", 2) == {1: 0}
+    assert write(sink, Batch("next", 0, 1), [out(name, [4])]).skipped
+
+
+def test_compacted_topics_are_made_once_and_hold_what_is_put(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    mine = KafkaTopics(connection)
+    for _ in range(2):
+        mine.create(name, 2, compact=True)
+    with pytest.raises(TopicDiffers, match="2 partitions"):
+        mine.create(name, 3, compact=True)
+    mine.put(name, b"k", b"1")
+    mine.put(name, b"k", b"2")
+    assert list(mine.records(name)) == [(b"k", b"1"), (b"k", b"2")]
+    assert mine.start_offsets((name,)) == {name: {0: 0, 1: 0}}
+    mine.commit(f"{name}-app", {name: {0: 1}})
+    assert committed_offsets(connection, f"{name}-app") == {name: {0: 1}}
+    mine.delete(name)
+    assert mine.partitions((name,)) == {}

@@ -1,0 +1,57 @@
+"""Records per batch follow what batches take, in a query that runs."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thulawa.app import Streams
+from thulawa.core.fetching import FetchControl, Fetching
+from thulawa.dsl.builder import StreamsBuilder
+from thulawa.log import Log, ProducerRecord
+from thulawa.spark.streams.watching import Watcher
+
+
+@pytest.mark.timeout(600)
+def test_batches_of_a_running_query_grow_until_a_bound_binds(tmp_path: Path, spark: Any) -> None:
+    address = f"file:{tmp_path / 'topics'}"
+    with Log(address) as log:
+        log.create_topic("in")
+        log.append({"in": [ProducerRecord(b"k", b"1") for _ in range(200)]})
+    builder = StreamsBuilder()
+    builder.stream("in").map_values(lambda value: value + 1).to("out")
+    # more time than any batch takes: only the bound can stop it
+    bounds = Fetching(least=1, first=10, most=40, seconds=3_600)
+    with Streams(
+        builder.build(), application_id="app", log=address, checkpoint=str(tmp_path / "cp"),
+        spark=spark, max_records=bounds,
+    ) as streams:  # fmt: skip
+        streams.process_all_available("9 minutes")
+        deadline = time.monotonic() + 60
+        while streams.lag() != {"in": {0: 0}} and time.monotonic() < deadline:
+            time.sleep(0.05)  # reports come a moment after their batches
+        assert streams.lag() == {"in": {0: 0}}
+        told = streams.fetching()
+        sizes = [report["records"] for report in streams.progress() if report["records"]]
+    assert told is not None
+    assert told.limit == 40
+    assert sum(sizes) == 200
+    assert sizes[0] == 10
+    assert max(sizes) == 40
+
+
+def test_a_spark_that_keeps_limits_otherwise_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[int] = []
+
+    def refuses(limit: int) -> bool:
+        asked.append(limit)
+        return False
+
+    control = FetchControl(Fetching(least=1, first=10, most=1_000))
+    watcher = Watcher("geo", "q", control, refuses)
+    watcher.lag = {"in": {0: 5}}
+    for _ in range(3):
+        watcher.batch(10, 0.001)
+    assert asked == [20]
+    assert "does not let a batch's limit be changed" in caplog.text
