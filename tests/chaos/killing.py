@@ -163,13 +163,8 @@ class Run:
         return expected(topics, self._batches())
 
     def _batches(self) -> Iterator[Batch]:
-        folder = Path(Checkpoint(str(self.folder / CHECKPOINT)).query_path) / "offsets"
-        for number in range(self._commits()):
-            line = (folder / str(number)).read_text(encoding="utf-8").splitlines()[2]
-            yield {
-                topic: {int(place): end for place, end in ends.items()}
-                for topic, ends in json.loads(line).items()
-            }
+        checkpoint = Checkpoint(str(self.folder / CHECKPOINT))
+        return (checkpoint.offsets_of(number) for number in range(self._commits()))
 
 
 def _end(driver: subprocess.Popen[bytes]) -> None:

@@ -163,7 +163,11 @@ class Checkpoint:
 
     def committed_offsets(self) -> Offsets:
         """Give how far the last committed batch has read."""
-        path = Path(self.query_path) / "offsets" / str(self.last_batch())
+        return self.offsets_of(self.last_batch())
+
+    def offsets_of(self, batch: int) -> dict[str, dict[int, int]]:
+        """Give how far a batch has read; nothing if that is no longer known."""
+        path = Path(self.query_path) / "offsets" / str(batch)
         try:
             line = path.read_text(encoding="utf-8").splitlines()[2]
         except (OSError, IndexError):

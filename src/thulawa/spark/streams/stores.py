@@ -61,7 +61,8 @@ def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: st
         )
     (part,) = owners
     prefix = checkpoint.prefix_of(name)
-    kept = _kept(spark, checkpoint, part.stage - 1)
+    # Spark numbers operators from the sink backwards
+    kept = _kept(spark, checkpoint, made.stages - part.stage)
     specs = {store: made.topology.stores[store] for store in part.group.stores}
     tasks = {}
     for number in range(len(part.tasks)):
