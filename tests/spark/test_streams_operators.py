@@ -310,6 +310,7 @@ OPTIONS: dict[str, Program] = {
     "Materialized.value_serde": lambda b: g(b).count(Materialized(value_serde=JSON)),
     "Materialized.retention": lambda b: w(b).count(Materialized(retention=9_000)),
     "Materialized.history": lambda b: b.table("a", materialized=Materialized(history=9_000)),
+    "Materialized.changelog": lambda b: g(b).count(Materialized(name="counts", changelog=True)),
     "Materialized.caching": lambda b: g(b).count(Materialized(caching=True)),
 }
 REFUSED: dict[str, tuple[Program, str]] = {
