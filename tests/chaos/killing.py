@@ -101,7 +101,6 @@ class Run:
             return subprocess.Popen(
                 self._command(*more),
                 cwd=_ROOT,
-                env=os.environ | {"SPARK_WORKER_DIR": str(self.folder / "work")},
                 stderr=errors,
                 start_new_session=True,
             )
