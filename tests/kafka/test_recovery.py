@@ -53,7 +53,7 @@ def test_compacted_topics_are_made_once_and_hold_what_is_put(
     mine.put(name, b"k", b"2")
     assert list(mine.records(name)) == [(b"k", b"1"), (b"k", b"2")]
     assert mine.start_offsets((name,)) == {name: {0: 0, 1: 0}}
-    mine.commit(f"{name}-app", {name: {0: 1}})
+    mine.committer(f"{name}-app")({name: {0: 1}})
     assert committed_offsets(connection, f"{name}-app") == {name: {0: 1}}
     mine.delete(name)
     assert mine.partitions((name,)) == {}

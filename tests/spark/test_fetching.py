@@ -10,7 +10,7 @@ from thulawa.app import Streams
 from thulawa.core.fetching import FetchControl, Fetching
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.log import Log, ProducerRecord
-from thulawa.spark.streams.watching import Watcher
+from thulawa.spark.streams.watching import Fetches
 
 
 @pytest.mark.timeout(600)
@@ -18,7 +18,7 @@ def test_batches_of_a_running_query_grow_until_a_bound_binds(tmp_path: Path, spa
     address = f"file:{tmp_path / 'topics'}"
     with Log(address) as log:
         log.create_topic("in")
-        log.append({"in": [ProducerRecord(b"k", b"1") for _ in range(200)]})
+        log.append({"in": [ProducerRecord(b"k", b"1") for _ in range(400)]})
     builder = StreamsBuilder()
     builder.stream("in").map_values(lambda value: value + 1).to("out")
     # more time than any batch takes: only the bound can stop it
@@ -30,13 +30,13 @@ def test_batches_of_a_running_query_grow_until_a_bound_binds(tmp_path: Path, spa
         streams.process_all_available("9 minutes")
         deadline = time.monotonic() + 60
         while streams.lag() != {"in": {0: 0}} and time.monotonic() < deadline:
-            time.sleep(0.05)  # reports come a moment after their batches
+            time.sleep(0.05)  # a report comes a moment after its batch
         assert streams.lag() == {"in": {0: 0}}
         told = streams.fetching()
         sizes = [report["records"] for report in streams.progress() if report["records"]]
     assert told is not None
     assert told.limit == 40
-    assert sum(sizes) == 200
+    assert sum(sizes) == 400
     assert sizes[0] == 10
     assert max(sizes) == 40
 
@@ -49,9 +49,13 @@ def test_a_spark_that_keeps_limits_otherwise_is_told_once(caplog: pytest.LogCapt
         return False
 
     control = FetchControl(Fetching(least=1, first=10, most=1_000))
-    watcher = Watcher("geo", "q", control, refuses)
-    watcher.lag = {"in": {0: 5}}
-    for _ in range(3):
-        watcher.batch(10, 0.001)
+    fetches = Fetches("geo", control, refuses)
+    for number in (0, 0, 1, 2):
+        offsets = [{"in": {"0": number * 10 + more}} for more in (0, 10, 99)]
+        source = dict(zip(("startOffset", "endOffset", "latestOffset"), offsets, strict=True))
+        fetches.look(
+            {"batchId": number, "sources": [source], "durationMs": {"triggerExecution": 1}}
+        )
     assert asked == [20]
+    assert (fetches.statistics.limit, fetches.statistics.records) == (20, 10)
     assert "does not let a batch's limit be changed" in caplog.text

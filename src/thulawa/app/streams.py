@@ -183,7 +183,7 @@ class Streams:
         """
         self._machine.go(State.PENDING_SHUTDOWN)
         self._stopping.set()
-        if self._query is not None:
+        if self._query is not None and not self._ended.is_set():
             # apart: Spark's stop waits for the batch to be torn down, however long that takes
             threading.Thread(target=self._query.stop, daemon=True).start()
         elif self.state is State.PENDING_SHUTDOWN:
@@ -241,11 +241,11 @@ class Streams:
 
     def lag(self) -> dict[str, dict[int, int]]:
         """Give how many records each partition holds that the last batch has not read."""
-        return {} if self._query is None else self._query.watcher.lag
+        return {} if self._query is None else self._query.lag()
 
     def fetching(self) -> FetchStatistics | None:
         """Tell how many records the next batch may take, and what binds; None: a fixed number."""
-        return None if self._query is None else self._query.watcher.fetching
+        return None if self._query is None else self._query.fetching
 
     def store(self, name: str) -> ReadOnlyStore:
         """Look into a store as the last committed batch left it."""

@@ -4,6 +4,7 @@ It stands where the topics are read, one Spark partition to a topic partition, a
 nothing.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -134,6 +135,8 @@ class _Front:
         if topic not in self._tasks:
             self._tasks[topic] = self._made(part, topic)
         task, output = self._tasks[topic]
+        # no batch tells the front its time; it only tells records from the far future apart
+        task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
         task.add(*topic, chunk.columns.rows())
         task.run()
         return output.take()

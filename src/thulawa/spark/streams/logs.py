@@ -1,13 +1,13 @@
 """Where an application's topics are: what Streams asks of an embedded log, or of Kafka."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
@@ -20,7 +20,6 @@ from thulawa.kafka.topics import TopicSpec
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, fence, last_batches, write
 from thulawa.log import Log, ProducerRecord
 from thulawa.spark import log_packed
-from thulawa.spark.kafka_progress import GroupCommits
 from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
 from thulawa.spark.kafka_source import kafka_source
@@ -85,11 +84,8 @@ class Topics(Protocol):
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
 
-    def listeners(self, application: str, query: str) -> list[StreamingQueryListener]:
-        """Give what tells others how far a query is."""
-
-    def commit(self, application: str, offsets: dict[str, dict[int, int]]) -> None:
-        """Tell others where a query has ended; the listeners may have missed its last batch."""
+    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None] | None:
+        """Give what tells others how far the application is; None: nobody wants to know."""
 
     def tick(self, name: str) -> None:
         """Write an empty record to a topic: Spark runs no batch without one to begin with."""
@@ -183,12 +179,8 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             log.append({}, marker=(query, task), batch=batch)
 
-    def listeners(self, application: str, query: str) -> list[StreamingQueryListener]:  # noqa: ARG002
+    def committer(self, application: str) -> None:
         """Tell nobody: there are no tools to look."""
-        return []
-
-    def commit(self, application: str, offsets: dict[str, dict[int, int]]) -> None:
-        """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,16 +261,20 @@ class KafkaTopics:
         """Have a task's part of a batch count as written."""
         write(self._sink(application), Batch(query, batch, task), [])
 
-    def listeners(self, application: str, query: str) -> list[StreamingQueryListener]:
-        """Tell Kafka, as the group of the application's name."""
-        return [GroupCommits(self.connection, application, query)]
+    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None]:
+        """Commit offsets as those of the group of the application's name, for ordinary tools.
 
-    def commit(self, application: str, offsets: dict[str, dict[int, int]]) -> None:
-        """Commit them as those of the group of the application's name."""
-        try:
-            commit_offsets(self.connection, application, offsets)
-        except KafkaError as error:
-            _log.warning("the offsets of group %s are out of date: %s", application, error)
+        A commit that fails is logged and not tried again: the next one is newer.
+        """
+        client = AdminClient(self.connection.client())
+
+        def commit(offsets: dict[str, dict[int, int]]) -> None:
+            try:
+                commit_offsets(self.connection, application, offsets, client=client)
+            except KafkaError as error:
+                _log.warning("the offsets of group %s are out of date: %s", application, error)
+
+        return commit
 
     def _sink(self, application: str) -> SinkSpec:
         return SinkSpec(

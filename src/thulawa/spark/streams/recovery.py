@@ -220,6 +220,13 @@ def _refuse_partial(program: Program) -> None:
             f"the checkpoint is lost, and the store {lost[0]!r} has no changelog to be rebuilt "
             "from; put the checkpoint back, or begin anew with thulawa reset"
         )
+    if program.options.max_task_idle is not None and any(
+        part.stage and not part.group.stores for part in program.plan.parts.values()
+    ):
+        raise StateError(
+            "the checkpoint is lost, and with it the records that a task without stores held back "
+            "(max_task_idle); put the checkpoint back, or begin anew with thulawa reset"
+        )
 
 
 def _refuse_another_life(generation: Generation, query: str) -> None:

@@ -9,17 +9,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from thulawa.core.fetching import FetchControl, Fetching
-from thulawa.spark.log_source import of_topics
 from thulawa.spark.read_limits import set_read_limit
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
-from thulawa.spark.streams.records import Checkpoint
+from thulawa.spark.streams.records import Checkpoint, Offsets
 from thulawa.spark.streams.sharing import pool_of
-from thulawa.spark.streams.watching import Watcher
+from thulawa.spark.streams.watching import Fetches, FetchStatistics, records_between
 
 __all__ = ["StreamsQuery", "active", "own_session"]
 
+_LOOK_SECONDS = 0.5  # between looks at a running query
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # What a batch costs when it has little to do is what these spare.
 _SETTINGS = {
@@ -70,8 +70,7 @@ class StreamsQuery:
         trigger: int | None,
         weight: int,
     ) -> None:
-        control = FetchControl(max_records) if isinstance(max_records, Fetching) else None
-        most = max_records if not isinstance(max_records, Fetching) else max_records.first
+        most = max_records.first if isinstance(max_records, Fetching) else max_records
         self.topics = program.topics
         if program.has_timers:
             topics.tick(program.clock_topic)
@@ -85,16 +84,15 @@ class StreamsQuery:
         with active(spark), pool_of(spark, program.application_id, weight):
             self._query = topics.start(writer)
         self._checkpoint = checkpoint
-        self._spark, self._topics, self._name = spark, topics, program.application_id
-        self.watcher = Watcher(
-            program.application_id,
-            self._query.id,
-            control,
-            lambda limit: set_read_limit(spark, self._query, limit),
-        )
-        self._listeners = [self.watcher, *topics.listeners(program.application_id, self._query.id)]
-        for listener in self._listeners:
-            spark.streams.addListener(listener)
+        self._commit = topics.committer(program.application_id)
+        self._told: Offsets = {}
+        self._fetches: Fetches | None = None
+        if isinstance(max_records, Fetching):
+            self._fetches = Fetches(
+                program.application_id,
+                FetchControl(max_records),
+                lambda limit: set_read_limit(spark, self._query, limit),
+            )
 
     def progress(self) -> list[dict[str, Any]]:
         """Give Spark's reports of the last batches, each with the number of its ``records``.
@@ -103,21 +101,48 @@ class StreamsQuery:
         """
         return [_counted(json.loads(one.json)) for one in self._query.recentProgress]
 
-    def committed_offsets(self) -> dict[str, dict[int, int]]:
+    def committed_offsets(self) -> Offsets:
         """Give how far the last committed batch has read."""
         return self._checkpoint.committed_offsets()
 
     def wait(self) -> Exception | None:
         """Wait for the query's end; give the error that ended it."""
         try:
-            self._query.awaitTermination()
+            while not self._query.awaitTermination(_LOOK_SECONDS):
+                self._look()
         except StreamingQueryException as error:
             return error
         finally:
-            while self._listeners:
-                self._spark.streams.removeListener(self._listeners.pop())
-            self._topics.commit(self._name, self.committed_offsets())
+            self._tell()
         return None
+
+    @property
+    def fetching(self) -> FetchStatistics | None:
+        """How many records the next batch may take, and what binds; None: a fixed number."""
+        return None if self._fetches is None else self._fetches.statistics
+
+    def lag(self) -> Offsets:
+        """Give how many records each partition holds that the last batch has not read."""
+        report = self._last_report()
+        return {} if report is None else records_between(report, "endOffset", "latestOffset")
+
+    def _look(self) -> None:
+        self._tell()
+        if self._fetches is not None:
+            self._fetches.look(self._last_report())
+
+    def _tell(self) -> None:
+        """Tell others how far the query is."""
+        if self._commit is not None:
+            offsets = self.committed_offsets()
+            if offsets != self._told:
+                self._commit(offsets)
+            self._told = offsets
+
+    def _last_report(self) -> dict[str, Any] | None:
+        report: Any = self._query._jsq.lastProgress()  # noqa: SLF001 Python's would make it over
+        found: dict[str, Any] | None = None if report is None else json.loads(report.json())
+        return found
 
     def stop(self) -> None:
         """End the query."""
@@ -125,10 +150,5 @@ class StreamsQuery:
 
 
 def _counted(report: dict[str, Any]) -> dict[str, Any]:
-    records = 0
-    for source in report["sources"]:
-        start, end = source["startOffset"] or {}, source["endOffset"] or {}
-        for topic, partitions in of_topics(end).items():
-            begun = start.get(topic, {})
-            records += sum(upto - begun.get(number, 0) for number, upto in partitions.items())
-    return report | {"records": records}
+    taken = records_between(report, "startOffset", "endOffset")
+    return report | {"records": sum(sum(counts.values()) for counts in taken.values())}

@@ -1,25 +1,22 @@
-"""What is seen of a running query after each batch: how far behind it is, and what it costs."""
+"""What is seen of a running query from outside: how far behind it is, and what batches cost.
 
-import json
+Looked at now and then by the thread that waits for the query's end. A listener of Spark's would be
+told of each batch, at the price of dozens of calls between Python and Java each time.
+"""
+
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from pyspark.sql.streaming.listener import (
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
 
 from thulawa.core.fetching import Binding, FetchControl
 from thulawa.spark.log_source import of_topics
 from thulawa.spark.streams.records import Offsets
 
-__all__ = ["FetchStatistics", "Watcher"]
+__all__ = ["FetchStatistics", "Fetches", "records_between"]
 
 _log = logging.getLogger("thulawa.streams")
+Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,50 +33,33 @@ class FetchStatistics:
     fixed_seconds: float = 0.0
 
 
-class Watcher(StreamingQueryListener):
-    """Looks at the batches of one query.
+class Fetches:
+    """Lets the limit of the next batches follow from what the last ones took.
 
-    ``lag`` is how many records the topics hold that the last batch has not read. With a
-    ``control`` the limit of the next batches follows from what the last ones took, through
-    ``set_limit``, which tells whether it could be set.
+    ``set_limit`` tells whether it could be set.
     """
 
-    def __init__(
-        self, name: str, query: str, control: FetchControl | None, set_limit: Callable[[int], bool]
-    ) -> None:
+    def __init__(self, name: str, control: FetchControl, set_limit: Callable[[int], bool]) -> None:
         self._name = name
-        self._query = query
-        self._control = control
+        self._control: FetchControl | None = control
         self._set_limit = set_limit
-        self.lag: Offsets = {}
-        self.fetching = None if control is None else FetchStatistics(control.limit, control.binding)
+        self._seen: int | None = None
+        self.statistics = FetchStatistics(control.limit, control.binding)
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 Spark's names
-        """Do nothing: no batch has ended."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Take note of a batch."""
-        progress: Any = event.progress
-        if str(progress.id) != self._query:
+    def look(self, report: Report | None) -> None:
+        """Look at Spark's last report; one that was seen before says nothing new."""
+        control = self._control
+        if control is None or report is None or report["batchId"] == self._seen:
             return
-        self.lag = _between(progress.sources, "endOffset", "latestOffset")
-        taken = _between(progress.sources, "startOffset", "endOffset")
-        seconds = progress.durationMs.get("triggerExecution", 0) / 1_000
-        self.batch(_sum(taken), seconds)
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Do nothing: what was seen stands."""
-
-    def batch(self, records: int, seconds: float) -> None:
-        """Let the control see a batch, and set the limit that it gives."""
-        control, before = self._control, self.fetching
-        if control is None or before is None:
-            return
-        limit = control.batch(records, seconds, more=_sum(self.lag) > 0)
-        self.fetching = now = FetchStatistics(
+        self._seen = report["batchId"]
+        records = _sum(records_between(report, "startOffset", "endOffset"))
+        seconds = report["durationMs"].get("triggerExecution", 0) / 1_000
+        more = _sum(records_between(report, "endOffset", "latestOffset")) > 0
+        before, limit = self.statistics.limit, control.batch(records, seconds, more=more)
+        self.statistics = now = FetchStatistics(
             limit, control.binding, records, seconds, control.fixed
         )
-        if limit == before.limit:
+        if limit == before:
             return
         if not self._set_limit(limit):
             _log.warning("%s: this Spark does not let a batch's limit be changed", self._name)
@@ -91,21 +71,17 @@ class Watcher(StreamingQueryListener):
         )  # fmt: skip
 
 
-def _between(sources: list[Any], start: str, end: str) -> Offsets:
-    """Count the records between two offsets of the sources: rows may hold many."""
+def records_between(report: Report, start: str, end: str) -> Offsets:
+    """Count the records between two offsets in a report of Spark: a row may hold many."""
     found: Offsets = {}
-    for source in sources:
-        begun = _offsets(getattr(source, start))
-        for topic, partitions in _offsets(getattr(source, end)).items():
+    for source in report["sources"]:
+        begun = source[start] or {}
+        for topic, partitions in of_topics(source[end] or {}).items():
             found[topic] = {
                 int(number): max(0, upto - begun.get(topic, {}).get(number, 0))
                 for number, upto in partitions.items()
             }
     return found
-
-
-def _offsets(text: str | None) -> dict[str, dict[str, int]]:
-    return of_topics(json.loads(text) or {}) if text else {}
 
 
 def _sum(counts: Offsets) -> int:
