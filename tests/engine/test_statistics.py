@@ -190,6 +190,19 @@ def test_a_lane_tells_what_waits_and_since_when_and_how_long_its_records_stayed(
     assert bulk.residence.top == pytest.approx(4, rel=0.07)
 
 
+@pytest.mark.parametrize("order", ["key", "emit"])
+@pytest.mark.parametrize("on_error", ["fail", "drop"])
+@pytest.mark.parametrize("lane", [2, -1])
+def test_a_record_of_no_lane_is_counted_in_none_whatever_its_key(
+    order: Any, on_error: Any, lane: int
+) -> None:
+    two = Lanes(lanes=(Lane(name="urgent"), Lane(name="bulk")))
+    of = Drive(Options(lanes=two, order=order, on_error=on_error)).begin()
+    of.arrive(Record(0, float("nan"), lane=lane), Record(1, "a", lane=lane))
+    lanes = of.scheduler.statistics().lanes
+    assert [(one.waiting, one.done) for one in lanes] == [(0, 0), (0, 0)]
+
+
 def test_latency_is_a_call_s_and_residence_a_record_s_from_arrival_to_result() -> None:
     of = drive(Options(in_flight=1), "ab")
     of.sleep(1)

@@ -63,6 +63,8 @@ def _lanes(of: "Scheduler", now: float) -> tuple[LaneStatistics, ...]:
     oldest = [now] * len(waiting)
     for queue in of.queues.values():
         for record in queue.records()[queue.parked :]:
+            if not 0 <= record.lane < len(waiting):
+                continue  # it has ended the run, and is given back
             waiting[record.lane] += 1
             oldest[record.lane] = min(oldest[record.lane], record.taken)
     in_flight = of.ready.in_flight() if of.several_lanes else [len(of.calls)]

@@ -132,7 +132,8 @@ class Settling(State):
         for released in self.emission.leave(outcome):
             record = released.record
             self.residence.add(self.now - record.taken)
-            if self.several_lanes and not isinstance(released.error, BadLane):
+            # one that was refused may name a lane that there is not
+            if self.several_lanes and 0 <= record.lane < len(self.by_lane):
                 self.by_lane[record.lane].add(self.now - record.taken)
             if released.error is not None and self.options.on_error == "drop":
                 self.counters.dropped += 1
