@@ -3,7 +3,7 @@
 Apart from `thulawa.spark.counting`, so that workers load Arrow and the log and nothing of Spark.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from thulawa.counts.model import Place
 from thulawa.log import Log
 from thulawa.log.arrow import read_arrow
 
-__all__ = ["COUNTED", "CountLog", "CountRows", "Range", "added_by"]
+__all__ = ["COUNTED", "CountLog", "CountRows", "Range", "added_by", "counted_shares"]
 
 COUNTED = pa.schema(
     [
@@ -66,15 +66,29 @@ class CountLog:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give what the messages of the shares add to each cell."""
-        counters: dict[Place, Counter] = {}
-        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         with Log(self.address) as log:
-            for one in (one for number in numbers for one in self.shares[number]):
-                counter = counters[one.place] = Counter(self.rule, one.since)
-                topic, number = one.place
-                for whole in _gathered(read_arrow(log, topic, number, one.since.offset, one.end)):
-                    counter.add(whole["offset"], whole["timestamp"], whole["value"])
-        yield _rows(counters)
+
+            def read(wanted: Range) -> Iterator[pa.RecordBatch]:
+                topic, partition = wanted.place
+                return read_arrow(log, topic, partition, wanted.since.offset, wanted.end)
+
+            yield counted_shares(batches, self.shares, self.rule, read)
+
+
+def counted_shares(
+    batches: Iterable[pa.RecordBatch],
+    shares: Sequence[Sequence[Range]],
+    rule: Rule,
+    read: Callable[[Range], Iterable[pa.RecordBatch]],
+) -> pa.RecordBatch:
+    """Read and count the ranges of the shares whose numbers are the rows of a task."""
+    counters: dict[Place, Counter] = {}
+    numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+    for one in (one for number in numbers for one in shares[number]):
+        counter = counters[one.place] = Counter(rule, one.since)
+        for whole in _gathered(read(one)):
+            counter.add(whole["offset"], whole["timestamp"], whole["value"])
+    return _rows(counters)
 
 
 def added_by(counted: pa.Table | pa.RecordBatch) -> dict[Place, list[Added]]:

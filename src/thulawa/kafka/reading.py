@@ -45,29 +45,42 @@ def read_between(
     spans: Mapping[int, tuple[int, int]],
     *,
     patience: float = 30.0,
+    keep: bool = False,
 ) -> Iterator[list[Message]]:
     """Give the records of partitions with offsets in [start, end), in the order of each.
 
-    As `read_to_end`, and raises `OffsetsLost` where retention has removed the start.
+    As `read_to_end`, and raises `OffsetsLost` where retention has removed the start. With ``keep``
+    the consumer is kept for the next call in this process, for those that read again and again: to
+    make one costs as much as to read thousands of records.
     """
     left = {partition: end for partition, (start, end) in spans.items() if end > start}
     if not left:
         return
-    consumer = Consumer(
-        {
-            **connection.client(),
-            "group.id": "thulawa-reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-        }
-    )
+    settings = {
+        **connection.client(),
+        "group.id": "thulawa-reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+    }
+    key = tuple(sorted(settings.items()))
+    consumer = _kept.pop(key, None) or Consumer(settings)
+    done = False
     try:
         consumer.assign([TopicPartition(topic, p, spans[p][0]) for p in left])
         yield from _until(consumer, topic, left, patience)
+        done = True
     finally:
-        consumer.close()
+        if done and keep:
+            consumer.unassign()  # else it would go on fetching
+            _kept[key] = consumer
+        else:
+            consumer.close()
+
+
+# Only consumers that came to the end of what they were to read.
+_kept: dict[tuple[tuple[str, object], ...], Consumer] = {}
 
 
 def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
@@ -92,8 +105,10 @@ def _until(
     consumer: Consumer, topic: str, left: dict[int, int], patience: float
 ) -> Iterator[list[Message]]:
     last = time.monotonic()
+    ahead = _CHUNK
     while left:
-        messages = consumer.consume(_CHUNK, timeout=0.2)
+        # no more than there are: it waits for as many as it is asked for
+        messages = consumer.consume(min(_CHUNK, ahead), timeout=0.2)
         records = []
         for message in messages:
             error = message.error()
@@ -102,7 +117,7 @@ def _until(
             elif error is not None and error.code() != Code._PARTITION_EOF:  # noqa: SLF001
                 raise translated(error, "reading", topic=topic, partition=message.partition())
         # what ends a transaction takes an offset too: the position tells, not the last record
-        _drop_finished(consumer, topic, left)
+        ahead = _drop_finished(consumer, topic, left)
         if messages:
             last = time.monotonic()
         elif left and time.monotonic() - last > patience:
@@ -113,11 +128,16 @@ def _until(
             yield records
 
 
-def _drop_finished(consumer: Consumer, topic: str, left: dict[int, int]) -> None:
+def _drop_finished(consumer: Consumer, topic: str, left: dict[int, int]) -> int:
+    """Forget partitions that are read; give how many records may be ahead in the others."""
     try:
         places = consumer.position([TopicPartition(topic, p) for p in left])
     except KafkaException as error:
         raise translated(error, "reading", topic=topic) from error
+    ahead = 0
     for place in places:
         if place.offset >= left[place.partition]:
             del left[place.partition]
+        else:
+            ahead += left[place.partition] - place.offset if place.offset >= 0 else _CHUNK
+    return ahead

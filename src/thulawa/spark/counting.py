@@ -1,11 +1,10 @@
 """Step one on Spark: count messages where they are read, each partition by itself, no shuffle.
 
-What leaves a task are a few rows for each window, which the driver adds to its totals. Messages of
-the embedded log are read and counted in the Python worker, straight from packed batches; those of
-Kafka come through Spark's own connector.
+What leaves a task are a few rows for each window, which the driver adds to its totals. Messages are
+read and counted in the Python worker: those of the embedded log straight from packed batches,
+those of Kafka by its client. `count_windows` counts the rows of any DataFrame.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,12 +18,12 @@ from thulawa.counts.brokered import GroupMembership, KafkaChangelog
 from thulawa.counts.changelog import Changelog
 from thulawa.counts.columns import Rule, Since
 from thulawa.counts.embedded import LogChangelog
+from thulawa.counts.kafka_tasks import CountKafka
 from thulawa.counts.model import Place
 from thulawa.counts.ownership import Leases, Owner
 from thulawa.counts.statuses import Status
 from thulawa.counts.tasks import CountLog, CountRows, Range
 from thulawa.kafka.connection import Connection
-from thulawa.spark.kafka_source import load_connector
 
 __all__ = [
     "Inputs",
@@ -71,40 +70,31 @@ def counted_log(
     spark: SparkSession, address: str, ranges: Sequence[Range], rule: Rule
 ) -> DataFrame:
     """Count messages of the embedded log, as many partitions at once as Spark has cores."""
-    largest_first = sorted(ranges, key=lambda one: one.since.offset - one.end)
-    tasks = max(1, min(len(ranges), spark.sparkContext.defaultParallelism))
-    shares = [largest_first[number::tasks] for number in range(tasks)]
-    return spark.range(0, tasks, 1, tasks).mapInArrow(CountLog(address, shares, rule), SCHEMA)
+    shares = _shares(spark, ranges)
+    return _run(spark, shares, CountLog(address, shares, rule))
 
 
 def counted_kafka(
-    spark: SparkSession, connection: Connection, group: str, ranges: Sequence[Range], rule: Rule
+    spark: SparkSession, connection: Connection, ranges: Sequence[Range], rule: Rule
 ) -> DataFrame:
-    """Count messages of Kafka, one task to a partition, committed ones only."""
-    load_connector(spark)
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for (topic, partition), since, end in ranges:
-        starts.setdefault(topic, {})[str(partition)] = since.offset
-        ends.setdefault(topic, {})[str(partition)] = end
-    wanted = {topic: sorted(map(int, partitions)) for topic, partitions in starts.items()}
-    rows = (
-        spark.read.format("kafka")
-        .options(**connection.spark())
-        .options(
-            **{
-                "assign": json.dumps(wanted),
-                "startingOffsets": json.dumps(starts),
-                "endingOffsets": json.dumps(ends),
-                "failOnDataLoss": "true",
-                "kafka.isolation.level": "read_committed",
-                # the same in each round, so that executors use their consumers again
-                "kafka.group.id": group,
-            }
-        )
-        .load()
-    )
-    return counted_rows(rows, rule, {one.place: one.since for one in ranges})
+    """Count messages of Kafka, committed ones only, as many partitions at once as Spark has cores.
+
+    Read in the worker: to pass messages through Spark's rows costs several times as much as to
+    read and count them.
+    """
+    shares = _shares(spark, ranges)
+    return _run(spark, shares, CountKafka(connection, shares, rule))
+
+
+def _shares(spark: SparkSession, ranges: Sequence[Range]) -> list[list[Range]]:
+    """Deal ranges out to tasks, the largest first."""
+    largest_first = sorted(ranges, key=lambda one: one.since.offset - one.end)
+    tasks = max(1, min(len(ranges), spark.sparkContext.defaultParallelism))
+    return [largest_first[number::tasks] for number in range(tasks)]
+
+
+def _run(spark: SparkSession, shares: list[list[Range]], task: CountLog | CountKafka) -> DataFrame:
+    return spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, SCHEMA)
 
 
 class Inputs(Protocol):
@@ -148,8 +138,7 @@ class KafkaInputs:
 
     def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
         """Count messages."""
-        group = f"{self._application}-readers"
-        return counted_kafka(spark, self._connection, group, ranges, rule)
+        return counted_kafka(spark, self._connection, ranges, rule)
 
     def shared(self, topics: Sequence[str]) -> Owner:
         """Share by a consumer group."""
