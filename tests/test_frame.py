@@ -128,7 +128,7 @@ def test_every_module_says_what_it_is() -> None:
 def test_importing_what_workers_import_stays_light(module: str) -> None:
     loaded = libraries_loaded_by(module)
     assert loaded & DRIVER_LIBRARIES == set()
-    assert loaded - WORKER_LIBRARIES == set()
+    assert loaded - WORKER_LIBRARIES <= {"typing_extensions"}, "which msgspec takes where it is"
 
 
 def test_the_light_import_test_sees_a_heavy_import() -> None:
