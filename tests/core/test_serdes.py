@@ -89,6 +89,17 @@ def test_what_cannot_be_read_is_refused(serde: Any, data: bytes) -> None:
         serde.loads(data)
 
 
+@pytest.mark.parametrize("number", [0, 7, 10**17, 10**18, 10**30])
+def test_json_reads_whole_numbers_of_any_size(number: int) -> None:
+    assert Serdes.json().loads(b"%d" % number) == number
+
+
+@pytest.mark.parametrize("text", [b"007", b"00", b"1_0", b"\xd9\xa1", b"+1", b""])
+def test_json_refuses_what_only_python_takes_for_a_number(text: bytes) -> None:
+    with pytest.raises(SerializationError):
+        Serdes.json().loads(text)
+
+
 def test_json_may_be_500_levels_deep_whatever_the_recursion_limit() -> None:
     serde = Serdes.json()
     limit = sys.getrecursionlimit()
