@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.chaos.memory import KINDS, grown, resident_mib
+from tests.kafka.chaos.memory import KINDS, MOST_GROWN, grown, is_flat, resident_mib
 from tests.kafka.chaos.traps import Traps
 from tests.kafka.helpers import CLEAN, Verdict, judge
 
@@ -53,8 +53,11 @@ def test_damage_is_seen(messages: Any, verdict: Verdict) -> None:
 def test_growth_is_that_of_the_last_third_over_the_one_before() -> None:
     sizes = [50.0, 90.0, 80.0, 85.0, 86.0, 95.0]
     samples = [dict.fromkeys(KINDS, size) for size in sizes]
-    assert grown(samples) == dict.fromkeys(KINDS, 10.0)
-    assert grown(samples[:1]) == dict.fromkeys(KINDS, 0.0)
+    assert grown(samples) == dict.fromkeys(MOST_GROWN, 10.0)
+    assert grown(samples[:1]) == dict.fromkeys(MOST_GROWN, 0.0)
+    assert is_flat(samples)
+    assert not is_flat([*samples, samples[-1] | {"worker": 500.0}])
+    assert not is_flat([samples[0] | {"jvm": 2_000.0}, *samples])
 
 
 def test_memory_is_that_of_the_processes_that_are_asked_for() -> None:
@@ -64,7 +67,7 @@ def test_memory_is_that_of_the_processes_that_are_asked_for() -> None:
     found = resident_mib(Here())
     assert found["driver"] > 5
     assert found["broker"] > 0
-    assert (found["jvm"], found.keys()) == (0.0, KINDS.keys())
+    assert (found["jvm"], tuple(found)) == (0.0, KINDS)
 
 
 def test_a_trap_strikes_once_at_its_point_after_its_passes(

@@ -4,11 +4,13 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-__all__ = ["KINDS", "grown", "resident_mib"]
+__all__ = ["KINDS", "MOST_GROWN", "grown", "is_flat", "resident_mib"]
 
-# MiB by which the largest of a kind may outgrow its earlier largest. A JVM takes the heap that it
-# may have in its own time: Spark's 1 GiB, the broker's 1 GiB.
-KINDS = {"driver": 32.0, "worker": 32.0, "jvm": 300.0, "broker": 300.0}
+KINDS = ("driver", "worker", "jvm", "broker")
+# MiB by which the largest Python process of a kind may outgrow its earlier largest. A JVM fills the
+# heap that it may have (1 GiB) in its own time, so it is held to that and what it needs besides.
+MOST_GROWN = {"driver": 64.0, "worker": 64.0}
+MOST_HELD = {"jvm": 1_700.0, "broker": 1_700.0}
 
 
 class Watched(Protocol):
@@ -31,10 +33,22 @@ def resident_mib(watched: Watched) -> dict[str, float]:
             kind = "driver"
         elif not _descends(pid, driver, table):
             continue
+        elif command.endswith("java"):
+            kind = "jvm"
+        elif "python" in command:
+            kind = "worker"
         else:
-            kind = "jvm" if command.endswith("java") else "worker"
+            continue  # a JVM that is about to start a process is seen twice, under another name
         found[kind] = max(found[kind], round(size / 1024, 1))
     return found
+
+
+def is_flat(samples: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether nothing grows that should not."""
+    growth = grown(samples)
+    return all(growth[kind] <= limit for kind, limit in MOST_GROWN.items()) and all(
+        one[kind] <= limit for kind, limit in MOST_HELD.items() for one in samples
+    )
 
 
 def grown(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -43,7 +57,7 @@ def grown(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     middle, last = samples[-2 * third : -third] or samples[:1], samples[-third:]
     return {
         kind: round(max(one[kind] for one in last) - max(one[kind] for one in middle), 1)
-        for kind in KINDS
+        for kind in MOST_GROWN
     }
 
 
