@@ -111,6 +111,7 @@ def _rank(
         checkpoint=f"{folder}/checkpoint",
         spark=spark,
         max_records=records,
+        changelogs=True,
     )
     streams._topics = _TrappedTopics(connection, traps=traps)
     with streams:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from tests.kafka.chaos.rig import VICTIMS, Rig, Victim
-from tests.kafka.chaos.traps import POINTS, STATE_POINTS, Point
+from tests.kafka.chaos.traps import POINTS, STARTING_POINTS, STATE_POINTS, Point
 from tests.kafka.helpers import CLEAN, Verdict
 from thulawa.kafka.broker import Broker
 
@@ -62,10 +62,12 @@ def run(
 def _cell(rig: Rig, cell: Cell, rounds: int, random: Random) -> dict[str, Any]:
     starts, longest, before = rig.driver_starts, 0.0, rig.verdict()
     for _ in range(rounds):
-        if cell.point == "restore":  # a worker reads all its state when it has none
+        if cell.point in STARTING_POINTS:  # a worker reads all its state when it has none
             rig.kill_driver()
+            if cell.point == "rebuild":
+                rig.lose_checkpoint()
             rig.mend()
-        rig.arm(cell.point, cell.victim, random)
+        rig.arm(cell.point, cell.victim, random, passes=1 if cell.point == "rebuild" else 3)
         rig.feed(RECORDS)
         rig.await_sprung()
         killed = time.monotonic()

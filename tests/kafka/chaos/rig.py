@@ -1,6 +1,7 @@
 """A job on a broker, fed, watched and brought back whatever dies: what chaos and soak share."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,6 +123,10 @@ class Rig:
                 os.killpg(self._driver.pid, signal.SIGKILL)
             self._driver.wait()
             self._driver = None
+
+    def lose_checkpoint(self) -> None:
+        """Remove the checkpoint of a driver that is dead: only the topics are left."""
+        shutil.rmtree(self._folder / "checkpoint")
 
     def mend(self) -> None:
         """Start what does not run."""

@@ -20,7 +20,7 @@ from benchmarks.report import Column, Progress, Report, figure, machine
 from tests.kafka.chaos.job import JOBS
 from tests.kafka.chaos.memory import KINDS, grown, is_flat, resident_mib
 from tests.kafka.chaos.rig import Rig, Stuck, chaos_broker
-from tests.kafka.chaos.traps import POINTS, STATE_POINTS, Point
+from tests.kafka.chaos.traps import POINTS, STARTING_POINTS, STATE_POINTS, Point
 from tests.kafka.helpers import CLEAN
 
 __all__ = ["Soak", "main"]
@@ -102,7 +102,7 @@ def run(rig: Rig, soak: Soak) -> Iterator[dict[str, Any]]:
 
 
 def _drawn(job: str, random: Random) -> tuple[Point, Any]:
-    stateful = [point for point in POINTS if point != "restore"]  # comes with every new driver
+    stateful = [point for point in POINTS if point not in STARTING_POINTS]
     plain = [point for point in POINTS if point not in STATE_POINTS]
     return random.choice(stateful if job == "rank" else plain), random.choice(_VICTIMS)
 

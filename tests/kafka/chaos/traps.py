@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 
 from thulawa.kafka.transactions import SinkSpec
 from thulawa.spark.kafka_sink import Committed, KafkaFormat, KafkaStreamWriter
-from thulawa.spark.streams import stages
+from thulawa.spark.streams import restoring, stages
 
-__all__ = ["POINTS", "STATE_POINTS", "Point", "Traps", "trap_state", "trapped"]
+__all__ = ["POINTS", "STARTING_POINTS", "STATE_POINTS", "Point", "Traps", "trap_state", "trapped"]
 
 Point: TypeAlias = Literal[
     "offset log",  # Spark has written its offsets; the sink has claimed nothing
@@ -35,9 +35,11 @@ Point: TypeAlias = Literal[
     "state half written",  # a task is handing its changes to Spark's state store
     "state commit",  # a task's state is stored, its transaction is open
     "restore",  # a task is reading its state after a start
+    "rebuild",  # the checkpoint is lost, and a task is reading its changelog
 ]
 POINTS: tuple[Point, ...] = get_args(Point)
-STATE_POINTS: tuple[Point, ...] = ("state half written", "state commit", "restore")
+STARTING_POINTS: tuple[Point, ...] = ("restore", "rebuild")
+STATE_POINTS: tuple[Point, ...] = ("state half written", "state commit", *STARTING_POINTS)
 
 SELF = 0  # stands for the process that passes the point
 
@@ -163,3 +165,11 @@ def trap_state(traps: Traps) -> None:
 
     made.trapped = True  # type: ignore[attr-defined]
     stages._State = made  # type: ignore[assignment,misc]
+    take = restoring.Restored._take
+
+    def taken(self: restoring.Restored, *arguments: Any) -> restoring.Report:
+        report = take(self, *arguments)
+        traps.passed("rebuild")  # the records are in the store, and none of it is kept
+        return report
+
+    restoring.Restored._take = taken  # type: ignore[assignment,method-assign]
