@@ -83,3 +83,17 @@ def test_a_function_is_asked_about_each_error(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="second"):
         application.await_termination("10 s")
     assert heard == ["first", "second"]
+
+
+class LostQuery(Query):
+    """What is left of a query when Spark itself has gone."""
+
+    def wait(self) -> Exception | None:
+        raise ConnectionRefusedError
+
+
+def test_an_application_whose_spark_has_gone_ends_with_an_error(tmp_path: Path) -> None:
+    application = Application(tmp_path, [LostQuery(None)]).start()
+    with pytest.raises(ConnectionRefusedError):
+        application.await_termination("10 s")
+    assert application.state is State.ERROR

@@ -408,9 +408,8 @@ class Streams:
         """Wait for the query's end, and start it again if that is what is asked for."""
         failures = 0
         while True:
-            assert self._query is not None
             began = time.monotonic()
-            error = self._query.wait()
+            error = self._wait_for_end()
             if self._stopping.is_set() or error is None:
                 self._machine.go(State.PENDING_SHUTDOWN)
                 self._machine.go(State.NOT_RUNNING)
@@ -426,6 +425,14 @@ class Streams:
                 self._machine.go(State.ERROR)
                 break
         self._ended.set()
+
+    def _wait_for_end(self) -> Exception | None:
+        """Give what ended the query; if Spark itself has gone, that."""
+        assert self._query is not None
+        try:
+            return self._query.wait()
+        except Exception as error:  # noqa: BLE001 whoever waits for the end must hear of it
+            return error
 
     def _lasted(self, began: float) -> bool:
         longest = self._on_error.longest if isinstance(self._on_error, Restart) else "1 minute"
