@@ -60,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             [
                 Column("system", "system"),
                 Column("messages_per_second", "messages/s", figure),
+                Column("messages_per_cpu_second", "messages/CPU s", figure),
                 Column("internal_topics", "internal topics"),
                 TARGET,
             ],
@@ -78,12 +79,12 @@ def _rows(folder: Path, total: int, arms: Sequence[str], progress: Progress) -> 
             if "streams" in arms:
                 progress("topic_health", "Kafka Streams")
                 before = set(_topics(connection))
-                rate = _streams(connection.bootstrap, total, folder)
-                least = 2 * rate
+                measured = _streams(connection.bootstrap, total, folder)
+                least = 2 * float(measured["messages_per_second"])
                 inner = set(_topics(connection)) - before
                 yield {
                     "system": "Kafka Streams 4.1.1",
-                    "messages_per_second": rate,
+                    **measured,
                     "internal_topics": len(inner),
                 }
             if "kafka" in arms:
@@ -97,8 +98,8 @@ def _rows(folder: Path, total: int, arms: Sequence[str], progress: Progress) -> 
         yield _judged("Thulawa, embedded log", _thulawa(address, total), least)
 
 
-def _judged(system: str, rate: float, least: float | None) -> Row:
-    row: Row = {"system": system, "messages_per_second": rate, "internal_topics": 1}
+def _judged(system: str, measured: Row, least: float | None) -> Row:
+    row: Row = {"system": system, **measured, "internal_topics": 1}
     return row if least is None else judge(row, "messages_per_second", least, f"≥ {least:,.0f}")
 
 
@@ -144,8 +145,8 @@ def _topics(connection: Any) -> list[str]:
     return list(AdminClient(connection.client()).list_topics(timeout=30).topics)
 
 
-def _streams(bootstrap: str, total: int, folder: Path) -> float:
-    """Build and run the peer; give its rate."""
+def _streams(bootstrap: str, total: int, folder: Path) -> Row:
+    """Build and run the peer; give what it measured."""
     built = shutil.copytree(_PEER, folder / "peer")
     _run(
         ["mvn", "--batch-mode", "--quiet", f"--file={built / 'pom.xml'}", "compile",
@@ -157,7 +158,28 @@ def _streams(bootstrap: str, total: int, folder: Path) -> float:
          "thulawa.peers.TopicHealth", bootstrap, "tx", str(total), threads, f"{folder}/state"]
     )  # fmt: skip
     found = json.loads(answer.strip().splitlines()[-1])
-    return float(found["messages"] / found["seconds"])
+    return _rates(found["messages"], found["seconds"], found["cpu"])
+
+
+def _rates(messages: float, seconds: float, cpu: float) -> Row:
+    return {"messages_per_second": messages / seconds, "messages_per_cpu_second": messages / cpu}
+
+
+def _cpu() -> float:
+    """Give the CPU seconds of this process and of all that it started, but for the broker."""
+    ticks, parents = {}, {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            broker = b"kafka.Kafka" in (path / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has just ended
+        parents[int(path.name)] = int(fields[1])
+        ticks[int(path.name)] = 0 if broker else int(fields[11]) + int(fields[12])
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return sum(ticks[pid] for pid in mine) / os.sysconf("SC_CLK_TCK")
 
 
 def _run(command: list[str]) -> str:
@@ -169,16 +191,16 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _thulawa(address: str, total: int) -> float:
-    """Count everything in five rounds; give the rate of the last four."""
+def _thulawa(address: str, total: int) -> Row:
+    """Count everything in five rounds; give the rates of the last four."""
     quiet = {
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
     }
     spark = thulawa.session("bench-topic-health", settings=quiet)
-    ended: list[float] = []
-    note: Callable[[Any], None] = lambda _: ended.append(time.perf_counter())  # noqa: E731
+    ended: list[tuple[float, float]] = []
+    note: Callable[[Any], None] = lambda _: ended.append((time.perf_counter(), _cpu()))  # noqa: E731
     try:
         health = thulawa.WindowCounts(
             "tx",
@@ -196,7 +218,8 @@ def _thulawa(address: str, total: int) -> float:
         spark.stop()
     if counted != total or len(ended) != _ROUNDS:
         raise SystemExit(f"{counted:,} of {total:,} messages in {len(ended)} rounds")
-    return total * (_ROUNDS - 1) / _ROUNDS / (ended[-1] - ended[0])
+    (first, first_cpu), (last, last_cpu) = ended[0], ended[-1]
+    return _rates(total * (_ROUNDS - 1) / _ROUNDS, last - first, last_cpu - first_cpu)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@ package thulawa.peers;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.sun.management.OperatingSystemMXBean;
 import java.io.IOException;
+import java.lang.management.ManagementFactory;
 import java.time.Duration;
 import java.util.Properties;
 import java.util.Set;
@@ -41,6 +43,7 @@ public final class TopicHealth {
     long warm = total / 5;
     AtomicLong counted = new AtomicLong();
     AtomicLong warmAt = new AtomicLong();
+    AtomicLong warmCpu = new AtomicLong();
     CountDownLatch done = new CountDownLatch(1);
 
     StreamsBuilder builder = new StreamsBuilder();
@@ -54,6 +57,7 @@ public final class TopicHealth {
               long number = counted.incrementAndGet();
               if (number == warm) {
                 warmAt.set(System.nanoTime());
+                warmCpu.set(cpuNanos());
               }
               if (number == total) {
                 done.countDown();
@@ -85,10 +89,16 @@ public final class TopicHealth {
       streams.start();
       done.await();
       double seconds = (System.nanoTime() - warmAt.get()) / 1e9;
+      double cpu = (cpuNanos() - warmCpu.get()) / 1e9;
       System.out.printf(
-          "{\"messages\": %d, \"seconds\": %.3f}%n", total - warm, seconds);
+          "{\"messages\": %d, \"seconds\": %.3f, \"cpu\": %.3f}%n", total - warm, seconds, cpu);
       System.out.flush();
     }
+  }
+
+  private static long cpuNanos() {
+    return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
+        .getProcessCpuTime();
   }
 
   private static boolean isValid(byte[] value) {
