@@ -53,8 +53,9 @@ class Ending(Settling):
         One loop without calls, for it is what most events are (figures in docs/adr/0010).
         """
         calls, queues, now = self.calls, self.queues, self.now
-        took, stayed, leave = self.latency.add, self.residence.add, self.outcomes.append
+        leave = self.outcomes.append
         freed: list[KeyQueue] = []
+        started, since, count = 0.0, 0.0, 0  # calls that began and came together count together
         for ticket, attempt, result in answers:
             if calls.get(ticket) != attempt:
                 self.gone(ticket, attempt)
@@ -64,17 +65,27 @@ class Ending(Settling):
                 self.timers.cancel(ticket.timer)
                 ticket.timer = None
             record, queue = ticket.record, ticket.queue
-            took(now - ticket.started)
-            stayed(now - record.taken)
+            if ticket.started == started and record.taken == since:
+                count += 1
+            else:
+                self._measured(now - started, now - since, count)
+                started, since, count = ticket.started, record.taken, 1
             leave(Outcome(record, result, None, attempt))
             queue.taken = 0
             if queue.head is None and not queue.retries:
                 del queues[queue.key]
             else:
                 freed.append(queue)
+        self._measured(now - started, now - since, count)
         self.counters.succeeded += len(self.outcomes)
         if freed and not self.stopped:
             self.ready.add_all(freed)
+
+    def _measured(self, latency: float, residence: float, calls: int) -> None:
+        """Take note of calls that took equally long, from the start and from the beginning."""
+        if calls:
+            self.latency.add_all(latency, calls)
+            self.residence.add_all(residence, calls)
 
     def on_failed(self, event: Failed) -> None:
         """End a call that raised."""

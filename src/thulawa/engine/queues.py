@@ -29,18 +29,18 @@ class KeyQueue:
     ``parked`` counts the retries, from the first, that wait for their time.
     """
 
-    __slots__ = ("head", "key", "linger", "parked", "rest", "retries", "stamp", "taken")
+    # without slots, as tickets are: what most queues never use stands in the class
+    head: Record | None
+    rest: deque[Record] | None = None  # most keys hold one at a time, and a deque costs 600 bytes
+    retries: deque[Ticket] | None = None
+    taken: int = 0
+    stamp: int = 0
+    parked: int = 0
+    linger: list[object] | None = None
 
     def __init__(self, key: Hashable, head: Record) -> None:
         self.key = key
-        self.head: Record | None = head
-        # most keys hold one record at a time, and a deque costs 600 bytes
-        self.rest: deque[Record] | None = None
-        self.retries: deque[Ticket] | None = None
-        self.taken = 0
-        self.stamp = 0
-        self.parked = 0
-        self.linger: list[object] | None = None
+        self.head = head
 
     def append(self, record: Record) -> None:
         """Add a record at the end."""

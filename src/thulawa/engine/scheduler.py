@@ -216,7 +216,7 @@ class Scheduler(Starting):
         self.residence.fold(_FOLD)
         if self.several_lanes:
             for histogram in self.by_lane:
-                histogram.fold(_FOLD)
+                histogram.fold(_FOLD // 4)  # there are several
 
     def _on_tick(self, _: Tick) -> None:
         self._awake_at = float("inf")

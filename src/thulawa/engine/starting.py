@@ -126,7 +126,12 @@ class Starting(Ending):
             leads = []
             for queue in self.ready.take(free):
                 queue.taken = 1
-                leads.append(queue.pop())
+                if queue.rest or queue.retries:
+                    leads.append(queue.pop())
+                else:  # what `pop` does when there is but one: most keys have no more
+                    assert queue.head is not None
+                    leads.append(Ticket(queue.head, queue))
+                    queue.head = None
             self.start(leads)
 
     def _start_one(self) -> None:

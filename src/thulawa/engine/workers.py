@@ -195,9 +195,10 @@ class CoroutineWorkers:
 
     # --- what is done
 
-    async def _work_off(self, worker: _Worker) -> bool:
+    async def _work_off(self, worker: _Worker) -> bool:  # noqa: C901 what it calls, each call pays
         """Run calls until none is left to start; tell whether the worker is fit for others."""
-        starts, running = self._starts, self._running
+        starts, running, context = self._starts, self._running, self._context
+        function, argument, cancelling = self._function, self._argument, worker.task.cancelling
         calls = 0
         fit = True
         while starts and fit:
@@ -210,7 +211,7 @@ class CoroutineWorkers:
             worker.attempt = attempt
             turn = self._turn
             try:  # here: each call would pay for a coroutine of its own (docs/adr/0010)
-                result = await self._function(self._argument(ticket))
+                result = await function(argument(ticket))
             except asyncio.CancelledError:
                 if self._closing:
                     raise
@@ -218,12 +219,22 @@ class CoroutineWorkers:
             except Exception as error:  # noqa: BLE001 the policy decides about any error
                 self._failed(worker, ticket, error)
             else:
-                self._returned(worker, ticket, result, alone=turn == self._turn)
+                if worker.abandoned:
+                    self._gone(worker, ticket)
+                else:
+                    del running[ticket]
+                    self._done.append((ticket, attempt, result))
+                    alone = turn == self._turn and not starts
+                    if alone or len(self._done) >= _REPORT_AT:
+                        self._flush()
             self._turn += 1
             calls += 1
-            if worker.task.cancelling() or calls % _REST_AFTER == 0:
+            if cancelling() or calls % _REST_AFTER == 0:
                 await self._settle_down(worker)  # who never waits must not hog the loop
-            fit = self._left_as_found()
+            try:  # have the calls of this worker left its context variables alone?
+                fit = copy_context() == context
+            except Exception:  # noqa: BLE001 values that will not be compared are not the same
+                fit = False
         self._flush_soon()
         return fit
 
@@ -234,13 +245,6 @@ class CoroutineWorkers:
         self._void.discard((ticket, attempt))
         self._tell(self._report.gone, ticket, attempt)
         return True
-
-    def _left_as_found(self) -> bool:
-        """Tell whether the calls of this worker have left its context variables alone."""
-        try:
-            return copy_context() == self._context
-        except Exception:  # noqa: BLE001 values that will not be compared are not the same
-            return False
 
     async def _settle_down(self, worker: _Worker) -> None:
         """Let others go on; take back cancellations that were meant for a call that is over."""
@@ -273,15 +277,6 @@ class CoroutineWorkers:
         if self._done:
             answers, self._done = self._done, []
             self._tell(self._report.succeeded, answers)
-
-    def _returned(self, worker: _Worker, ticket: Ticket, result: Any, *, alone: bool) -> None:
-        if worker.abandoned:
-            self._gone(worker, ticket)
-            return
-        del self._running[ticket]
-        self._done.append((ticket, worker.attempt, result))
-        if len(self._done) >= _REPORT_AT or (alone and not self._starts):
-            self._flush()
 
     def _failed(self, worker: _Worker, ticket: Ticket, error: Exception) -> None:
         self._flush()

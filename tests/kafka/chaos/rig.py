@@ -121,7 +121,7 @@ class Rig:
         if self._driver is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._driver.pid, signal.SIGKILL)
-            self._driver.wait()
+            self._driver.communicate()  # and close its pipes
             self._driver = None
 
     def lose_checkpoint(self) -> None:
