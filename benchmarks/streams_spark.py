@@ -162,7 +162,9 @@ def _spark(spark: SparkSession, address: str, folder: Path) -> tuple[list[dict[s
     checkpoint = folder / "spark"
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
-    return [json.loads(one.json) for one in query.recentProgress], checkpoint / "state"
+    reports = [json.loads(one.json) for one in query.recentProgress]
+    counted = [one | {"records": one["numInputRows"]} for one in reports]  # a row for each record
+    return counted, checkpoint / "state"
 
 
 def _measured(cell: Cell, reports: list[dict[str, Any]], state: Path) -> Row:
