@@ -27,6 +27,7 @@ from benchmarks.kafka_arms import CALLING, COUNTING, Arm, Place
 from benchmarks.kafka_load import Watch, backlog, check, check_counts, least, watching
 from benchmarks.kafka_paced import Arrived, arriving
 from benchmarks.report import Column, Progress, Report, Row, figure, machine, percent
+from benchmarks.sessions import QUIET
 from benchmarks.workload import Keys
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
@@ -117,17 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _bench(seconds: float, records: int) -> Iterator[Bench]:
     peers.build()
     connector_jars()
-    quiet = {
-        "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
-        "spark.ui.showConsoleProgress": "false",
-    }
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         Broker(f"bench-{os.getpid()}", port=0) as broker,
     ):
         # started when it is needed, and there from then on
-        session = partial(thulawa.session, "bench-kafka", master="local[2]", settings=quiet)
+        session = partial(thulawa.session, "bench-kafka", master="local[2]", settings=QUIET)
         try:
             yield Bench(broker.connection, session, Path(folder), seconds, records)
         finally:

@@ -11,7 +11,6 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from pyspark.sql import functions as f
 import thulawa
 from benchmarks.memory import ALLOWED_GROWTH_MIB, resident
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine, percent
+from benchmarks.sessions import quiet_session
 from benchmarks.workload import Keys, Workload, workload
 
 __all__ = ["main"]
@@ -33,6 +33,10 @@ _PATIENCE = 120  # seconds until a query counts as stuck; its row has no figures
 _LEVEL = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 _SCHEMA = "id long, key long"
 _MANY = 5_000_000
+_SETTINGS = {
+    "spark.sql.files.minPartitionNum": "1",  # else a file is read in as many parts as cores
+    _LEVEL: str(_IN_FLIGHT),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     progress = Progress()
     report = Report("spark", progress, as_json=options.json)
     report.section("machine", "Machine", [Column(k, k) for k in machine()], [machine()])
-    with _session() as spark:
+    with quiet_session("bench-spark", _SETTINGS) as spark:
         if options.memory:
             report.section(
                 "memory",
@@ -142,22 +146,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _rows(spark, cells, options.arm or list(ARMS), seconds, progress),
             ["the ceiling is that of calls in key order, which spark_udf does not keep"],
         )
-
-
-@contextmanager
-def _session() -> Iterator[SparkSession]:
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.files.minPartitionNum": "1",  # else a file is read in as many parts as cores
-        _LEVEL: str(_IN_FLIGHT),
-    }
-    spark = thulawa.session("bench-spark", master="local[2]", settings=settings)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _rows(

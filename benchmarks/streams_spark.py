@@ -11,7 +11,6 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,8 +18,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-import thulawa
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine
+from benchmarks.sessions import quiet_session
 from benchmarks.streams import count, stateless
 from thulawa.app import Streams
 from thulawa.dsl import StreamsBuilder
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     progress = Progress()
     report = Report("streams_spark", progress, as_json=options.json)
     report.section("machine", "Machine", [Column(k, k) for k in machine()], [machine()])
-    with _session() as spark:
+    with quiet_session("bench-streams-spark") as spark:
         report.section(
             "programs",
             f"Stream programs on Spark, one task, {batches} batches of {_BATCH:,} records",
@@ -80,20 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _rows(spark, cells, options.arm or ("thulawa", "spark"), batches, progress),
             [f"the first {_WARM} batches do not count: they start workers and fill caches"],
         )
-
-
-@contextmanager
-def _session() -> Iterator[SparkSession]:
-    quiet = {
-        "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    spark = thulawa.session("bench-streams-spark", master="local[2]", settings=quiet)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _rows(

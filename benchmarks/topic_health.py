@@ -24,6 +24,7 @@ from confluent_kafka import Producer
 
 import thulawa
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine
+from benchmarks.sessions import QUIET
 from examples.topic_health.generator import payment
 from examples.topic_health.messages import PAYMENT
 from thulawa.counts import json_schema
@@ -193,12 +194,7 @@ def _run(command: list[str]) -> str:
 
 def _thulawa(address: str, total: int) -> Row:
     """Count everything in five rounds; give the rates of the last four."""
-    quiet = {
-        "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    spark = thulawa.session("bench-topic-health", settings=quiet)
+    spark = thulawa.session("bench-topic-health", settings=QUIET)
     ended: list[tuple[float, float]] = []
     note: Callable[[Any], None] = lambda _: ended.append((time.perf_counter(), _cpu()))  # noqa: E731
     try:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from thulawa.counts.columns import Added, Counter, Rule, Since
 from thulawa.counts.model import Place
 from thulawa.log import Log
-from thulawa.log.arrow import read_arrow
+from thulawa.log.arrow import by_partition, gathered, read_arrow
 
 __all__ = ["COUNTED", "CountLog", "CountRows", "Range", "added_by", "counted_shares"]
 
@@ -48,8 +47,9 @@ class CountRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give what the messages of one task add to each cell."""
         counters: dict[Place, Counter] = {}
-        for whole in _gathered(batches):
-            for place, part in _split(whole):
+        for whole in gathered(batches, rows=_ROWS, size=_BYTES):
+            for topic, partition, part in by_partition(whole):
+                place = Place(topic, partition)
                 if place not in counters:
                     counters[place] = Counter(self.rule, self.since.get(place, Since()))
                 counters[place].add(part["offset"], part["timestamp"], part["value"])
@@ -86,7 +86,7 @@ def counted_shares(
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
     for one in (one for number in numbers for one in shares[number]):
         counter = counters[one.place] = Counter(rule, one.since)
-        for whole in _gathered(read(one)):
+        for whole in gathered(read(one), rows=_ROWS, size=_BYTES):
             counter.add(whole["offset"], whole["timestamp"], whole["value"])
     return _rows(counters)
 
@@ -98,36 +98,6 @@ def added_by(counted: pa.Table | pa.RecordBatch) -> dict[Place, list[Added]]:
     for topic, partition, *added in zip(*columns, strict=True):
         found.setdefault(Place(topic, partition), []).append(Added(*added))
     return found
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches: a call of Arrow costs as much for a hundred rows as for a thousand."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= _ROWS or size >= _BYTES:
-            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-            waiting, rows, size = [], 0, 0
-    if rows:
-        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-
-
-def _split(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
-    """Give the rows of each partition; most often they are all of one."""
-    table = pa.table({"topic": batch["topic"], "partition": batch["partition"]})
-    pairs = table.group_by(["topic", "partition"], use_threads=False).aggregate([]).to_pylist()
-    for pair in pairs:
-        place = Place(pair["topic"], pair["partition"])
-        if len(pairs) == 1:
-            yield place, batch
-            return
-        own = pc.and_(
-            pc.equal(batch["topic"], place.topic), pc.equal(batch["partition"], place.partition)
-        )
-        yield place, batch.filter(own)
 
 
 def _rows(counters: Mapping[Place, Counter]) -> pa.RecordBatch:

@@ -5,7 +5,7 @@ keeps them. So a batch is opened by pointing at it: numbers are copied, since th
 and keys and values are found by one sum over their lengths.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from thulawa.log.batches import layout
 from thulawa.log.log import Log
 
-__all__ = ["read_arrow", "unpack_arrow"]
+__all__ = ["by_partition", "gathered", "read_arrow", "unpack_arrow"]
 
 _NOTHING = pa.scalar(0, pa.int32())
 
@@ -45,6 +45,40 @@ def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
     return pa.record_batch(
         {"offset": offsets, "timestamp": timestamps, "key": keys, "value": values}
     )
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], *, rows: int, size: int
+) -> Iterator[pa.RecordBatch]:
+    """Join small batches to about so many rows or bytes: what a batch costs, many rows share."""
+    waiting: list[pa.RecordBatch] = []
+    count = held = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        held += batch.nbytes
+        if count >= rows or held >= size:
+            yield from _joined(waiting)
+            waiting, count, held = [], 0, 0
+    if count:
+        yield from _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """Give the rows of each topic and partition; most often they are all of one."""
+    topics, partitions = batch.column("topic"), batch.column("partition")
+    table = pa.table({"topic": topics, "partition": partitions})
+    pairs = table.group_by(["topic", "partition"], use_threads=False).aggregate([]).to_pylist()
+    for topic, partition in sorted((pair["topic"], pair["partition"]) for pair in pairs):
+        if len(pairs) == 1:
+            yield topic, partition, batch
+            return
+        own = pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition))
+        yield topic, partition, batch.filter(own)
 
 
 @lru_cache(maxsize=16)

@@ -129,17 +129,22 @@ def layout(blob: bytes) -> Layout:
 
 def summary(blob: bytes) -> tuple[int, int]:
     """Count the records of a blob and give their highest timestamp; refuse a damaged one."""
-    count, _, at, *_ = layout(blob)
-    return count, max(struct.unpack_from(f"<{count}q", blob, at))
+    found = layout(blob)
+    return found.records, _newest(blob, found)
 
 
 def span(blob: bytes, first: int) -> tuple[int, int]:
     """Give the offset after the last record of a blob, and its highest timestamp."""
-    count, gaps, *_ = layout(blob)
-    last = count - 1
-    if gaps >= 0:
-        (last,) = struct.unpack_from("<q", blob, gaps + 8 * last)
-    return first + last + 1, summary(blob)[1]
+    found = layout(blob)
+    last = found.records - 1
+    if found.gaps >= 0:
+        (last,) = struct.unpack_from("<q", blob, found.gaps + 8 * last)
+    return first + last + 1, _newest(blob, found)
+
+
+def _newest(blob: bytes, found: Layout) -> int:
+    newest: int = max(struct.unpack_from(f"<{found.records}q", blob, found.timestamps))
+    return newest
 
 
 def unpack(blob: bytes, first: int) -> Columns:

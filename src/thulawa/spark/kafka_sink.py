@@ -7,10 +7,9 @@ stable task indexes: no speculation, and no adaptive coalescing after the last s
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -27,6 +26,7 @@ from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, Written, writ
 from thulawa.spark.kafka_reader import KafkaReader
 from thulawa.spark.log_source import SCHEMA, LogStreamReader
 from thulawa.spark.record_columns import check_columns, column_values
+from thulawa.spark.task import streamed_task
 
 __all__ = [
     "FORMAT",
@@ -115,12 +115,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         """Write the records of one task and the number of its batch."""
-        context: Any = TaskContext.get()
-        batch = Batch(
-            context.getLocalProperty("sql.streaming.queryId"),
-            int(context.getLocalProperty("streaming.sql.batchId")),
-            context.partitionId(),
-        )
+        batch = Batch(*streamed_task())
         rows = (out_records(one, self._topic) for one in iterator)
         return Committed(batch.task, write(self._sink, batch, rows))
 

@@ -17,15 +17,24 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from thulawa.core.errors import ThulawaError
 from thulawa.log import Log
-from thulawa.spark.log_source import LogReader, LogStreamReader, Ranges, count_of
-from thulawa.spark.task import current_task
+from thulawa.log.arrow import gathered
+from thulawa.spark.log_source import LogReader, LogStreamReader, Range, Ranges, count_of
+from thulawa.spark.task import streamed_task
 
 __all__ = ["NAME", "STORED", "register"]
 
 NAME = "thulawa-packed"
-STORED = ("topic", "partition", "offset", "data")
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("data", pa.binary()),
+    ]
+)
+STORED = tuple(_SCHEMA.names)
+_ROWS, _BYTES = 1_000, 2**23  # that go to Spark at a time
 
 
 def register(spark: SparkSession) -> None:
@@ -61,23 +70,14 @@ class PackedReader(LogStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the batches of one partition of Spark."""
         assert isinstance(partition, Ranges)
+        return gathered(self._stored(partition.ranges), rows=_ROWS, size=_BYTES)
+
+    def _stored(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
         with Log(self._reader.address) as log:
-            for one in partition.ranges:
+            for one in ranges:
                 for first, data in log.read_packed(one.topic, one.partition, one.start, one.end):
-                    yield pa.RecordBatch.from_pylist(
-                        [dict(zip(STORED, (one.topic, one.partition, first, data), strict=True))],
-                        _SCHEMA,
-                    )
-
-
-_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("data", pa.binary()),
-    ]
-)
+                    row = ([one.topic], [one.partition], [first], [data])
+                    yield pa.record_batch(list(row), schema=_SCHEMA)
 
 
 class PackedWriter(DataSourceStreamArrowWriter):
@@ -88,9 +88,7 @@ class PackedWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
-        task = current_task()
-        if task is None or task.query is None or task.batch is None:
-            raise ThulawaError("this sink is for streaming queries")
+        task = streamed_task()
         with Log(self._address) as log:
             log.append_packed(
                 _outgoing(iterator), marker=(task.query, task.partition), batch=task.batch

@@ -7,10 +7,8 @@ there and writes nothing. The query's id comes from its checkpoint, so this hold
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -23,6 +21,7 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
 from thulawa.log.placing import Placing, agree
 from thulawa.spark.record_columns import COLUMNS, check_columns, column_values
+from thulawa.spark.task import streamed_task
 
 __all__ = ["LogBatchWriter", "LogStreamWriter", "LogWriter"]
 
@@ -92,13 +91,11 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
-        context: Any = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId")
-        batch = int(context.getLocalProperty("streaming.sql.batchId"))
+        task = streamed_task()
         with Log(self._writer.address) as log:
             log.append(
                 self._writer.placed(iterator, log),
-                marker=(query, context.partitionId()),
-                batch=batch,
+                marker=(task.query, task.partition),
+                batch=task.batch,
             )
         return WriterCommitMessage()

@@ -2,8 +2,19 @@
 
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["Task", "current_task"]
+from thulawa.core.errors import ThulawaError
+
+__all__ = ["Streamed", "Task", "current_task", "streamed_task"]
+
+
+class Streamed(NamedTuple):
+    """A task of a streaming query: the query's id, the number of the batch, the partition."""
+
+    query: str
+    batch: int
+    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +24,13 @@ class Task:
     partition: int = 0
     query: str | None = None
     batch: int | None = None
+
+    @property
+    def streamed(self) -> Streamed | None:
+        """The same where it belongs to a streaming query."""
+        if self.query is None or self.batch is None:
+            return None
+        return Streamed(self.query, self.batch, self.partition)
 
 
 def current_task() -> Task | None:
@@ -26,3 +44,12 @@ def current_task() -> Task | None:
     if query is None or batch is None:
         return Task(context.partitionId())
     return Task(context.partitionId(), query, int(batch))
+
+
+def streamed_task() -> Streamed:
+    """Give the task that runs here, which must be one of a streaming query."""
+    task = current_task()
+    streamed = None if task is None else task.streamed
+    if streamed is None:
+        raise ThulawaError("this is for streaming queries alone: it writes a batch exactly once")
+    return streamed

@@ -7,13 +7,11 @@ them to Spark. A batch is Arrow until the engine asks for its rows.
 """
 
 import asyncio
-import gc
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from functools import cache
 from itertools import repeat
 from operator import itemgetter
 from typing import Any
@@ -21,10 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 from thulawa.core.errors import RecordError, ThulawaError, WrongResult
-from thulawa.engine import Engine, Outcome, Record, new_event_loop
+from thulawa.engine import Engine, Outcome, Record
 from thulawa.engine.workers import VALUE
 from thulawa.spark.dead_letters import DeadLetters
 from thulawa.spark.lane_report import watched
+from thulawa.spark.loops import event_loop, run_async
 from thulawa.spark.operator import Operator
 from thulawa.spark.output import Output
 from thulawa.spark.rows import Batch, Row, row_type
@@ -36,17 +35,6 @@ _BATCHES_AHEAD = 4
 _CHUNK = 1_000
 _IN_PASSING = 10_000
 _ENGINES = 16
-
-
-@cache
-def event_loop() -> asyncio.AbstractEventLoop:
-    """Give the event loop of this worker process; it runs on a thread of its own."""
-    # calls in flight are what the collector looks for every 700 objects, and never finds dead:
-    # at 10,000 in flight that is half of all time (benchmarks.engine, arm rare_gc)
-    gc.set_threshold(50_000, 20, 20)
-    loop = new_event_loop()
-    threading.Thread(target=loop.run_forever, name="thulawa-loop", daemon=True).start()
-    return loop
 
 
 _engines: dict[str, Engine] = {}
@@ -64,13 +52,13 @@ def engine_of(operator: Operator) -> Engine:
     _engines[operator.identity] = engine
     if len(_engines) > _ENGINES:
         oldest = _engines.pop(next(iter(_engines)))
-        asyncio.run_coroutine_threadsafe(oldest.__aexit__(None, None, None), event_loop()).result()
+        run_async(oldest.__aexit__(None, None, None))
     return engine
 
 
 def _enter(engine: Engine, operator: Operator) -> None:
     try:
-        asyncio.run_coroutine_threadsafe(engine.__aenter__(), event_loop()).result()
+        run_async(engine.__aenter__())
     except Exception as error:
         raise ThulawaError(
             f"{operator.name}: its resource could not be opened: {type(error).__name__}: {error}; "

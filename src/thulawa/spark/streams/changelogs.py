@@ -61,10 +61,8 @@ class TaskChangelogs:
         return {**snapshot, POSITIONS: positions}
 
     def _stamp(self) -> Headers:
-        task = current_task()
-        if not self._shared or task is None or task.query is None or task.batch is None:
-            return ()
-        return ((STAMP, batch_stamp(task.query, task.batch).encode()),)
+        stamp = _stamp() if self._shared else None
+        return () if stamp is None else ((STAMP, stamp.encode()),)
 
 
 class ReadSoFar:
@@ -89,10 +87,9 @@ class ReadSoFar:
 
     def told(self) -> Iterator[Packed]:
         """Give the records for the topic of offsets, one row to each task that writes."""
-        task = current_task()
-        if not self._ranges or task is None or task.query is None or task.batch is None:
+        stamp = _stamp()
+        if not self._ranges or stamp is None:
             return
-        stamp = batch_stamp(task.query, task.batch)
         for number, slot in enumerate(self._program.slots):
             records = Outgoing()
             for topic, (start, end, time) in self._ranges.items():
@@ -101,3 +98,10 @@ class ReadSoFar:
                 records.add(self._program.offsets_topic, number, key, value, time, ())
             for name, partition, data in records.take():
                 yield Packed(slot, SINK, number, name, partition, "", data)
+
+
+def _stamp() -> str | None:
+    """Give the stamp of the batch at hand; None where there is none, as in a dry run."""
+    task = current_task()
+    streamed = None if task is None else task.streamed
+    return None if streamed is None else batch_stamp(streamed.query, streamed.batch)

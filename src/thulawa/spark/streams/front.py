@@ -10,36 +10,43 @@ from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from thulawa.core.errors import StateError
+from thulawa.log.arrow import by_partition, gathered
 from thulawa.log.batches import Columns, pack, span, unpack
 from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.task import Task
 from thulawa.spark.log_packed import STORED
+from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
-from thulawa.spark.streams.hosting import run_async, uncollected
+from thulawa.spark.streams.hosting import uncollected
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, Packed, Topic, columns_of, packed_batch
 
 __all__ = ["front"]
 
-_BUNDLE_ROWS = 25_000  # rows that travel on as one are about so many, or
-_BUNDLE_BYTES = 2**23
+_BUNDLE_ROWS = 25_000  # rows of a source that travel on as one are about so many
+_BUNDLE_BYTES = 2**23  # and what goes to Spark at a time is about this much
 
 
 def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take rows of the source; give packed rows."""
     stage = _Front(program.open())
+    packed: list[Packed] = []
+    held = 0
     for chunk in _chunks(batches):
         with uncollected():
-            packed = list(stage.packed(chunk))
-        if packed:
+            fresh = list(stage.packed(chunk))
+        packed += fresh
+        held += sum(len(row.data) for row in fresh)
+        if held >= _BUNDLE_BYTES:
             yield packed_batch(packed)
-    if told := list(stage.progress()):
-        yield packed_batch(told)
+            packed, held = [], 0
+    packed += stage.progress()
+    if packed:
+        yield packed_batch(packed)
     stage.close()
 
 
@@ -163,20 +170,21 @@ class _Front:
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[_Chunk]:
     """Give the records of a source: it gives rows, or, where it can, batches as they are stored."""
-    first = next(iter(batches := iter(batches)), None)
+    stream = iter(batches)
+    first = next(stream, None)
     if first is None:
         return
-    batches = chain([first], batches)
+    stream = chain([first], stream)
     if "data" in first.schema.names:
-        for batch in batches:
+        for batch in stream:
             columns = [batch.column(name).to_pylist() for name in STORED]
             for topic, partition, offset, data in zip(*columns, strict=True):
                 yield _Chunk(Topic(topic, partition), offset, data)
         return
-    for batch in _bundled(batches):
-        for name, rows in _by_partition(batch):
+    for batch in gathered(stream, rows=_BUNDLE_ROWS, size=_BUNDLE_BYTES):
+        for topic, partition, rows in by_partition(batch):
             body = columns_of(rows)
-            yield _Chunk(name, body.offsets[0], body)
+            yield _Chunk(Topic(topic, partition), body.offsets[0], body)
 
 
 def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:
@@ -187,42 +195,3 @@ def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:
             "in another task. Start the application again and the partition joins a task, where "
             "such keys begin anew; to keep them together, begin with a new checkpoint"
         )
-
-
-def _bundled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches: a row costs the same however much is in it."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if (
-            sum(one.num_rows for one in waiting) >= _BUNDLE_ROWS
-            or sum(one.nbytes for one in waiting) >= _BUNDLE_BYTES
-        ):
-            yield from _joined(waiting)
-            waiting = []
-    yield from _joined(waiting)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if batches:
-        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
-
-
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Topic, pa.RecordBatch]]:
-    """Cut a batch where the partition changes; as a rule it holds but one."""
-    if batch.num_rows == 0:
-        return
-    topics, partitions = batch.column("topic"), batch.column("partition")
-    pairs = {
-        Topic(pair["topic"], pair["partition"])
-        for pair in pa.table({"topic": topics, "partition": partitions})
-        .group_by(["topic", "partition"])
-        .aggregate([])
-        .to_pylist()
-    }
-    if len(pairs) == 1:
-        yield pairs.pop(), batch
-        return
-    for topic in sorted(pairs):
-        mine = pc.and_(pc.equal(topics, topic.name), pc.equal(partitions, topic.partition))
-        yield topic, batch.filter(mine)

@@ -1,14 +1,13 @@
 """Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
 
 import gc
-from collections.abc import Coroutine, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
 from thulawa.runtime.task import Task
+from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import TaskChangelogs
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
@@ -17,7 +16,7 @@ from thulawa.spark.streams.wire import CLOCK, Packed, records_of, unpack_records
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
-__all__ = ["Hosted", "hosted", "run_async", "uncollected"]
+__all__ = ["Hosted", "hosted", "uncollected"]
 
 
 class Hosted:
@@ -142,13 +141,3 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def run_async(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end on the worker's loop."""
-    import asyncio  # noqa: PLC0415
-
-    from thulawa.spark.worker import event_loop  # noqa: PLC0415
-
-    future: Future[Any] = asyncio.run_coroutine_threadsafe(work, event_loop())
-    return future.result()
