@@ -16,7 +16,7 @@ MAPPED = (
 RANKED = (Cell("worker", "state half written"), Cell("driver", "state commit"))
 
 
-@pytest.mark.timeout(600)  # Spark is started three times, a broker once
+@pytest.mark.timeout(1_200)  # Spark is started three times, a broker once: the rig gives up first
 @pytest.mark.parametrize("cells", [MAPPED, RANKED], ids=["map_by_key", "streams"])
 def test_what_is_killed_leaves_each_record_once_in_order_and_the_state_right(
     broker: Broker, tmp_path: Path, cells: tuple[Cell, ...]

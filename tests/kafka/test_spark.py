@@ -14,6 +14,7 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import AuthenticationFailed, BrokerUnreachable, UnknownTopic
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import SinkSpec
+from thulawa.spark.kafka_progress import progress_offsets
 from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_source import kafka_source
 
@@ -105,3 +106,65 @@ def test_a_source_that_cannot_work_is_refused_at_once(
     assert "not-it" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="pattern"):
         kafka_source(spark, connection, name, pattern="x.*")
+
+
+def test_a_batch_that_is_run_again_has_its_partitions_in_the_same_tasks(
+    spark: SparkSession, connection: Connection, topics: Topics, tmp_path: Path
+) -> None:
+    # Java's hash of these puts partition 1 before 0; offsets in a checkpoint are in order
+    swapped = [name for name in (f"steady-{n}" for n in range(20)) if _java_order(name) == [1, 0]]
+    topic = swapped[0]
+    topics.ensure(topic, TopicSpec(partitions=2))
+    fill(connection, topic, range(40))
+    source = kafka_source(spark, connection, topic)
+    places: list[set[tuple[int, int]]] = []
+    for _ in range(2):
+        writer = source.selectExpr("spark_partition_id() AS task", "partition").writeStream
+        query = (
+            writer.foreachBatch(lambda rows, _: places.append({tuple(r) for r in rows.collect()}))
+            .option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        for file in (tmp_path / "cp/commits/0", tmp_path / "cp/commits/.0.crc"):
+            file.unlink()
+    assert len(places[0]) == 2
+    assert places[0] == places[1]
+    (offsets,) = progress_offsets(query.lastProgress).values()
+    assert sum(offsets.values()) == 40
+
+
+def _java_order(topic: str) -> list[int]:
+    """Give the order of two partitions in a small map of Java's."""
+    text = 0
+    for letter in topic:
+        text = (31 * text + ord(letter)) & 0xFFFFFFFF
+
+    def bucket(partition: int) -> int:
+        mixed = (31 * (31 + partition) + text) & 0xFFFFFFFF
+        return (mixed ^ mixed >> 16) & 3
+
+    return sorted((0, 1), key=bucket)
+
+
+def test_a_sink_behind_tasks_that_may_move_is_refused(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name)
+    sink = SinkSpec(connection=connection, application=name)
+    columns = ["key", "value"]
+    steady = kafka_source(spark, connection, name).select(columns)  # which loads the connector
+    reader = spark.readStream.format("kafka").options(**connection.spark(), subscribe=name)
+    plain = reader.load().select(columns)
+    with pytest.raises(ConfigurationError, match="kafka_source"):
+        kafka_sink(plain, sink, topic=name)
+    setting = "spark.sql.adaptive.streaming.stateless.enabled"
+    shuffled = steady.repartition(2, "key")
+    kafka_sink(shuffled, sink, topic=name)
+    spark.conf.set(setting, "true")
+    try:
+        with pytest.raises(ConfigurationError, match=setting):
+            kafka_sink(shuffled, sink, topic=name)
+    finally:
+        spark.conf.set(setting, "false")

@@ -16,6 +16,7 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import KafkaError
 from thulawa.kafka.groups import commit_offsets
 from thulawa.kafka.topics import Offsets
+from thulawa.spark.offsets import of_topics
 
 __all__ = ["GroupCommits", "progress_offsets"]
 
@@ -28,7 +29,7 @@ def progress_offsets(progress: Any) -> Offsets:
     for source in progress.sources:
         if "Kafka" not in source.description:
             continue
-        for topic, partitions in json.loads(source.endOffset).items():
+        for topic, partitions in of_topics(json.loads(source.endOffset)).items():
             found[topic] = {int(partition): offset for partition, offset in partitions.items()}
     return found
 

@@ -2,7 +2,7 @@
 
 The columns are those of the embedded log's sink. Every Spark task writes its rows in one Kafka
 transaction, together with the number of the batch (see `thulawa.kafka.transactions`). It needs
-stable task indexes: no speculation, and no adaptive coalescing after the last shuffle.
+a task's rows to be the same when a batch is run again: what moves them is refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +23,7 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Missing, OutRecord, Oversized, Policies
 from thulawa.kafka.topics import Cleanup, TopicSpec, reachable
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, Written, write
+from thulawa.spark.guard import refuse_moving_tasks
 from thulawa.spark.kafka_reader import KafkaReader
 from thulawa.spark.log_source import SCHEMA, LogStreamReader
 from thulawa.spark.record_columns import check_columns, column_values
@@ -61,10 +62,8 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
     .. versionadded:: 0.1.0
     """
     spark = df.sparkSession
-    if spark.conf.get("spark.speculation", "false") == "true":
-        raise ConfigurationError(
-            "spark.speculation runs a task twice at a time, and each would fence the other"
-        )
+    if sink.guarantee == "exactly_once":
+        refuse_moving_tasks(df)
     check_columns(df.schema, topic)
     reachable(sink.connection)
     if sink.buckets is not None and topic is not None:

@@ -1,7 +1,8 @@
 """Kafka as a Spark source: Spark's own connector, in the shape of the embedded log's source.
 
 One Spark partition per topic partition, rows in offset order, committed records only. Options that
-would break this are refused.
+would break this are refused. A batch that is run again has each topic partition at the same place
+among its tasks, on which exactly-once sinks rely (ADR 0034).
 """
 
 import json
@@ -15,11 +16,18 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import UnknownTopic
 from thulawa.kafka.maven import connector_jars
-from thulawa.kafka.topics import Offsets, Topics, reachable
+from thulawa.kafka.topics import Offsets, Topics, TopicSpec, reachable
+from thulawa.spark.guard import STEADY
+from thulawa.spark.offsets import PADDING
 
 __all__ = ["COLUMNS", "Starting", "kafka_source", "load_connector"]
 
 Starting: TypeAlias = Literal["earliest", "latest"] | Offsets
+
+# Up to four partitions the connector lists in the order they come to it, which is another one
+# after a restart; more it lists by their hash.
+_STEADY = 5
+_EARLIEST = -2  # the connector's word for it, where offsets are given by number
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 _CONNECTOR = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
@@ -60,27 +68,43 @@ def kafka_source(
     more = dict(options or {})
     _refuse(more, ordered=ordered)
     reachable(connection)
-    for name, count in Topics(connection).partitions(*names).items():
+    broker = Topics(connection)
+    counts = broker.partitions(*names)
+    for name, count in counts.items():
         if count is None:
             raise UnknownTopic("there is no such topic to read", topic=name)
+    chosen_few = topics if isinstance(topics, Mapping) else {}
+    reads = sum(len(chosen_few.get(name, range(count or 0))) for name, count in counts.items())
+    padded = reads < _STEADY  # of a pattern nobody knows: it counts as none
+    if padded:
+        broker.ensure(PADDING, TopicSpec(partitions=_STEADY))
     load_connector(spark)
     chosen = {
         "includeHeaders": "true",
         "failOnDataLoss": "true",
         "kafka.isolation.level": "read_committed",
-        "startingOffsets": starting if isinstance(starting, str) else json.dumps(starting),
+        "startingOffsets": _starting(starting, padded=padded),
+        STEADY: "true",
         **connection.spark(),
         **more,
     }
+    padding = {PADDING: range(_STEADY)} if padded else {}
     if isinstance(topics, Mapping):
-        chosen["assign"] = json.dumps({name: list(some) for name, some in topics.items()})
+        chosen["assign"] = json.dumps({n: list(some) for n, some in {**topics, **padding}.items()})
     elif pattern is None:
-        chosen["subscribe"] = ",".join(names)
+        chosen["subscribe"] = ",".join((*names, *padding))
     else:
-        chosen["subscribePattern"] = pattern
+        chosen["subscribePattern"] = "|".join((f"(?:{pattern})", *padding))
     if max_records is not None:
         chosen["maxOffsetsPerTrigger"] = str(max_records)
     return spark.readStream.format("kafka").options(**chosen).load().select(*COLUMNS)
+
+
+def _starting(starting: Starting, *, padded: bool) -> str:
+    if isinstance(starting, str):
+        return starting
+    padding = {PADDING: dict.fromkeys(range(_STEADY), _EARLIEST)} if padded else {}
+    return json.dumps({**starting, **padding})
 
 
 def load_connector(spark: SparkSession) -> None:

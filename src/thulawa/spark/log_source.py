@@ -24,6 +24,7 @@ from thulawa.core.admission import evenly
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Columns, Log
 from thulawa.spark.admitting import Admission, Assigned, Split, assigned, chosen
+from thulawa.spark.offsets import DEALT, of_topics
 
 __all__ = [
     "SCHEMA",
@@ -34,7 +35,6 @@ __all__ = [
     "Range",
     "count_of",
     "named",
-    "of_topics",
     "share",
 ]
 
@@ -54,8 +54,6 @@ _OPTIONS = (
     "buckets",
     "bucketOrder",
 )
-
-_DEALT = "#"  # which no topic can be called
 
 Offsets: TypeAlias = dict[str, dict[str, int]]
 
@@ -148,14 +146,14 @@ class LogReader:
     def partitions(self, start: Offsets, end: Offsets) -> list[Ranges]:
         """Deal out what is new to the partitions of Spark, one to each topic partition or more."""
         ranges = self._ranges(start, end)
-        most = end.get(_DEALT, {}).get("partitions", self.most_partitions)
+        most = end.get(DEALT, {}).get("partitions", self.most_partitions)
         count = min(most or len(ranges), len(ranges))
         return [Ranges(ranges[place::count]) for place in range(count)]
 
     def _ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         return [
             Range(topic, int(partition), start.get(topic, {}).get(partition, 0), upto)
-            for topic, partitions in of_topics(end).items()
+            for topic, partitions in sorted(of_topics(end).items())
             for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
             if upto > start.get(topic, {}).get(partition, 0)
         ]
@@ -267,7 +265,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._dealt(ends)
 
     def _dealt(self, offsets: Offsets) -> Offsets:
-        return offsets | {_DEALT: {"partitions": self._reader.most_partitions or 0}}
+        return offsets | {DEALT: {"partitions": self._reader.most_partitions or 0}}
 
     def reportLatestOffset(self) -> Offsets:
         """Give the end of the log, for the query's progress."""
@@ -286,11 +284,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Hold nothing that needs closing."""
-
-
-def of_topics(offsets: Offsets) -> Offsets:
-    """Give the offsets of topics alone, without how their batch is dealt out."""
-    return {topic: places for topic, places in offsets.items() if topic != _DEALT}
 
 
 def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Offsets:

@@ -29,8 +29,9 @@ def configure(builder: Any) -> Any:
     ``spark-defaults.conf`` or by ``PYSPARK_SUBMIT_ARGS``.
 
     Python workers run this interpreter; rows travel as Arrow; state lives in RocksDB; no task
-    runs twice at a time; tracebacks are whole. Spark's Kafka connector is there when it was
-    fetched before (``thulawa kafka jars``); else `thulawa.spark.kafka_source` fetches and adds it.
+    runs twice at a time, and none of a streaming query is joined with others; tracebacks are
+    whole. Spark's Kafka connector is there when it was fetched before (``thulawa kafka jars``);
+    else `thulawa.spark.kafka_source` fetches and adds it.
 
     .. versionadded:: 0.1.0
     """
@@ -38,6 +39,8 @@ def configure(builder: Any) -> Any:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.speculation": "false",
+        # a batch that is run again has the same rows in each task, by which sinks know them
+        "spark.sql.adaptive.streaming.stateless.enabled": "false",
         "spark.scheduler.mode": "FAIR",  # applications on one session share its cores
         # the frames it leaves out are the user's own, called from the engine
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",

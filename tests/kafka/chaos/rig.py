@@ -32,7 +32,7 @@ VICTIMS: tuple[Victim, ...] = ("driver", "worker", "broker")
 PARTITIONS = 2
 _ROOT = Path(__file__).parents[3]
 _STARTS = 6
-_PATIENCE = 600.0  # seconds without anything new in the output; a machine may be crowded
+_PATIENCE = 300.0  # seconds without anything new in the output; a machine may be crowded
 
 
 class Stuck(Exception):
@@ -191,7 +191,7 @@ class Rig:
             elif time.monotonic() - last > patience:
                 raise Stuck(
                     f"{self.seen} of {self.fed} records are out, and nothing has come "
-                    f"for {patience:.0f} s{self._last_words()}"
+                    f"for {patience:.0f} s: {self.verdict()}{self._last_words()}"
                 )
             yield
 

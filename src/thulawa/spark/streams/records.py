@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from thulawa.core.errors import StateError
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import Part, Plan
-from thulawa.spark.log_source import of_topics
+from thulawa.spark.offsets import of_topics
 
 __all__ = ["Admitted", "Checkpoint"]
 

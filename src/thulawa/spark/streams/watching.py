@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thulawa.core.fetching import Binding, FetchControl
-from thulawa.spark.log_source import of_topics
+from thulawa.spark.offsets import of_topics
 from thulawa.spark.streams.records import Offsets
 
 __all__ = ["FetchStatistics", "Fetches", "records_between"]
