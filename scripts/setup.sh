@@ -33,6 +33,9 @@ MESSAGE
 
 install() { "$python" -m pip install --quiet --disable-pip-version-check "$@"; }
 
+# Spark starts many Python processes; without this each may compile what it imports anew
+compile() { env -u PYTHONDONTWRITEBYTECODE "$python" -m compileall -q -j 0 "$1" >/dev/null || true; }
+
 done_before locked && done_before project && exit
 
 require_java
@@ -42,9 +45,9 @@ if ! done_before locked; then
   rm -rf .venv
   "$base" -m venv .venv
   install --require-hashes --requirement requirements.lock
-  # Spark starts many Python processes; without this each may compile what it imports anew
-  env -u PYTHONDONTWRITEBYTECODE "$python" -m compileall -q -j 0 .venv/lib >/dev/null || true
+  compile .venv/lib
   mark_done locked
 fi
 install --no-deps --no-build-isolation --editable .
+compile src
 mark_done project

@@ -36,6 +36,9 @@ _LOOKUPS_TO_SETTLE = 4
 _LOOKUPS_IN_WINDOW = 60
 
 _SETTINGS = {
+    # it is over in minutes: what the JVM compiles well, it would compile too late
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.jars": "",  # no broker here
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.log.level": "ERROR",
@@ -266,6 +269,11 @@ class _Race:
 
     def _row(self, runner: _Runner, since: float, until: float) -> Row:
         tally = runner.tally
+        if not any(since <= commit.time <= until for commit in tally.commits):
+            raise DemoFailed(
+                f"{runner.system} wrote nothing in {until - since:.0f} s at {self.latency_ms} ms: "
+                "this machine is too busy; give it longer with --seconds"
+            )
         if tally.missing:
             raise DemoFailed(f"{runner.system} lost {tally.missing} visits at {self.latency_ms} ms")
         return Row(

@@ -6,7 +6,7 @@ and keys and values are found by one sum over their lengths.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +15,6 @@ from thulawa.log.batches import layout
 from thulawa.log.log import Log
 
 __all__ = ["by_partition", "gathered", "read_arrow", "unpack_arrow"]
-
-_NOTHING = pa.scalar(0, pa.int32())
 
 
 def read_arrow(
@@ -35,7 +33,7 @@ def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
     offsets = pc.add(distances, first)
     lengths = _numbers(blob, lengths_at, 2 * count, pa.int32())
     present = pc.greater_equal(lengths, 0)
-    ends = pc.cumulative_sum(pc.if_else(present, lengths, _NOTHING))
+    ends = pc.cumulative_sum(pc.if_else(present, lengths, _nothing()))
     starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     validity = None if present.false_count == 0 else present.buffers()[1]
     buffers = [validity, starts.buffers()[1], pa.py_buffer(blob).slice(data)]
@@ -45,6 +43,12 @@ def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
     return pa.record_batch(
         {"offset": offsets, "timestamp": timestamps, "key": keys, "value": values}
     )
+
+
+@cache
+def _nothing() -> pa.Scalar:
+    """Give a zero; Arrow loads pandas to make one, which not all who import this have time for."""
+    return pa.scalar(0, pa.int32())
 
 
 def gathered(
