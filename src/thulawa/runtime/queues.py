@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import SerializationError, StreamError, TimestampError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
-from thulawa.core.serdes import Serde
 from thulawa.runtime.context import NO_TIME, Forward, TaskContext
 from thulawa.runtime.handlers import ErrorRecord
 from thulawa.runtime.options import TaskOptions
@@ -47,9 +46,8 @@ class RecordQueue:
         self._ahead = None if options.max_ahead is None else milliseconds(options.max_ahead)
         reads = source.key_serde or source.value_serde or source.timestamp_extractor
         self._as_it_is = not reads and self._ahead is None  # nothing to decode or to check
-        self._only_serdes = source.timestamp_extractor is None and self._ahead is None
-        self._load_key = _loader(source.key_serde)
-        self._load_value = _loader(source.value_serde)
+        self._load_key = None if source.key_serde is None else source.key_serde.deserialize
+        self._load_value = None if source.value_serde is None else source.value_serde.deserialize
         self._waiting: deque[RawRecord] = deque()
         self._head: RawRecord | None = None
         self._read_from: RawRecord | None = None
@@ -89,25 +87,28 @@ class RecordQueue:
 
     def __iter__(self) -> Iterator[RawRecord]:
         """Take the records one after the other, those too that come while they are taken."""
-        waiting, only_serdes = self._waiting, self._only_serdes and not self._as_it_is
+        waiting, only_serdes = self._waiting, self._source.timestamp_extractor is None
         load_key, load_value = self._load_key, self._load_value
+        latest = LAST_TIMESTAMP
+        if self._ahead is not None:
+            latest = min(latest, self._context.wall_clock_time + self._ahead)
         while True:
             # what `pop` does to a record with which nothing is wrong, without its calls
             while only_serdes and waiting and self._head is None:
                 raw = waiting[0]
                 offset, timestamp, key, value, headers = raw
-                if not 0 <= timestamp <= LAST_TIMESTAMP:
+                if not 0 <= timestamp <= latest:
                     break
                 try:
-                    if key is not None:
+                    if key is not None and load_key is not None:
                         key = load_key(key)
-                    if value is not None:
+                    if value is not None and load_value is not None:
                         value = load_value(value)
                 except Exception:  # noqa: BLE001 it is read again, with an account of what is wrong
                     break
                 if timestamp > self.partition_time:
                     self.partition_time = timestamp
-                self.raw = self._read_from = raw
+                self.raw = raw
                 waiting.popleft()
                 yield offset, timestamp, key, value, headers
             record = self.pop()
@@ -180,14 +181,6 @@ class RecordQueue:
                 headers,
             ),
         )
-
-
-def _loader(serde: Serde[Any] | None) -> Callable[[Any], Any]:
-    return _as_it_is if serde is None else serde.deserialize
-
-
-def _as_it_is(data: Any) -> Any:
-    return data
 
 
 def _named(error: Exception) -> StreamError:

@@ -1,14 +1,18 @@
 """The embedded log as stream programs read and write it: batches as they are stored.
 
 Spark's cost is by the row, so a row is a stored batch of up to a thousand records, and is written
-back as one. Which columns there are is between this format and `spark.streams`; users have the
-format ``thulawa``, with a row for each record.
+back as one. What the front of a program makes of them is made where they are read: to hand them to
+Spark and take them back from it cost as much as to read them. Which columns there are is between
+this format and `spark.streams`; users have the format ``thulawa``, with a row for each record.
 """
 
-from collections.abc import Iterator
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -22,7 +26,9 @@ from thulawa.log.arrow import gathered
 from thulawa.spark.log_source import LogReader, LogStreamReader, Range, Ranges, count_of
 from thulawa.spark.task import streamed_task
 
-__all__ = ["NAME", "STORED", "register"]
+__all__ = ["NAME", "STORED", "Through", "read_through", "register"]
+
+Through: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 NAME = "thulawa-packed"
 _SCHEMA = pa.schema(
@@ -42,6 +48,13 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(PackedLogFormat)
 
 
+def read_through(reader: Any, address: str, through: Through, columns: str) -> DataFrame:
+    """Read what a function makes of stored batches, in these columns."""
+    sealed = b64encode(cloudpickle.dumps(through)).decode()  # type: ignore[no-untyped-call]
+    rows: DataFrame = reader.schema(columns).option("through", sealed).load(address)
+    return rows
+
+
 class PackedLogFormat(DataSource):
     """Stored batches of the embedded log, to read and to write, streaming."""
 
@@ -50,14 +63,11 @@ class PackedLogFormat(DataSource):
         """Give the name of the format."""
         return NAME
 
-    def schema(self) -> str:
-        """Give the columns that are read."""
-        return "topic string, partition int, offset long, data binary"
-
-    def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 there is but one
+    def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 `through` gives it
         """Read what comes."""
         most = count_of(self.options, "maxOffsetsPerTrigger")
-        return PackedReader(LogReader.of(self.options), most)
+        reader = LogReader.of(self.options, self.options["path"])
+        return PackedReader(reader, most, self.options["through"])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
         """Append the batches of a query."""
@@ -67,10 +77,15 @@ class PackedLogFormat(DataSource):
 class PackedReader(LogStreamReader):
     """Reads what comes, so many records at a time."""
 
+    def __init__(self, reader: LogReader, most: int | None, through: str) -> None:
+        super().__init__(reader, most)
+        self._through = through  # sealed: whoever only asks for offsets does without
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the batches of one partition of Spark."""
+        """Give what the function makes of one partition of Spark."""
         assert isinstance(partition, Ranges)
-        return gathered(self._stored(partition.ranges), rows=_ROWS, size=_BYTES)
+        through = cast("Through", cloudpickle.loads(b64decode(self._through)))
+        return through(gathered(self._stored(partition.ranges), rows=_ROWS, size=_BYTES))
 
     def _stored(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
         with Log(self._reader.address) as log:

@@ -23,7 +23,8 @@ from thulawa.spark import log_packed
 from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
 from thulawa.spark.kafka_source import kafka_source
-from thulawa.spark.streams.wire import unpack_outgoing
+from thulawa.spark.log_packed import Through
+from thulawa.spark.streams.wire import PACKED, unpack_outgoing
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 
@@ -53,9 +54,9 @@ class Topics(Protocol):
         """Remove a topic with everything in it."""
 
     def read(
-        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None
+        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None, front: Through
     ) -> DataFrame:
-        """Give the records of topics as a streaming DataFrame, so many at a time."""
+        """Give what the front of a program makes of topics, so many records at a time."""
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Give keys and values of a topic up to its end, each partition in offset order."""
@@ -119,16 +120,16 @@ class EmbeddedTopics:
             log.delete_topic(name)
 
     def read(
-        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None
+        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None, front: Through
     ) -> DataFrame:
-        """Give the batches of topics, as they are stored, as a streaming DataFrame."""
+        """Give what the front of a program makes of topics, where they are read."""
         # a stage costs by the partition: no more of them than run at a time
         cores = spark.sparkContext.defaultParallelism
         reader = spark.readStream.format(log_packed.NAME).option("subscribe", ",".join(names))
         reader = reader.option("maxPartitions", cores)
         if max_records is not None:
             reader = reader.option("maxOffsetsPerTrigger", max_records)
-        return reader.load(self.address)
+        return log_packed.read_through(reader, self.address, front, PACKED)
 
     def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
         """Give the writer of packed rows to topics."""
@@ -213,10 +214,11 @@ class KafkaTopics:
         BrokerTopics(self.connection).delete(name)
 
     def read(
-        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None
+        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None, front: Through
     ) -> DataFrame:
-        """Give the rows of topics as a streaming DataFrame."""
-        return kafka_source(spark, self.connection, names, max_records=max_records)
+        """Give what the front of a program makes of the rows of topics."""
+        rows = kafka_source(spark, self.connection, names, max_records=max_records)
+        return rows.mapInArrow(front, PACKED)
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics."""

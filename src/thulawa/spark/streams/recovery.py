@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -114,7 +115,8 @@ class _Restore:
         _log.info("%s: restoring %d stores", self._program.application_id,
                   len(self._program.changelogs))  # fmt: skip
         restoring = replace(self._program, run=f"{self._program.run}-restore", recovery=todo)
-        rows = compile_program(restoring, self._topics.read(self._spark, names, _RECORDS))
+        reading = partial(self._topics.read, self._spark, names, _RECORDS)
+        rows = compile_program(restoring, reading)
         writer = rows.writeStream.foreachBatch(self._take).trigger(availableNow=True)
         with active(self._spark):
             query = writer.option("checkpointLocation", self._checkpoint.query_path).start()

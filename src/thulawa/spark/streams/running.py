@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -23,6 +24,7 @@ _LOOK_SECONDS = 0.5  # between looks at a running query
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # What a batch costs when it has little to do is what these spare.
 _SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",  # rows are few, and compiling is by the batch
     "spark.sql.adaptive.enabled": "false",  # tasks keep their place after the last shuffle
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
@@ -74,7 +76,7 @@ class StreamsQuery:
         self.topics = program.topics
         if program.has_timers:
             topics.tick(program.clock_topic)
-        rows = compile_program(program, topics.read(spark, self.topics, most))
+        rows = compile_program(program, partial(topics.read, spark, self.topics, most))
         writer = topics.write(rows, program.application_id).queryName(program.application_id)
         writer = writer.option("checkpointLocation", checkpoint.query_path)
         if trigger is None and program.has_timers:
