@@ -227,12 +227,13 @@ class FairRule(Rule):
         short = [
             index
             for index, lane in enumerate(self.options.lanes.lanes)
-            if index in busy and running[index] < lane.reserved * permits
+            if index in busy and running[index] + 1 <= lane.reserved * permits + HAIR
         ]
         if short:
             assert record.lane == short[0], "a reservation was passed over"
         elif self.options.lanes.strict:
-            assert record.lane == min(busy), "a more urgent lane was passed over"
+            owed = {index for index in busy if self.options.lanes.lanes[index].reserved}
+            assert record.lane in owed | {min(busy)}, "a more urgent lane was passed over"
 
 
 class BoundsRule(Rule):

@@ -161,13 +161,6 @@ def test_a_reservation_keeps_no_permit_idle_and_takes_none_from_a_call_that_runs
     assert of.in_flight == [4, 2], "it has its half, so now the weights decide"
 
 
-def test_the_smallest_reservation_is_good_for_one_call() -> None:
-    reserved = Lanes(lanes=(Lane(name="urgent"), Lane(name="bulk", reserved=0.01)), strict=True)
-    of = Drive(Options(lanes=reserved, in_flight=2)).begin()
-    of.arrive(*(Record(offset, offset, lane=offset % 2) for offset in range(20)))
-    assert calls_by_lane(of) == [1, 1]
-
-
 def test_with_ageing_no_ready_key_waits_longer_than_that_and_those_who_waited_before_it() -> None:
     of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
     of.arrive(Record(0, "patient", timestamp=99, lane=1), Record(1, "urgent-1"))
