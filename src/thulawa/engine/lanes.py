@@ -2,7 +2,7 @@
 
 One heap per lane, ordered by head timestamp. Which lane goes next, in this order:
 
-1. a key that has been ready for ``ageing`` seconds, the one that waited longest;
+1. that of a ready key whose head came ``ageing`` seconds ago, of several the one that came first;
 2. the first lane with fewer calls in flight than there are whole permits in its reserved part;
 3. of the lanes that have a share, the one that is furthest behind it (stride scheduling: each
    start moves a lane on by 1 / share).
@@ -16,12 +16,12 @@ moved up to the others, so that it cannot save up turns; one that had more than 
 reservation, by age or because its calls are short, is held back for a few rounds at most.
 
 Priority chooses between keys only: within a key records keep their order. With one lane and
-no ageing this is a plain heap. With ageing each key also stands in a first-in-first-out line;
-whichever of the two gives it out first wins, and the other entry is recognised as stale by
-its stamp. Stale entries are swept out when they outnumber the live ones.
+no ageing this is a plain heap. With ageing each key also stands in a heap by the time at which its
+head came, for one that waited behind others of its key has waited too; whichever of the two gives
+it out first wins, and the other entry is recognised as stale by its stamp. Stale entries are swept
+out when they outnumber the live ones.
 """
 
-from collections import deque
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TypeAlias
@@ -45,7 +45,6 @@ class _Queue:
         "count",
         "heap",
         "in_flight",
-        "line",
         "most",
         "reserved",
         "step",
@@ -56,7 +55,6 @@ class _Queue:
 
     def __init__(self, lane: Lane) -> None:
         self.heap: list[_Entry] = []
-        self.line: deque[_Entry] = deque()
         self.weight = lane.weight
         self.reserved = lane.reserved
         # what it has among the lanes that have work
@@ -66,15 +64,6 @@ class _Queue:
         self.turn = 0.0
         self.count = 0
         self.in_flight = 0
-
-    def sweep(self) -> None:
-        """Forget stale entries, once they are the larger part."""
-        most = 2 * self.count + _SLACK
-        if len(self.heap) > most:
-            self.heap = [entry for entry in self.heap if _is_live(entry)]
-            heapify(self.heap)
-        if len(self.line) > most:
-            self.line = deque(entry for entry in self.line if _is_live(entry))
 
 
 class ReadyKeys:
@@ -86,6 +75,7 @@ class ReadyKeys:
         self._strict = options.strict
         self._ageing = options.ageing
         self._plain = len(self._lanes) == 1 and options.ageing is None
+        self._line: list[_Entry] = []
         self._busy: list[_Queue] = []
         self._permits = 0
         self._sequence = 0
@@ -109,8 +99,9 @@ class ReadyKeys:
         lane = self._lanes[record.lane]
         heappush(lane.heap, (record.timestamp, stamp, queue))
         if self._ageing is not None:
-            lane.line.append((self.now, stamp, queue))
-            lane.sweep()
+            heappush(self._line, (record.taken, stamp, queue))
+            lane.heap = _swept(lane.heap, lane.count)
+            self._line = _swept(self._line, self.count)
         lane.count += 1
 
     def add_all(self, queues: list[KeyQueue]) -> None:
@@ -221,16 +212,19 @@ class ReadyKeys:
     def _aged(self) -> KeyQueue | None:
         if self._ageing is None:
             return None
-        oldest: _Queue | None = None
-        for lane in self._lanes:
-            line = lane.line
-            while line and not _is_live(line[0]):
-                line.popleft()
-            if line and (oldest is None or line[0][:2] < oldest.line[0][:2]):
-                oldest = lane
-        if oldest is None or self.now - oldest.line[0][0] < self._ageing:
-            return None
-        return oldest.line.popleft()[2]
+        line = self._line
+        while not _is_live(line[0]):
+            heappop(line)
+        return heappop(line)[2] if self.now - line[0][0] >= self._ageing else None
+
+
+def _swept(heap: list[_Entry], count: int) -> list[_Entry]:
+    """Give a heap of so many live entries without the stale ones, once they are the larger part."""
+    if len(heap) <= 2 * count + _SLACK:
+        return heap
+    live = [entry for entry in heap if _is_live(entry)]
+    heapify(live)
+    return live
 
 
 def _is_live(entry: _Entry) -> bool:

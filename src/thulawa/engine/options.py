@@ -211,7 +211,8 @@ class Lanes:
 
     While several have work, weighted lanes share starts by weight, each at least what it has
     ``reserved``; with ``strict`` the first has all that the others have not reserved.
-    A key that has been ready for ``ageing`` seconds goes before everything, oldest first.
+    A record that came ``ageing`` seconds ago goes before everything as soon as its key is free, of
+    several the one that came first.
     """
 
     lanes: tuple[Lane, ...] = field(default_factory=lambda: (Lane(name="default"),))
