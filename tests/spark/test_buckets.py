@@ -150,7 +150,7 @@ def test_each_bucket_has_a_query_of_its_own_with_its_partitions_and_cores(
     with log.producer(buckets=TWO) as producer:
         for n in range(60):
             producer.send("orders", key=b"%s-%d" % (b"Gold" if n % 3 else b"Platinum", n))
-    queries = TWO.queries(6, cores=3)
+    queries = TWO.assign(6, cores=3)
     assert {name: share.cores for name, share in queries.items()} == {"Platinum": 2, "Gold": 1}
     for name, part in queries.items():
         reader = spark.read.format("thulawa").options(**part.options("orders"))
@@ -240,7 +240,7 @@ def unfit(**options: str) -> Callable[[], Any]:
         (unfit(subscribe="a", assign='{"a": [0]}'), "or partitions"),
         (unfit(assign="[0]"), "no assignment"),
         (lambda: Buckets({"a": 100}, bucket_of=lambda key: "a").text, "in_buckets"),
-        (lambda: TWO.queries(6, 1), "too few"),
+        (lambda: TWO.assign(6, 1), "too few"),
     ],
     ids=range(7),
 )

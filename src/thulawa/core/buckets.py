@@ -189,14 +189,14 @@ class Buckets:
             return _layout(tuple(self._shares.items()), partitions)[bucket]
         return range(partitions) if self.unknown == "spread" else ()
 
-    def assign(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
+    def deal(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
         """Give each member of a consumer group its partitions; members name their bucket.
 
         The partitions of a bucket are dealt out to its members; those of a bucket without any
         go to whoever has least. Every partition is read by exactly one.
 
         >>> buckets = Buckets({"Platinum": 70, "Gold": 30})
-        >>> buckets.assign(6, {"a": "Platinum", "b": "Platinum"})
+        >>> buckets.deal(6, {"a": "Platinum", "b": "Platinum"})
         {'a': [0, 2, 4], 'b': [1, 3, 5]}
         """
         if unknown := sorted(set(members.values()) - set(self._shares)):
@@ -216,13 +216,13 @@ class Buckets:
             assigned[min(assigned, key=lambda member: len(assigned[member]))].append(place)
         return assigned
 
-    def queries(self, partitions: int, cores: int) -> dict[str, Share]:
+    def assign(self, partitions: int, cores: int) -> dict[str, Share]:
         """Say what the query of each bucket reads, and how many of the cores it has.
 
         Cores are shared out as partitions are, at least one to each; more cores than partitions
         are of no use to a bucket.
 
-        >>> Buckets({"Platinum": 70, "Gold": 30}).queries(6, 4)["Gold"]
+        >>> Buckets({"Platinum": 70, "Gold": 30}).assign(6, 4)["Gold"]
         Share(bucket='Gold', partitions=[4, 5], cores=1)
         """
         if cores < len(self._shares):

@@ -3,17 +3,19 @@
 The client (librdkafka) lets nobody bring a partitioner or an assignor of their own in Python, so
 both stand in front of it. A producer is told each record's partition. Consumers of a group join it
 as usual, each with its bucket in its ``client.id``; whenever the group has settled, every member
-asks the broker who the members are and takes, of what `Buckets.assign` gives them all, its own
+asks the broker who the members are and takes, of what `Buckets.deal` gives them all, its own
 part, instead of what the built-in assignor said. The protocol is the eager one: nobody is given
 anything before everybody has let go, so all see the same members and no partition has two readers.
+A member that cannot find its part has none, and tries again with each poll.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer
+from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
@@ -28,6 +30,7 @@ __all__ = ["BucketConsumer", "BucketProducer", "agree"]
 
 _PREFIX = "thulawa-bucket"
 _TIMEOUT = 10.0
+_AGAIN = 1.0
 _LOOK_BACK = 8  # what ends a transaction takes an offset too
 
 
@@ -136,7 +139,9 @@ class BucketConsumer:
     The partitions of a bucket are dealt out to its members, those of a bucket without any to the
     others; members come and go as in any group. More members than a bucket has partitions leave
     some idle. ``settings`` are the client's own. What is not said here goes to the `Consumer`.
-    All members of the group must be made this way, with the same buckets.
+    All members of the group must be made this way, with the same buckets. A record of another
+    layout raises, however often it is asked for: none that was refused is passed over or committed.
+    ``on_revoke`` is called, as the client's is, before partitions are let go.
 
     .. versionadded:: 0.1.0
     """
@@ -150,6 +155,7 @@ class BucketConsumer:
         buckets: Buckets,
         bucket: str,
         settings: Mapping[str, Any] | None = None,
+        on_revoke: Callable[[Consumer, list[Place]], None] | None = None,
     ) -> None:
         if bucket not in buckets.urgency:
             raise ConfigurationError(f"there is no bucket {bucket!r}; there are {buckets.names}")
@@ -162,55 +168,100 @@ class BucketConsumer:
         self._buckets = buckets
         self._admin = AdminClient(connection.client())
         self._topics = Topics(connection)
+        self._settled = True
+        self._tried = 0.0
+        # offsets are stored when records are handed out, and not before they were checked
+        self._stores = (settings or {}).get("enable.auto.offset.store", True) in (True, "true")
         self._consumer = Consumer(
             {
                 **connection.client(),
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 **(settings or {}),
+                "enable.auto.offset.store": False,
                 "group.id": group,
                 "client.id": f"{_PREFIX}/{buckets.fingerprint}/{quote(bucket, safe='')}",
                 "partition.assignment.strategy": "range",
                 "group.protocol": "classic",
             }
         )
-        self._consumer.subscribe([topic], on_assign=self._assigned)
+        more = {} if on_revoke is None else {"on_revoke": on_revoke}
+        self._consumer.subscribe([topic], on_assign=self._assigned, **more)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
 
     def poll(self, timeout: float = -1) -> Message | None:
         """Give the next record, or what the client has to say; None when nothing came."""
+        self._settle()
         message = self._consumer.poll(timeout)
-        if message is not None and message.error() is None:
-            self._buckets.check_headers([headers_of(message)])
-        return message
+        return None if message is None else self._accepted([message])[0]
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Give the next records."""
-        messages = self._consumer.consume(num_messages, timeout)
-        self._buckets.check_headers(headers_of(one) for one in messages if one.error() is None)
-        return messages
+        self._settle()
+        return self._accepted(self._consumer.consume(num_messages, timeout))
 
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
 
+    def _accepted(self, messages: list[Message]) -> list[Message]:
+        """Give the records up to the first of another layout; that one raises when it is first."""
+        for place, message in enumerate(messages):
+            try:
+                if message.error() is None:
+                    self._buckets.check_headers([headers_of(message)])
+            except ConfigurationError:
+                self._go_back(messages[place:])
+                if not place:
+                    raise
+                return messages[:place]
+            if self._stores and message.error() is None:
+                self._store(message)
+        return messages
+
+    def _go_back(self, messages: list[Message]) -> None:
+        first: dict[int, int] = {}
+        for one in messages:
+            partition, offset = one.partition(), one.offset()
+            if one.error() is None and partition is not None and offset is not None:
+                first.setdefault(partition, offset)
+        for partition, offset in first.items():
+            self._consumer.seek(Place(self._topic, partition, offset))
+
+    def _store(self, message: Message) -> None:
+        try:
+            self._consumer.store_offsets(message)
+        except KafkaException as error:
+            if error.args[0].code() != Code._STATE:  # noqa: SLF001 it is somebody else's by now
+                raise
+
+    def _settle(self) -> None:
+        """Try again to find the part of this member, every second at most."""
+        if not self._settled and time.monotonic() >= self._tried + _AGAIN:
+            self._take_part(self._consumer, patience=0)
+
     def _assigned(self, consumer: Consumer, _: list[Place]) -> None:
-        members = self._members()
+        consumer.assign([])  # what raises before it has assigned gets what the built-in one said
+        self._take_part(consumer, patience=_TIMEOUT)
+
+    def _take_part(self, consumer: Consumer, patience: float) -> None:
+        self._settled, self._tried = False, time.monotonic()
+        members = self._members(patience)
         own = str(consumer.memberid())
-        if own not in members:  # the group is on the move again: there will be another call
-            consumer.assign([])
+        if own not in members:  # the group is on the move
             return
         count = self._topics.partitions(self._topic)[self._topic]
         if count is None:
             raise UnknownTopic("there is no such topic", topic=self._topic)
-        places = self._buckets.assign(count, members)[own]
+        places = self._buckets.deal(count, members)[own]
         consumer.assign([Place(self._topic, place) for place in places])
+        self._settled = True
 
-    def _members(self) -> dict[str, str]:
+    def _members(self, patience: float) -> dict[str, str]:
         """Give the bucket of each member, once the group has settled; none if it does not."""
-        deadline = time.monotonic() + _TIMEOUT
+        deadline = time.monotonic() + patience
         while True:
             asked = self._admin.describe_consumer_groups([self._group], request_timeout=_TIMEOUT)
             try:
@@ -233,5 +284,10 @@ class BucketConsumer:
                 f"group {self._group} has a member {client!r} that knows nothing of buckets; all "
                 "its consumers must be BucketConsumers"
             )
-        self._buckets.check(fingerprint)
+        if fingerprint != self._buckets.fingerprint:
+            raise ConfigurationError(
+                f"group {self._group} has a member of another layout: its fingerprint is "
+                f"{fingerprint}, here it is {self._buckets.fingerprint}; members share out "
+                "partitions between them, so all must have the same shares"
+            )
         return unquote(bucket)
