@@ -31,7 +31,7 @@ OTHER = Buckets({"Platinum": 60, "Gold": 40}, unknown="drop")
 def orders(
     connection: Connection, topic: str, count: int, buckets: Buckets = TWO
 ) -> BucketProducer:
-    producer = BucketProducer(Producer(connection.client()), buckets, connection, refresh=0)
+    producer = BucketProducer(Producer(connection.client()), buckets, connection, refresh=1)
     for n in range(count):
         assert producer.produce(topic, b"%d" % n, f"{'Gold' if n % 2 else 'Platinum'}-{n}")
     assert producer.flush(30) == 0
@@ -53,9 +53,16 @@ def test_a_plain_producer_places_stamps_drops_and_follows_when_partitions_are_ad
     producer = orders(connection, name, 40)
     assert not producer.produce(name, b"", "Silver-1")
     assert producer.dropped == 1
+    assert len(producer) == 0
     assert placed(connection, name, 6)
+    assert producer.produce(name, b"", "Gold-1", 0)  # where it says, as any producer does
+    assert producer.produce(name, b"", "Gold-1", partition=1)
+    assert producer.flush(30) == 0
+    there = [message for message in read(connection, name) if not headers_of(message)]
+    assert sorted(message.partition() or 0 for message in there) == [0, 1]
     before = {message.offset() for message in read(connection, name) if message.partition() == 5}
     topics.ensure_partitions(name, 12)
+    time.sleep(1)
     for n in range(40):
         producer.produce(name, b"", f"Gold-{n}", headers={"more": b"x"})
     assert producer.flush(30) == 0
@@ -77,6 +84,11 @@ def test_a_sink_places_what_has_no_partition_and_a_writer_of_another_layout_is_r
     written = write(spec, Batch("q", 0, 0), [records])
     assert (written.records, written.dead_letters, written.dropped) == (3, 1, 1)
     assert placed(connection, name, 6)
+    assert len(read(connection, name)) == 2
+    for another in ({"buckets": OTHER}, {"buckets": OTHER, "policies": policies}):
+        otherwise = SinkSpec(connection=connection, application=f"{name}-2", **another)
+        with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+            write(otherwise, Batch("q", 0, 0), [[OutRecord(name, keys[1], b"", -1, None, None)]])
     assert len(read(connection, name)) == 2
     agree(connection, name, TWO)
     with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
@@ -212,14 +224,13 @@ def test_members_must_have_the_same_layout_even_where_records_of_another_are_acc
 ) -> None:
     topics.ensure(name, TopicSpec(partitions=6))
     accepting = replace(OTHER, accepts=(TWO.fingerprint,))
+    both = replace(TWO, accepts=(OTHER.fingerprint,))
     with (
-        members(connection, name, "Platinum", of=replace(TWO, accepts=(OTHER.fingerprint,))) as (
-            one,
-        ),
+        members(connection, name, "Platinum", of=both) as (one,),
         members(connection, name, "Gold", of=accepting) as (other,),
+        pytest.raises(ConfigurationError, match="another layout"),
     ):
-        with pytest.raises(ConfigurationError, match="another layout"):
-            polled(lambda: one.poll(0.1), lambda: other.poll(0.1))
+        polled(lambda: one.poll(0.1), lambda: other.poll(0.1))
 
 
 def test_settings_and_buckets_that_cannot_be_are_refused(connection: Connection) -> None:

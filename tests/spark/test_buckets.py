@@ -65,10 +65,10 @@ def test_the_columns_are_what_the_buckets_say_of_any_key(
         *(thulawa.bucket_column(kind, "key") for kind in OF_ALL_KINDS),
     )
     for key, *found in df.collect():
-        assert found == [
-            *(kind.partition(key, partitions) for kind in OF_ALL_KINDS),
-            *(kind.bucket(key) for kind in OF_ALL_KINDS),
-        ]
+        places, names = found[: len(OF_ALL_KINDS)], found[len(OF_ALL_KINDS) :]
+        assert names == [kind.bucket(key) for kind in OF_ALL_KINDS]
+        if key is not None:  # those without one take turns
+            assert places == [kind.partition(key, partitions) for kind in OF_ALL_KINDS]
 
 
 def test_a_column_of_bytes_is_one_of_keys_too(spark: SparkSession) -> None:
@@ -158,6 +158,58 @@ def test_each_bucket_has_a_query_of_its_own_with_its_partitions_and_cores(
         assert {TWO.bucket(bytes(row.key)) for row in rows.collect()} == {name}
         assert rows.count() == (20 if name == "Platinum" else 40)
         assert rows.rdd.getNumPartitions() == part.cores
+
+
+def test_the_query_of_a_bucket_refuses_records_of_another_layout(
+    spark: SparkSession, log: Log
+) -> None:
+    with log.producer(buckets=TWO) as producer:
+        producer.send("orders", key=b"Platinum-3")
+    even = Buckets({"Platinum": 50, "Gold": 50}).assign(6, cores=2)
+    for part in even.values():
+        reader = spark.read.format("thulawa").options(**part.options("orders"))
+        if TWO.partition("Platinum-3", 6) in part.partitions:
+            with pytest.raises(Exception, match="groups partitions otherwise"):
+                reader.load(log.address).collect()
+
+
+def test_rows_copied_with_their_headers_are_stamped_by_where_they_go(
+    spark: SparkSession, log: Log
+) -> None:
+    log.create_topic("others", partitions=6)
+    log.create_topic("plain", partitions=6)
+    with log.producer(buckets=TWO) as producer:
+        for n in range(20):
+            producer.send("orders", key=b"Gold-%d" % n, headers={"n": b"%d" % n})
+    other = Buckets({"Platinum": 30, "Gold": 70})
+    rows = spark.read.format("thulawa").option("subscribe", "orders").load(log.address)
+    rows = rows.select("key", "value", "headers")
+    for topic, some in {
+        "others": rows,
+        "others ": rows.transform(thulawa.in_buckets(other, 6)),
+        "plain": rows,
+    }.items():
+        writer = some.write.format("thulawa").mode("append").option("topic", topic.strip())
+        if topic == "others":
+            writer = writer.option("buckets", other.text)
+        writer.save(log.address)
+    found = {
+        topic: [
+            [value for name, value in record.headers if name == STAMP]
+            for partition in log.end_offsets(topic)
+            for record in log.read(topic, partition, 0)
+            if dict(record.headers)["n"]
+        ]
+        for topic in ("others", "plain")
+    }
+    assert found == {"others": [[other.fingerprint.encode()]] * 40, "plain": [[]] * 20}
+
+
+def test_rows_without_a_key_take_turns_in_a_frame_as_in_the_sink(spark: SparkSession) -> None:
+    rows = orders(spark, *[None] * 12, "Gold-1").coalesce(1)
+    spread = Buckets({"Platinum": 70, "Gold": 30}, unknown="spread")
+    placed = rows.transform(thulawa.in_buckets(spread, 6)).where("key is null").collect()
+    assert sorted(row.partition for row in placed) == sorted([*range(6)] * 2)
 
 
 def reader_of(log: Log, **options: Any) -> LogReader:

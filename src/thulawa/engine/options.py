@@ -201,7 +201,10 @@ class Lane:
 
     def __post_init__(self) -> None:
         check_types(self)
-        refuse_unless(self.weight > 0, f"lane {self.name!r}: weight must be positive")
+        refuse_unless(bool(self.name.strip()), "a lane needs a name")
+        refuse_unless(
+            0 < self.weight < inf, f"lane {self.name!r}: weight must be positive and finite"
+        )
         refuse_unless(0 <= self.reserved <= 1, f"lane {self.name!r}: reserved must be in [0, 1]")
 
 

@@ -19,11 +19,13 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
-from thulawa.core.buckets import Buckets, Placement
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.placing import Newest, Placing
+from thulawa.core.placing import agree as agreed
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, UnknownTopic, translated
-from thulawa.kafka.reading import headers_of, read_between
+from thulawa.kafka.reading import headers_of, newest
 from thulawa.kafka.topics import Topics
 
 __all__ = ["BucketConsumer", "BucketProducer", "agree"]
@@ -31,29 +33,20 @@ __all__ = ["BucketConsumer", "BucketProducer", "agree"]
 _PREFIX = "thulawa-bucket"
 _TIMEOUT = 10.0
 _AGAIN = 1.0
-_LOOK_BACK = 8  # what ends a transaction takes an offset too
 
 
 def agree(connection: Connection, topic: str, buckets: Buckets) -> None:
     """Refuse a topic whose newest records were placed by another layout; one not there passes."""
-    topics = Topics(connection)
-    count = topics.partitions(topic)[topic]
-    if count is None:
-        return
-    buckets.layout(count)
-    starts, ends = topics.start_offsets(topic)[topic], topics.end_offsets(topic)[topic]
-    spans = {p: (max(starts[p], end - _LOOK_BACK), end) for p, end in ends.items()}
-    newest: dict[int | None, Message] = {}
-    for messages in read_between(connection, topic, spans):
-        newest |= {message.partition(): message for message in messages}
-    buckets.check_headers(map(headers_of, newest.values()))
+    if Topics(connection).partitions(topic)[topic] is not None:
+        buckets.layout(agreed(buckets, newest(connection, topic)))
 
 
 class BucketProducer:
     """A producer of confluent-kafka that puts records into their buckets, and stamps them.
 
-    ``producer`` is yours, with any settings; what is not `produce` goes to it as it is. A topic
-    is looked at before its first record, and again after ``refresh`` seconds: when it has got more
+    ``producer`` is yours, with any settings; what is not `produce` goes to it as it is, and so do
+    records that name their partition. A topic is looked at before its first record, and again after
+    ``refresh`` seconds: writers of another layout are refused then too, and when it has got more
     partitions, the layout follows. ``dropped`` counts the records of unknown buckets that were
     dropped because the buckets say so.
 
@@ -73,45 +66,48 @@ class BucketProducer:
         self._connection = Connection.of(connection)
         self._topics = Topics(self._connection)
         self._refresh = refresh
-        self._placements: dict[str, tuple[float, int, Placement]] = {}
-        self.dropped = 0
+        self._placing = Placing(buckets, self._newest)
+        self._due: dict[str, float] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    @property
+    def dropped(self) -> int:
+        """The number of records of unknown buckets that were dropped."""
+        return self._placing.dropped
 
     def produce(
         self,
         topic: str,
         value: str | bytes | None = None,
         key: str | bytes | None = None,
+        partition: int = -1,
         *,
         headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
         **more: Any,
     ) -> bool:
         """Send a record to its bucket's partition; False: it was dropped."""
-        place = self._placement(topic)(key)
-        if place is None:
-            self.dropped += 1
-            return False
-        given = headers.items() if isinstance(headers, Mapping) else headers or ()
-        stamped = [*given, self._buckets.stamp]
-        self._producer.produce(topic, value, key, place, headers=stamped, **more)
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers or ())
+        if partition < 0:
+            now = time.monotonic()
+            if now >= self._due.get(topic, 0):
+                self._placing.expect(topic)
+                self._due[topic] = now + self._refresh
+            placed = self._placing(topic, key, pairs)
+            if placed is None:
+                return False
+            partition, pairs = placed
+        self._producer.produce(topic, value, key, partition, headers=pairs, **more)
         return True
 
-    def _placement(self, topic: str) -> Placement:
-        now = time.monotonic()
-        known = self._placements.get(topic)
-        if known is not None and now < known[0]:
-            return known[2]
+    def _newest(self, topic: str) -> Newest:
         count = self._count(topic)
-        if known is None:
-            agree(self._connection, topic, self._buckets)
-        if known is not None and known[1] == count:
-            placement = known[2]
-        else:
-            placement = Placement(self._buckets, count)
-        self._placements[topic] = (now + self._refresh, count, placement)
-        return placement
+        found = newest(self._connection, topic)
+        return {partition: found[partition] for partition in range(count)}
 
     def _count(self, topic: str) -> int:
         """Count a topic's partitions, once the producer itself has heard of all of them."""

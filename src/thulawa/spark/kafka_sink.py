@@ -25,7 +25,7 @@ from thulawa.kafka.topics import Cleanup, TopicSpec, reachable
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, Written, write
 from thulawa.spark.kafka_reader import KafkaReader
 from thulawa.spark.log_source import SCHEMA, LogStreamReader
-from thulawa.spark.record_columns import check_columns, column_values
+from thulawa.spark.record_columns import check_columns, column_values, header_pairs
 from thulawa.spark.task import streamed_task
 
 __all__ = [
@@ -130,7 +130,7 @@ def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
             value,
             -1 if partition is None else partition,
             timestamp,
-            [(one["key"], one["value"]) for one in headers] if headers else None,
+            header_pairs(headers, placed=partition is not None) if headers else None,
         )
         for own, key, value, partition, timestamp, headers in zip(
             *(column_values(batch, name) for name in names), strict=True
