@@ -10,11 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 import thulawa
 from thulawa.core.buckets import STAMP, Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
+from thulawa.spark.kafka_sink import KafkaFormat
+from thulawa.spark.log_sink import LogWriter
 from thulawa.spark.log_source import LogReader, LogStreamReader, share
 
 TWO = Buckets({"Platinum": 70, "Gold": 30})
@@ -277,6 +280,45 @@ def test_one_query_over_all_buckets_takes_them_by_weight_and_says_what_waits(
     waiting = [(one["Platinum"].waiting, one["Gold"].waiting) for one in seen]
     assert waiting[:3] == [(130, 370), (60, 340), (0, 300)]
     assert waiting[-1] == (0, 0)
+
+
+def progress(start: object, end: dict[str, int], rows: int) -> dict[str, Any]:
+    source = {"startOffset": start, "endOffset": {"orders": end}, "latestOffset": {"orders": end}}
+    return {"sources": [source | {"numInputRows": rows}]}
+
+
+def test_progress_tells_what_a_trigger_took_or_that_it_is_not_known() -> None:
+    ends = {"0": 487, "4": 493}
+    begun = {"orders": {"0": 480, "4": 490}}
+
+    def taken(start: object, rows: int) -> list[int | None]:
+        found = thulawa.bucket_progress(progress(start, ends, rows), TWO, {"orders": 6})
+        return [found[name].taken for name in ("Platinum", "Gold")]
+
+    assert taken(begun, 10) == [7, 3]
+    assert taken(None, 980) == [487, 493]
+    assert taken(None, 10) == [None, None]
+
+
+def test_progress_of_a_topic_that_has_grown_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="has a partition 6"):
+        thulawa.bucket_progress(progress(None, {"6": 1}, 1), TWO, {"orders": 6})
+
+
+@pytest.mark.parametrize("name", ["bucket", "Buckets ", "partitioner"])
+def test_an_option_that_no_sink_or_source_has_is_refused(name: str) -> None:
+    schema = StructType([StructField("value", StringType())])
+    broker = {"kafka.bootstrap.servers": "localhost:1"}
+    for make in (
+        lambda: LogWriter.of({"path": "file:./x", "topic": "orders", name: "x"}, schema),
+        lambda: LogReader.of({"path": "file:./x", "subscribe": "orders", name: "x"}),
+        lambda: KafkaFormat({**broker, "subscribe": "orders", name: "x"}).streamReader(schema),
+        lambda: KafkaFormat(
+            {**broker, "application": "a", "topic": "orders", name: "x"}
+        ).streamWriter(schema, overwrite=False),
+    ):
+        with pytest.raises(ConfigurationError, match="has no options"):
+            make()
 
 
 def unfit(**options: str) -> Callable[[], Any]:

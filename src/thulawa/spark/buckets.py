@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
 from thulawa.core.buckets import STAMP, Buckets
+from thulawa.core.errors import ConfigurationError
 from thulawa.core.placing import Placement
 from thulawa.spark.shipping import ship
 
@@ -100,9 +101,13 @@ def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
 
 @dataclass(frozen=True, slots=True)
 class BucketProgress:
-    """One bucket in a query's progress: records of the last trigger, and those still waiting."""
+    """One bucket in a query's progress: records of the last trigger, and those still waiting.
 
-    taken: int
+    ``taken`` is None where it is not known: the first trigger of a query does not say where it
+    began, unless it was at the beginning.
+    """
+
+    taken: int | None
     waiting: int
 
 
@@ -115,19 +120,29 @@ def bucket_progress(
     """
     taken = dict.fromkeys(buckets.urgency, 0)
     waiting = dict.fromkeys(buckets.urgency, 0)
+    known = True
     for source in progress["sources"]:
         start, end, latest = (
             _offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset")
         )
-        for topic, places in end.items():
-            if topic not in partitions:
-                continue
+        topics = {topic: places for topic, places in end.items() if topic in partitions}
+        ends = sum(upto for places in topics.values() for upto in places.values())
+        known &= bool(start or ends == source["numInputRows"])
+        for topic, places in topics.items():
             members = buckets.members(partitions[topic])
             for place, upto in places.items():
+                if int(place) not in members:
+                    raise ConfigurationError(
+                        f"topic {topic} has a partition {place}, so more than the "
+                        f"{partitions[topic]} it is said to have"
+                    )
                 bucket = members[int(place)]
                 taken[bucket] += upto - start.get(topic, {}).get(place, 0)
                 waiting[bucket] += latest.get(topic, {}).get(place, upto) - upto
-    return {name: BucketProgress(taken[name], waiting[name]) for name in buckets.urgency}
+    return {
+        name: BucketProgress(taken[name] if known else None, waiting[name])
+        for name in buckets.urgency
+    }
 
 
 def _offsets(text: Any) -> dict[str, dict[str, int]]:

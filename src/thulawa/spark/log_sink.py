@@ -22,10 +22,13 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.core.placing import Placing
 from thulawa.log import Log, ProducerRecord
 from thulawa.log.placing import newest, placed
+from thulawa.spark.log_source import check_names
 from thulawa.spark.record_columns import COLUMNS, check_columns, column_values, header_pairs
 from thulawa.spark.task import streamed_task
 
 __all__ = ["LogBatchWriter", "LogStreamWriter", "LogWriter"]
+
+_OPTIONS = ("path", "topic", "buckets", "checkpointLocation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class LogWriter:
     @classmethod
     def of(cls, options: dict[str, str], schema: StructType) -> "LogWriter":
         """Read the options of the sink and check the columns."""
+        check_names(options, _OPTIONS, "sink")
         address, topic = options.get("path"), options.get("topic")
         if not address:
             raise ConfigurationError('the sink needs a path: .start("file:./topics")')
