@@ -14,9 +14,10 @@ from random import Random
 
 from thulawa.engine import Bounds, Engine, Lanes, Options, Outcome, Record
 
-__all__ = ["Load", "Ran", "overload", "run"]
+__all__ = ["ENOUGH", "Load", "Ran", "overload", "run"]
 
-_ROOM = 1_000_000
+ENOUGH = Bounds(records=1_000_000, keys=1_000_000, bytes=2**40)
+"""Room for every record of a load: what comes is taken in at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ async def run(
     latency: float,
     seed: int = 0,
     drain: bool = True,
+    bounds: Bounds = ENOUGH,
 ) -> Ran:
     """Run an engine over a load; a call takes about ``latency`` seconds, half to one and a half.
 
@@ -135,9 +137,7 @@ async def run(
         called[record.offset] = asyncio.get_running_loop().time() - begun
         await asyncio.sleep(latency * (0.5 + random.random()))
 
-    options = Options(
-        in_flight=in_flight, lanes=lanes, bounds=Bounds(records=_ROOM, keys=_ROOM, bytes=2**40)
-    )
+    options = Options(in_flight=in_flight, lanes=lanes, bounds=bounds)
     given = due if len(names) > 1 else [(when, 0, key) for when, _, key in due]
     async with Engine(call, options) as engine:
         with suppress(TimeoutError):
