@@ -265,7 +265,7 @@ def test_one_query_over_all_buckets_of_kafka_takes_them_as_the_order_says(
     writer = rows.select("key", "value", "headers").writeStream.format(FORMAT)
     query = (
         writer.options(**connection_options(connection))
-        .option("application", name).option("topic", f"{name}-out")
+        .option("application", name).option("topic", f"{name}-out").queryName(f"{name}-{order}")
         .option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination()

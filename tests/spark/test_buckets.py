@@ -271,6 +271,7 @@ def test_one_query_over_all_buckets_takes_them_by_weight_and_says_what_waits(
     query = (
         source.load(log.address).select("key", "value").writeStream.format("thulawa")
         .option("topic", "out").option("checkpointLocation", str(tmp_path / "cp"))
+        .queryName("by weight")
         .trigger(availableNow=True).start(log.address)
     )  # fmt: skip
     query.awaitTermination()

@@ -54,6 +54,7 @@ _OPTIONS = (
     "partitions",
     "cleanup",
     "checkpointLocation",
+    "queryName",
 )
 
 

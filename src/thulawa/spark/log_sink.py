@@ -28,7 +28,7 @@ from thulawa.spark.task import streamed_task
 
 __all__ = ["LogBatchWriter", "LogStreamWriter", "LogWriter"]
 
-_OPTIONS = ("path", "topic", "buckets", "checkpointLocation")
+_OPTIONS = ("path", "topic", "buckets", "checkpointLocation", "queryName")
 
 
 @dataclass(frozen=True, slots=True)
