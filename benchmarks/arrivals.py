@@ -14,22 +14,30 @@ from random import Random
 
 from thulawa.engine import Bounds, Engine, Lanes, Options, Outcome, Record
 
-__all__ = ["Load", "Ran", "overload", "run"]
+__all__ = ["ENOUGH", "Load", "Ran", "overload", "run"]
 
-_ROOM = 1_000_000
+ENOUGH = Bounds(records=1_000_000, keys=1_000_000, bytes=2**40)
+"""Room for every record of a load: what comes is taken in at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many records a second of each lane, evenly spaced, each with a key of its own."""
+    """So many records a second of each lane, evenly spaced.
+
+    Each has a key of its own, except in lanes of which ``keys`` says how many they have in turn.
+    """
 
     rates: Mapping[str, float]
     seconds: float
+    keys: Mapping[str, int] = field(default_factory=dict)
 
-    def due(self, lanes: Sequence[str]) -> list[tuple[float, int]]:
-        """Give when records are due, and their lane, in order."""
+    def due(self, lanes: Sequence[str]) -> list[tuple[float, int, str]]:
+        """Give when records are due, their lane and their key, in order."""
         of_each = [
-            [(n / rate, lanes.index(name)) for n in range(int(rate * self.seconds))]
+            [
+                (n / rate, lanes.index(name), f"{name}-{n % self.keys.get(name, inf):.0f}")
+                for n in range(int(rate * self.seconds))
+            ]
             for name, rate in self.rates.items()
         ]
         return list(merge(*of_each))
@@ -66,7 +74,7 @@ class Ran:
 class _Arriving:
     """A source that gives what is due, and waits for what is not yet."""
 
-    def __init__(self, due: list[tuple[float, int]], begun: float) -> None:
+    def __init__(self, due: list[tuple[float, int, str]], begun: float) -> None:
         self._due = due
         self._begun = begun
         self._next = 0
@@ -81,10 +89,10 @@ class _Arriving:
         now = loop.time() - self._begun
         taken: list[Record] = []
         while self._next < len(self._due) and len(taken) < records:
-            due, lane = self._due[self._next]
+            due, lane, key = self._due[self._next]
             if taken and due > now:
                 break
-            taken.append(Record(self._next, self._next, None, due, 0, lane))
+            taken.append(Record(self._next, key, None, due, 0, lane))
             self._next += 1
         return taken
 
@@ -110,6 +118,7 @@ async def run(
     latency: float,
     seed: int = 0,
     drain: bool = True,
+    bounds: Bounds = ENOUGH,
 ) -> Ran:
     """Run an engine over a load; a call takes about ``latency`` seconds, half to one and a half.
 
@@ -128,16 +137,14 @@ async def run(
         called[record.offset] = asyncio.get_running_loop().time() - begun
         await asyncio.sleep(latency * (0.5 + random.random()))
 
-    options = Options(
-        in_flight=in_flight, lanes=lanes, bounds=Bounds(records=_ROOM, keys=_ROOM, bytes=2**40)
-    )
-    given = due if len(names) > 1 else [(when, 0) for when, _ in due]
+    options = Options(in_flight=in_flight, lanes=lanes, bounds=bounds)
+    given = due if len(names) > 1 else [(when, 0, key) for when, _, key in due]
     async with Engine(call, options) as engine:
         with suppress(TimeoutError):
             async with asyncio.timeout(None if drain else load.seconds):
                 await engine.run(_Arriving(given, begun), _Noting(ended, begun))
     ran = Ran(load.seconds)
-    for offset, (when, lane) in enumerate(due):
+    for offset, (when, lane, _) in enumerate(due):
         for times, moment in (
             (ran.due, when),
             (ran.called, called.get(offset, inf)),

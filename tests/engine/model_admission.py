@@ -18,7 +18,7 @@ from thulawa.core.errors import (
     Terminal,
     WrongResult,
 )
-from thulawa.engine.events import Cancel, Event, Succeeded, Tick
+from thulawa.engine.events import Cancel, Succeeded, Tick
 from thulawa.engine.model import Record, Ticket
 
 
@@ -174,48 +174,29 @@ class GateRule(Rule):
 class FairRule(Rule):
     """Among ready keys the oldest head first, given lanes, reservation and ageing."""
 
-    def __init__(self, of: Drive, facts: Facts) -> None:
-        super().__init__(of, facts)
-        self.ready_since: dict[int, float] = {}
-        self.was_ready: dict[Any, tuple[float, int]] = {}
-
-    def before(self, event: Event) -> None:
-        ready = self.of.scheduler.ready.keys()
-        self.was_ready = {queue: (self.ready_since[queue.stamp], queue.stamp) for queue in ready}
-
     def after(self, step: Step) -> None:
-        left = self.of.scheduler.ready.keys()
         on_the_way = self.facts.now_final - self.facts.by_call - self.facts.rejected
         if not on_the_way and not self.of.scheduler.stopped:
-            self._check(step, [queue.next_record() for queue in left])
-        self.ready_since = {
-            queue.stamp: self.ready_since.get(queue.stamp, step.now) for queue in left
-        }
+            ready = self.of.scheduler.ready.keys()
+            left = [queue.next_record() for queue in ready]
+            self._check(step, [record for record in left if record is not None])
 
-    def _check(self, step: Step, left: list[Record | None]) -> None:
-        heads = [record for record in left if record is not None]
-        started = [call.tickets[0] for call in step.started]
+    def _check(self, step: Step, left: list[Record]) -> None:
+        started = [call.tickets[0].record for call in step.started]
         before = Counter(lead.record.lane for lead in (*self.of.running, *self.of.unwinding))
-        before.subtract(lead.record.lane for lead in started)
-        there = {lead.queue for lead in started} | set(self.of.scheduler.ready.keys())
-        aged = [queue for queue in self._aged(step.now) if queue in there]
-        for place, lead in enumerate(started):
-            record = lead.record
-            waiting = [later.record for later in started[place + 1 :]] + heads
-            if aged and not self.options.batch:
-                assert lead.queue is aged[0], "a key that waited too long was passed over"
-            if lead.queue in aged:
-                aged.remove(lead.queue)
-            else:
+        before.subtract(record.lane for record in started)
+        for place, record in enumerate(started):
+            waiting = started[place + 1 :] + left
+            ageing = self.options.lanes.ageing
+            if ageing is None or not any(
+                step.now - other.taken >= ageing for other in (record, *waiting)
+            ):
                 self._check_turn(record, waiting, before)
+            elif self.options.batch is None:
+                assert record.taken == min(other.taken for other in (record, *waiting)), (
+                    "one that has aged was passed over"
+                )
             before[record.lane] += 1
-
-    def _aged(self, now: float) -> list[Any]:
-        ageing = self.options.lanes.ageing
-        if ageing is None:
-            return []
-        old = [q for q, (since, _) in self.was_ready.items() if now - since >= ageing]
-        return sorted(old, key=self.was_ready.__getitem__)
 
     def _check_turn(self, record: Record, waiting: list[Record], running: Counter[int]) -> None:
         same = [other.timestamp for other in waiting if other.lane == record.lane]
@@ -227,12 +208,13 @@ class FairRule(Rule):
         short = [
             index
             for index, lane in enumerate(self.options.lanes.lanes)
-            if index in busy and running[index] < lane.reserved * permits
+            if index in busy and running[index] + 1 <= lane.reserved * permits + HAIR
         ]
         if short:
             assert record.lane == short[0], "a reservation was passed over"
         elif self.options.lanes.strict:
-            assert record.lane == min(busy), "a more urgent lane was passed over"
+            owed = {index for index in busy if self.options.lanes.lanes[index].reserved}
+            assert record.lane in owed | {min(busy)}, "a more urgent lane was passed over"
 
 
 class BoundsRule(Rule):

@@ -17,8 +17,8 @@ def lanes(*weights: float, **options: object) -> Lanes:
     return Lanes(lanes=named, **options)  # type: ignore[arg-type]
 
 
-def key(timestamp: float = 0, lane: int = 0) -> KeyQueue:
-    return KeyQueue(object(), Record(0, None, timestamp=timestamp, lane=lane))
+def key(timestamp: float = 0, lane: int = 0, taken: float = 0) -> KeyQueue:
+    return KeyQueue(object(), Record(0, None, timestamp=timestamp, lane=lane, taken=taken))
 
 
 def lane_of(queue: KeyQueue) -> int:
@@ -161,14 +161,7 @@ def test_a_reservation_keeps_no_permit_idle_and_takes_none_from_a_call_that_runs
     assert of.in_flight == [4, 2], "it has its half, so now the weights decide"
 
 
-def test_the_smallest_reservation_is_good_for_one_call() -> None:
-    reserved = Lanes(lanes=(Lane(name="urgent"), Lane(name="bulk", reserved=0.01)), strict=True)
-    of = Drive(Options(lanes=reserved, in_flight=2)).begin()
-    of.arrive(*(Record(offset, offset, lane=offset % 2) for offset in range(20)))
-    assert calls_by_lane(of) == [1, 1]
-
-
-def test_with_ageing_no_ready_key_waits_longer_than_that_and_those_who_waited_before_it() -> None:
+def test_with_ageing_no_ready_key_waits_longer_than_that_and_for_those_who_came_before_it() -> None:
     of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
     of.arrive(Record(0, "patient", timestamp=99, lane=1), Record(1, "urgent-1"))
     started: dict[int, float] = {}
@@ -181,6 +174,21 @@ def test_with_ageing_no_ready_key_waits_longer_than_that_and_those_who_waited_be
         of.deliver()
         started |= {offset: of.now for offset in of.in_flight if offset not in started}
     assert 5 <= started[0] <= 7
+
+
+def test_of_a_key_that_has_aged_one_record_goes_after_the_other() -> None:
+    of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
+    patient = [Record(offset, "patient", timestamp=99, lane=1) for offset in range(1, 6)]
+    of.arrive(Record(0, "urgent-0"), *patient)
+    started: dict[int, float] = {}
+    for offset in range(6, 30):
+        of.arrive(Record(offset, f"urgent-{offset}"))
+        of.sleep(1)
+        (call,) = of.running.values()
+        of.succeed(call)
+        of.deliver()
+        started |= {offset: of.now for offset in of.in_flight if offset not in started}
+    assert [started[offset] for offset in range(1, 6)] == [5, 6, 7, 8, 9]
 
 
 def test_without_ageing_a_strict_lane_may_starve_the_others() -> None:
@@ -199,13 +207,13 @@ def test_keys_given_out_by_age_or_by_heap_leave_nothing_behind(strict: bool) -> 
     ready = ReadyKeys(lanes(1_000, 1, strict=strict, ageing=10))
     for round_ in range(10_000):
         ready.now = round_ * 5.0
-        ready.add(key(timestamp=-round_))
-        ready.add(key(timestamp=round_, lane=1))
+        ready.add(key(timestamp=-round_, taken=ready.now))
+        ready.add(key(timestamp=round_, lane=1, taken=ready.now))
         if round_ > 3:
             ready.pop(100)
             ready.pop(100)
     assert len(ready) == 8
-    held = sum(len(lane.heap) + len(lane.line) for lane in ready._lanes)
+    held = len(ready._line) + sum(len(lane.heap) for lane in ready._lanes)
     assert held < 1_000
 
 

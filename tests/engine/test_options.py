@@ -48,6 +48,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Rate(per_second=1, share=0), r"Rate.share must be in \(0, 1\]"),
     (lambda: Rate(per_second=1, share=1.5), r"Rate.share must be in \(0, 1\]"),
     (lambda: Lane(name="a", weight=0), "lane 'a': weight must be positive"),
+    (lambda: Lane(name="a", weight=float("inf")), "lane 'a': weight must be positive and finite"),
+    (lambda: Lane(name=" "), "a lane needs a name"),
     (lambda: Lane(name="a", reserved=1.1), r"lane 'a': reserved must be in \[0, 1\]"),
     (lambda: Lanes(lanes=()), "Lanes needs at least one lane"),
     (lambda: Lanes(lanes=(Lane(name="a"), Lane(name="a"))), "lane names must differ"),

@@ -94,3 +94,24 @@ def test_of_those_who_have_aged_nobody_is_overtaken_however_great_the_overload(s
             if other > due + INSTANT and due + AGEING + INSTANT < when < called - INSTANT
         ]
         assert overtaking == [], f"one that was due at {due} was overtaken after it had aged"
+
+
+@pytest.mark.parametrize("overload", [0.5, 1, 2])
+def test_records_behind_others_of_their_key_age_from_when_they_came(overload: float) -> None:
+    lanes = Lanes.of(TWO, strict=True, ageing=AGEING)
+    load = Load({"Platinum": overload * CAPACITY, "Gold": CAPACITY / 8}, 3, keys={"Gold": 2})
+    all_of = ran(load, lanes)
+    calls = {
+        lane: list(zip(all_of.due[lane], all_of.called[lane], all_of.ended[lane], strict=True))
+        for lane in ("Platinum", "Gold")
+    }
+    everybody = [call for some in calls.values() for call in some]
+    for place, (due, called, _) in enumerate(calls["Gold"]):
+        before = calls["Gold"][place % 2 : place : 2]  # of the same key
+        free = max([due + AGEING, *(ended for _, _, ended in before)])
+        overtaking = [
+            other
+            for other, when, _ in everybody
+            if other > due + INSTANT and free + INSTANT < when < called - INSTANT
+        ]
+        assert overtaking == [], f"one that was due at {due} was overtaken after it had aged"

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from pyspark.sql import SparkSession
 
 import thulawa
@@ -30,7 +31,7 @@ OTHER = Buckets({"Platinum": 60, "Gold": 40}, unknown="drop")
 def orders(
     connection: Connection, topic: str, count: int, buckets: Buckets = TWO
 ) -> BucketProducer:
-    producer = BucketProducer(Producer(connection.client()), buckets, connection, refresh=0)
+    producer = BucketProducer(Producer(connection.client()), buckets, connection, refresh=1)
     for n in range(count):
         assert producer.produce(topic, b"%d" % n, f"{'Gold' if n % 2 else 'Platinum'}-{n}")
     assert producer.flush(30) == 0
@@ -52,9 +53,16 @@ def test_a_plain_producer_places_stamps_drops_and_follows_when_partitions_are_ad
     producer = orders(connection, name, 40)
     assert not producer.produce(name, b"", "Silver-1")
     assert producer.dropped == 1
+    assert len(producer) == 0
     assert placed(connection, name, 6)
+    assert producer.produce(name, b"", "Gold-1", 0)  # where it says, as any producer does
+    assert producer.produce(name, b"", "Gold-1", partition=1)
+    assert producer.flush(30) == 0
+    there = [message for message in read(connection, name) if not headers_of(message)]
+    assert sorted(message.partition() or 0 for message in there) == [0, 1]
     before = {message.offset() for message in read(connection, name) if message.partition() == 5}
     topics.ensure_partitions(name, 12)
+    time.sleep(1)
     for n in range(40):
         producer.produce(name, b"", f"Gold-{n}", headers={"more": b"x"})
     assert producer.flush(30) == 0
@@ -77,6 +85,11 @@ def test_a_sink_places_what_has_no_partition_and_a_writer_of_another_layout_is_r
     assert (written.records, written.dead_letters, written.dropped) == (3, 1, 1)
     assert placed(connection, name, 6)
     assert len(read(connection, name)) == 2
+    for another in ({"buckets": OTHER}, {"buckets": OTHER, "policies": policies}):
+        otherwise = SinkSpec(connection=connection, application=f"{name}-2", **another)
+        with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+            write(otherwise, Batch("q", 0, 0), [[OutRecord(name, keys[1], b"", -1, None, None)]])
+    assert len(read(connection, name)) == 2
     agree(connection, name, TWO)
     with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
         agree(connection, name, OTHER)
@@ -85,10 +98,12 @@ def test_a_sink_places_what_has_no_partition_and_a_writer_of_another_layout_is_r
 
 
 @contextmanager
-def members(connection: Connection, topic: str, *buckets: str) -> Iterator[list[BucketConsumer]]:
+def members(
+    connection: Connection, topic: str, *buckets: str, of: Buckets = TWO
+) -> Iterator[list[BucketConsumer]]:
     made = [
         BucketConsumer(
-            connection, topic, group=f"{topic}-group", buckets=TWO, bucket=bucket,
+            connection, topic, group=f"{topic}-group", buckets=of, bucket=bucket,
             settings={"topic.metadata.refresh.interval.ms": 500, "session.timeout.ms": 6_000},
         )
         for bucket in buckets
@@ -100,12 +115,18 @@ def members(connection: Connection, topic: str, *buckets: str) -> Iterator[list[
             one.close()
 
 
-def settled(consumers: list[BucketConsumer], wanted: Callable[[list[list[int]]], bool]) -> None:
-    """Poll until the assignments are as wanted."""
+def settled(
+    consumers: list[BucketConsumer],
+    wanted: Callable[[list[list[int]]], bool],
+    *,
+    patient: bool = False,
+) -> None:
+    """Poll until the assignments are as wanted; a patient one goes on after errors."""
     deadline = time.monotonic() + 90
     while True:
         for consumer in consumers:
-            consumer.poll(0.05)
+            with suppress(*([ConfigurationError] if patient else [])):
+                consumer.poll(0.05)
         found = [sorted(p.partition for p in one.assignment()) for one in consumers]
         if wanted(found):
             return
@@ -140,16 +161,76 @@ def test_members_share_their_bucket_leave_one_idle_and_take_over_a_bucket_withou
         )
 
 
-def test_a_consumer_of_another_layout_reads_nothing(
+def polled(*polls: Callable[[], object]) -> None:
+    """Poll in turn for a minute, unless one raises."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for poll in polls:
+            poll()
+
+
+@pytest.mark.parametrize("most", [None, 10])
+def test_a_consumer_of_another_layout_reads_nothing_and_loses_nothing(
+    connection: Connection, topics: Topics, name: str, most: int | None
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=6))
+    plain = Producer(connection.client())
+    plain.produce(name, b"unstamped", partition=4)
+    plain.flush(30)
+    orders(connection, name, 12)
+
+    def taken(consumer: BucketConsumer) -> list[bytes]:
+        if most is None:
+            message = consumer.poll(1)
+            return [] if message is None else [message.value() or b""]
+        return [message.value() or b"" for message in consumer.consume(most, 1)]
+
+    read: list[bytes] = []
+    with members(connection, name, "Gold", of=OTHER) as (consumer,):
+        for _ in range(2):  # it is refused however often it is asked for
+            with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+                polled(lambda: read.extend(taken(consumer)))
+    assert read in ([], [b"unstamped"])
+    accepting = replace(OTHER, accepts=(TWO.fingerprint,))
+    with members(connection, name, "Gold", of=accepting) as (consumer,):
+        deadline = time.monotonic() + 60
+        while len(read) < 13 and time.monotonic() < deadline:
+            read += taken(consumer)
+    assert sorted(read) == sorted([b"unstamped", *(b"%d" % n for n in range(12))])
+
+
+def test_a_group_with_a_member_that_knows_no_buckets_is_read_by_nobody_until_it_has_left(
     connection: Connection, topics: Topics, name: str
 ) -> None:
     topics.ensure(name, TopicSpec(partitions=6))
-    orders(connection, name, 6, OTHER)
+    orders(connection, name, 6)
+    stranger = Consumer(
+        {**connection.client(), "group.id": f"{name}-group", "session.timeout.ms": 6_000}
+    )
+    stranger.subscribe([name])
+    with members(connection, name, "Gold") as (consumer,):
+        with pytest.raises(ConfigurationError, match="knows nothing of buckets"):
+            polled(lambda: stranger.poll(0.1), lambda: consumer.poll(0.1))
+        assert consumer.assignment() == []
+        with pytest.raises(ConfigurationError, match="knows nothing of buckets"):
+            polled(lambda: consumer.poll(0.1))
+        assert consumer.assignment() == []
+        stranger.close()
+        settled([consumer], lambda found: found == [[*range(6)]], patient=True)
+
+
+def test_members_must_have_the_same_layout_even_where_records_of_another_are_accepted(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=6))
+    accepting = replace(OTHER, accepts=(TWO.fingerprint,))
+    both = replace(TWO, accepts=(OTHER.fingerprint,))
     with (
-        members(connection, name, "Gold") as (consumer,),
-        pytest.raises(ConfigurationError, match="groups partitions otherwise"),
+        members(connection, name, "Platinum", of=both) as (one,),
+        members(connection, name, "Gold", of=accepting) as (other,),
+        pytest.raises(ConfigurationError, match="another layout"),
     ):
-        consumer.poll(60)
+        polled(lambda: one.poll(0.1), lambda: other.poll(0.1))
 
 
 def test_settings_and_buckets_that_cannot_be_are_refused(connection: Connection) -> None:
@@ -184,7 +265,7 @@ def test_one_query_over_all_buckets_of_kafka_takes_them_as_the_order_says(
     writer = rows.select("key", "value", "headers").writeStream.format(FORMAT)
     query = (
         writer.options(**connection_options(connection))
-        .option("application", name).option("topic", f"{name}-out")
+        .option("application", name).option("topic", f"{name}-out").queryName(f"{name}-{order}")
         .option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination()
@@ -200,7 +281,7 @@ def test_a_query_of_one_bucket_reads_its_partitions_with_its_cores_through_spark
 ) -> None:
     topics.ensure(name, TopicSpec(partitions=6))
     orders(connection, name, 40)
-    gold = TWO.queries(6, cores=2)["Gold"]
+    gold = TWO.assign(6, cores=2)["Gold"]
     source = kafka_source(spark, connection, {name: gold.partitions}).coalesce(gold.cores)
     rows = source.transform(thulawa.check_buckets(TWO))
     rows.transform(thulawa.map_by_key(len, key="key", returns="length int"))  # is not refused

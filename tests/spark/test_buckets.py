@@ -10,11 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 import thulawa
 from thulawa.core.buckets import STAMP, Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
+from thulawa.spark.kafka_sink import KafkaFormat
+from thulawa.spark.log_sink import LogWriter
 from thulawa.spark.log_source import LogReader, LogStreamReader, share
 
 TWO = Buckets({"Platinum": 70, "Gold": 30})
@@ -65,10 +68,10 @@ def test_the_columns_are_what_the_buckets_say_of_any_key(
         *(thulawa.bucket_column(kind, "key") for kind in OF_ALL_KINDS),
     )
     for key, *found in df.collect():
-        assert found == [
-            *(kind.partition(key, partitions) for kind in OF_ALL_KINDS),
-            *(kind.bucket(key) for kind in OF_ALL_KINDS),
-        ]
+        places, names = found[: len(OF_ALL_KINDS)], found[len(OF_ALL_KINDS) :]
+        assert names == [kind.bucket(key) for kind in OF_ALL_KINDS]
+        if key is not None:  # those without one take turns
+            assert places == [kind.partition(key, partitions) for kind in OF_ALL_KINDS]
 
 
 def test_a_column_of_bytes_is_one_of_keys_too(spark: SparkSession) -> None:
@@ -150,7 +153,7 @@ def test_each_bucket_has_a_query_of_its_own_with_its_partitions_and_cores(
     with log.producer(buckets=TWO) as producer:
         for n in range(60):
             producer.send("orders", key=b"%s-%d" % (b"Gold" if n % 3 else b"Platinum", n))
-    queries = TWO.queries(6, cores=3)
+    queries = TWO.assign(6, cores=3)
     assert {name: share.cores for name, share in queries.items()} == {"Platinum": 2, "Gold": 1}
     for name, part in queries.items():
         reader = spark.read.format("thulawa").options(**part.options("orders"))
@@ -158,6 +161,58 @@ def test_each_bucket_has_a_query_of_its_own_with_its_partitions_and_cores(
         assert {TWO.bucket(bytes(row.key)) for row in rows.collect()} == {name}
         assert rows.count() == (20 if name == "Platinum" else 40)
         assert rows.rdd.getNumPartitions() == part.cores
+
+
+def test_the_query_of_a_bucket_refuses_records_of_another_layout(
+    spark: SparkSession, log: Log
+) -> None:
+    with log.producer(buckets=TWO) as producer:
+        producer.send("orders", key=b"Platinum-3")
+    even = Buckets({"Platinum": 50, "Gold": 50}).assign(6, cores=2)
+    for part in even.values():
+        reader = spark.read.format("thulawa").options(**part.options("orders"))
+        if TWO.partition("Platinum-3", 6) in part.partitions:
+            with pytest.raises(Exception, match="groups partitions otherwise"):
+                reader.load(log.address).collect()
+
+
+def test_rows_copied_with_their_headers_are_stamped_by_where_they_go(
+    spark: SparkSession, log: Log
+) -> None:
+    log.create_topic("others", partitions=6)
+    log.create_topic("plain", partitions=6)
+    with log.producer(buckets=TWO) as producer:
+        for n in range(20):
+            producer.send("orders", key=b"Gold-%d" % n, headers={"n": b"%d" % n})
+    other = Buckets({"Platinum": 30, "Gold": 70})
+    rows = spark.read.format("thulawa").option("subscribe", "orders").load(log.address)
+    rows = rows.select("key", "value", "headers")
+    for topic, some in {
+        "others": rows,
+        "others ": rows.transform(thulawa.in_buckets(other, 6)),
+        "plain": rows,
+    }.items():
+        writer = some.write.format("thulawa").mode("append").option("topic", topic.strip())
+        if topic == "others":
+            writer = writer.option("buckets", other.text)
+        writer.save(log.address)
+    found = {
+        topic: [
+            [value for name, value in record.headers if name == STAMP]
+            for partition in log.end_offsets(topic)
+            for record in log.read(topic, partition, 0)
+            if dict(record.headers)["n"]
+        ]
+        for topic in ("others", "plain")
+    }
+    assert found == {"others": [[other.fingerprint.encode()]] * 40, "plain": [[]] * 20}
+
+
+def test_rows_without_a_key_take_turns_in_a_frame_as_in_the_sink(spark: SparkSession) -> None:
+    rows = orders(spark, *[None] * 12, "Gold-1").coalesce(1)
+    spread = Buckets({"Platinum": 70, "Gold": 30}, unknown="spread")
+    placed = rows.transform(thulawa.in_buckets(spread, 6)).where("key is null").collect()
+    assert sorted(row.partition for row in placed) == sorted([*range(6)] * 2)
 
 
 def reader_of(log: Log, **options: Any) -> LogReader:
@@ -216,6 +271,7 @@ def test_one_query_over_all_buckets_takes_them_by_weight_and_says_what_waits(
     query = (
         source.load(log.address).select("key", "value").writeStream.format("thulawa")
         .option("topic", "out").option("checkpointLocation", str(tmp_path / "cp"))
+        .queryName("by weight")
         .trigger(availableNow=True).start(log.address)
     )  # fmt: skip
     query.awaitTermination()
@@ -225,6 +281,45 @@ def test_one_query_over_all_buckets_takes_them_by_weight_and_says_what_waits(
     waiting = [(one["Platinum"].waiting, one["Gold"].waiting) for one in seen]
     assert waiting[:3] == [(130, 370), (60, 340), (0, 300)]
     assert waiting[-1] == (0, 0)
+
+
+def progress(start: object, end: dict[str, int], rows: int) -> dict[str, Any]:
+    source = {"startOffset": start, "endOffset": {"orders": end}, "latestOffset": {"orders": end}}
+    return {"sources": [source | {"numInputRows": rows}]}
+
+
+def test_progress_tells_what_a_trigger_took_or_that_it_is_not_known() -> None:
+    ends = {"0": 487, "4": 493}
+    begun = {"orders": {"0": 480, "4": 490}}
+
+    def taken(start: object, rows: int) -> list[int | None]:
+        found = thulawa.bucket_progress(progress(start, ends, rows), TWO, {"orders": 6})
+        return [found[name].taken for name in ("Platinum", "Gold")]
+
+    assert taken(begun, 10) == [7, 3]
+    assert taken(None, 980) == [487, 493]
+    assert taken(None, 10) == [None, None]
+
+
+def test_progress_of_a_topic_that_has_grown_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="has a partition 6"):
+        thulawa.bucket_progress(progress(None, {"6": 1}, 1), TWO, {"orders": 6})
+
+
+@pytest.mark.parametrize("name", ["bucket", "Buckets ", "partitioner"])
+def test_an_option_that_no_sink_or_source_has_is_refused(name: str) -> None:
+    schema = StructType([StructField("value", StringType())])
+    broker = {"kafka.bootstrap.servers": "localhost:1"}
+    for make in (
+        lambda: LogWriter.of({"path": "file:./x", "topic": "orders", name: "x"}, schema),
+        lambda: LogReader.of({"path": "file:./x", "subscribe": "orders", name: "x"}),
+        lambda: KafkaFormat({**broker, "subscribe": "orders", name: "x"}).streamReader(schema),
+        lambda: KafkaFormat(
+            {**broker, "application": "a", "topic": "orders", name: "x"}
+        ).streamWriter(schema, overwrite=False),
+    ):
+        with pytest.raises(ConfigurationError, match="has no options"):
+            make()
 
 
 def unfit(**options: str) -> Callable[[], Any]:
@@ -240,7 +335,7 @@ def unfit(**options: str) -> Callable[[], Any]:
         (unfit(subscribe="a", assign='{"a": [0]}'), "or partitions"),
         (unfit(assign="[0]"), "no assignment"),
         (lambda: Buckets({"a": 100}, bucket_of=lambda key: "a").text, "in_buckets"),
-        (lambda: TWO.queries(6, 1), "too few"),
+        (lambda: TWO.assign(6, 1), "too few"),
     ],
     ids=range(7),
 )

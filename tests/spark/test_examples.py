@@ -1,5 +1,6 @@
 """The examples run, and show what they are about."""
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,15 @@ def test_the_orders_of_the_bucket_pattern_are_shipped_by_priority(
     example["main"](["--seconds", "4", "--svg", str(tmp_path / "priority.svg")])
     told = capsys.readouterr().out
     assert "{'Platinum': [0, 1, 2, 3], 'Gold': [4, 5]}" in told
+    shipped = {
+        (arm, bucket): int(count)
+        for arm, bucket, count in re.findall(r"(\w+) +(\w+): +(\d+) shipped", told)
+    }
+    parts = {
+        arm: shipped[arm, "Platinum"] / (shipped[arm, "Platinum"] + shipped[arm, "Gold"])
+        for arm in ("none", "weighted", "strict")
+    }
+    assert parts["none"] < min(parts["weighted"], parts["strict"]), told
     drawn = (tmp_path / "priority.svg").read_text()
     for words in ("no priorities", "buckets by weight", "strictly Platinum first"):
         assert words in drawn

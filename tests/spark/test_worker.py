@@ -86,5 +86,17 @@ def test_of_many_operators_those_used_last_keep_their_resources() -> None:
 )
 def test_a_lane_that_cannot_be_told_names_operator_and_row(lane: Any, reason: str) -> None:
     one = replace(operator("one", [], []), lane=lambda row: lane(row) if row.n == 2 else 0)
+    one = replace(one, options=replace(one.options, name="one"))
     with pytest.raises(RecordError, match=rf"one: {reason}.*offset 1"):
         answers(one)
+
+
+@pytest.mark.parametrize(
+    "lane",
+    [lambda row: row.urgency if row.n == 2 else 0, lambda row: "other" if row.n == 2 else 0],
+    ids=["raises", "unknown"],
+)
+def test_a_lane_that_cannot_be_told_gets_the_answer_of_the_error_policy(lane: Any) -> None:
+    one = operator("one", [], [])
+    dropping = replace(one, lane=lane, options=replace(one.options, on_error="drop"))
+    assert answers(dropping) == ["one 1"]

@@ -20,12 +20,10 @@ from typing import Any, Literal
 from thulawa.core.errors import ConfigurationError, RecordError
 from thulawa.core.partitioning import partition_of
 
-__all__ = ["STAMP", "Buckets", "Placement", "Share", "UnknownBucket"]
+__all__ = ["STAMP", "Buckets", "Share", "UnknownBucket"]
 
 STAMP = "thulawa.buckets"
 """The header that says by which layout a record was placed."""
-
-_REMEMBERED = 65_536
 
 
 class UnknownBucket(RecordError, ValueError):
@@ -41,13 +39,17 @@ class Share:
     bucket: str
     partitions: list[int]
     cores: int
+    buckets: "Buckets" = field(repr=False)
 
     def options(self, topic: str) -> dict[str, str]:
-        """Give the options of the embedded log's source that read this and nothing else."""
-        return {
-            "assign": json.dumps({topic: self.partitions}),
-            "maxPartitions": str(self.cores),
-        }
+        """Give the options of the embedded log's source that read this and nothing else.
+
+        Records of another layout are refused, but not where a bucket is a function of the key.
+        """
+        options = {"assign": json.dumps({topic: self.partitions}), "maxPartitions": str(self.cores)}
+        if self.buckets.bucket_of is None:
+            options["buckets"] = self.buckets.text
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,10 @@ class Buckets:
     """Group partitions by urgency; the shares are whole percentages that sum to 100.
 
     The first bucket is the most urgent; how large each is, its share alone says. The bucket of a
-    key is the text before the first ``delimiter``, or what ``bucket_of`` says of the key, which it
-    is given as it is written: as bytes by sinks and producers. (Of the key and not of the record,
-    or a key would be in several partitions.) A key of no known bucket raises `UnknownBucket`, goes
+    key is the text before the first ``delimiter`` (all of it, where there is none), without spaces
+    around it, or what ``bucket_of`` says of the key, which it is always given as it is written: as
+    bytes. (Of the key and not of the record, or a key would be in several partitions.) Keys are
+    text or bytes. A key of no known bucket raises `UnknownBucket`, goes
     to the ``default`` bucket, is dropped, or is spread over all partitions, as ``unknown`` says.
     ``accepts`` are fingerprints of earlier layouts whose records may be read and written after.
 
@@ -68,21 +71,27 @@ class Buckets:
     ('Gold', 4)
     """
 
-    shares: Mapping[str, int] | Iterable[tuple[str, int]]
+    shares: Mapping[str, int] | Iterable[tuple[str, int]] = field(hash=False)
     delimiter: str = "-"
-    bucket_of: Callable[[Any], str | None] | None = None
+    bucket_of: Callable[[Any], str | bytes | None] | None = None
     default: str | None = None
     unknown: Literal["fail", "drop", "spread"] = "fail"
-    accepts: tuple[str, ...] = ()
+    accepts: tuple[str, ...] | str = ()
     urgency: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        shares = self.shares
-        pairs = list(shares.items()) if isinstance(shares, Mapping) else list(shares)
+        pairs = _pairs(self.shares)
         names = [name for name, _ in pairs]
         _check_shares(pairs)
-        if not self.delimiter:
-            raise ConfigurationError("delimiter must not be empty")
+        delimiter: Any = self.delimiter
+        if not isinstance(delimiter, str) or not delimiter:
+            raise ConfigurationError(f"delimiter must be text, not {delimiter!r}")
+        for name in names:
+            if self.delimiter in name and self.bucket_of is None:
+                raise ConfigurationError(
+                    f"the name {name!r} holds the delimiter {delimiter!r}, so no key is in it; use "
+                    "another delimiter, or bucket_of="
+                )
         if self.unknown not in ("fail", "drop", "spread"):
             raise ConfigurationError(
                 f"unknown={self.unknown!r} is not known; use 'fail', 'drop' or 'spread', "
@@ -96,7 +105,8 @@ class Buckets:
         ordered = sorted(pairs, key=lambda pair: -pair[1])
         object.__setattr__(self, "shares", dict(ordered))
         object.__setattr__(self, "urgency", tuple(names))
-        object.__setattr__(self, "accepts", tuple(self.accepts))
+        accepts = (self.accepts,) if isinstance(self.accepts, str) else tuple(self.accepts)
+        object.__setattr__(self, "accepts", accepts)
 
     @classmethod
     def of(cls, text: "Buckets | str") -> "Buckets":
@@ -110,7 +120,9 @@ class Buckets:
         try:
             known = json.loads(text)
             return cls(**known | {"shares": [(name, share) for name, share in known["shares"]]})
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except ConfigurationError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"{text[:80]!r} describes no buckets ({error}); write .option('buckets', "
                 "buckets.text)"
@@ -141,7 +153,9 @@ class Buckets:
     @property
     def fingerprint(self) -> str:
         """What two sides must have in common to agree on the layout."""
-        text = repr((list(self._shares.items()), self.delimiter, self.default, self.unknown))
+        parts = (list(self._shares.items()), self.delimiter, self.default, self.unknown)
+        # of a function nothing can be compared but that there is one
+        text = repr(parts if self.bucket_of is None else (*parts, "bucket_of"))
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def layout(self, partitions: int) -> dict[str, list[int]]:
@@ -177,10 +191,12 @@ class Buckets:
         return self.bucket(key) or self.urgency[-1]
 
     def partition(self, key: Any, partitions: int) -> int | None:
-        """Give the partition of a key: always the same one. None: it is dropped."""
+        """Give the partition of a key: always the same one. None: it is dropped.
+
+        Records without a key have none of their own: writers let them take turns in their bucket.
+        """
         places = self.places(key, partitions)
-        data = key.encode() if isinstance(key, str) else key
-        return places[partition_of(data, len(places))] if places else None
+        return places[partition_of(_written(key), len(places))] if places else None
 
     def places(self, key: Any, partitions: int) -> Sequence[int]:
         """Give the partitions among which a key has its one; none where it is dropped."""
@@ -189,14 +205,14 @@ class Buckets:
             return _layout(tuple(self._shares.items()), partitions)[bucket]
         return range(partitions) if self.unknown == "spread" else ()
 
-    def assign(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
+    def deal(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
         """Give each member of a consumer group its partitions; members name their bucket.
 
         The partitions of a bucket are dealt out to its members; those of a bucket without any
         go to whoever has least. Every partition is read by exactly one.
 
         >>> buckets = Buckets({"Platinum": 70, "Gold": 30})
-        >>> buckets.assign(6, {"a": "Platinum", "b": "Platinum"})
+        >>> buckets.deal(6, {"a": "Platinum", "b": "Platinum"})
         {'a': [0, 2, 4], 'b': [1, 3, 5]}
         """
         if unknown := sorted(set(members.values()) - set(self._shares)):
@@ -216,13 +232,13 @@ class Buckets:
             assigned[min(assigned, key=lambda member: len(assigned[member]))].append(place)
         return assigned
 
-    def queries(self, partitions: int, cores: int) -> dict[str, Share]:
+    def assign(self, partitions: int, cores: int) -> dict[str, Share]:
         """Say what the query of each bucket reads, and how many of the cores it has.
 
         Cores are shared out as partitions are, at least one to each; more cores than partitions
         are of no use to a bucket.
 
-        >>> Buckets({"Platinum": 70, "Gold": 30}).queries(6, 4)["Gold"]
+        >>> Buckets({"Platinum": 70, "Gold": 30}).assign(6, 4)["Gold"]
         Share(bucket='Gold', partitions=[4, 5], cores=1)
         """
         if cores < len(self._shares):
@@ -232,7 +248,7 @@ class Buckets:
             )
         layout, sizes = self.layout(partitions), self.sizes(cores)
         return {
-            name: Share(name, layout[name], min(sizes[name], len(layout[name])))
+            name: Share(name, layout[name], min(sizes[name], len(layout[name])), self)
             for name in self.urgency
         }
 
@@ -252,9 +268,16 @@ class Buckets:
             )
 
     def check_headers(self, headers: Iterable[Iterable[tuple[str, Any]] | None]) -> None:
-        """Refuse records with the stamp of another layout; those without a stamp pass."""
-        for value in {value for one in headers for name, value in one or () if name == STAMP}:
-            self.check(bytes(value or b"").decode(errors="replace"))
+        """Refuse records with the stamp of another layout; those without a stamp pass.
+
+        Of several stamps the last counts: it was put there by who wrote the record where it is.
+        """
+        last = {
+            tuple([value for name, value in one or () if name == STAMP][-1:]) for one in headers
+        }
+        for stamp in last:
+            for value in stamp:
+                self.check(bytes(value or b"").decode(errors="replace"))
 
     @property
     def _shares(self) -> dict[str, int]:
@@ -262,44 +285,24 @@ class Buckets:
         return self.shares
 
     def _named(self, key: Any) -> str | None:
-        if self.bucket_of is not None:
-            return self.bucket_of(key)
-        if isinstance(key, bytes):
-            key = key.decode(errors="replace")
-        if not isinstance(key, str):
-            return None
-        return key.partition(self.delimiter)[0].strip()
+        if self.bucket_of is None:
+            text = key if isinstance(key, str) else _text(_written(key))
+            return None if text is None else text.partition(self.delimiter)[0].strip()
+        found = self.bucket_of(_written(key))
+        if found is not None and not isinstance(found, str | bytes):
+            raise ConfigurationError(f"bucket_of gave {found!r}, which is no name of a bucket")
+        return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 
-class Placement:
-    """Chooses the partitions of one writer's records in a topic of so many partitions.
+def _written(key: Any) -> Any:
+    """Give a key as it is written: text and what is like bytes as bytes."""
+    if isinstance(key, str):
+        return key.encode()
+    return bytes(key) if isinstance(key, bytearray | memoryview) else key
 
-    Keys have their place. Records without a key take turns in their bucket: they have no order
-    to keep, and would otherwise all be in its first partition.
-    """
 
-    __slots__ = ("_buckets", "_known", "_partitions", "_turn")
-
-    def __init__(self, buckets: Buckets, partitions: int, *, first: int = 0) -> None:
-        buckets.layout(partitions)  # raises now where it cannot work
-        self._buckets = buckets
-        self._partitions = partitions
-        self._turn = first
-        self._known: dict[Any, int | None] = {}
-
-    def __call__(self, key: Any) -> int | None:
-        """Give the partition of a record with this key; None: it is dropped."""
-        known = self._known
-        if key in known:
-            return known[key]
-        if key is None:
-            places = self._buckets.places(key, self._partitions)
-            self._turn += 1
-            return places[self._turn % len(places)] if places else None
-        if len(known) >= _REMEMBERED:
-            known.clear()
-        place = known[key] = self._buckets.partition(key, self._partitions)
-        return place
+def _text(key: Any) -> str | None:
+    return key.decode(errors="replace") if isinstance(key, bytes) else None
 
 
 @lru_cache(maxsize=64)
@@ -313,6 +316,8 @@ def _layout(shares: tuple[tuple[str, int], ...], partitions: int) -> dict[str, r
 
 
 def _sizes(shares: Mapping[str, int], count: int) -> dict[str, int]:
+    if type(count) is not int:
+        raise ConfigurationError(f"{count!r} is no number of partitions")
     if count < len(shares):
         raise ConfigurationError(
             f"{count} partitions are too few for {len(shares)} buckets: each needs one"
@@ -325,6 +330,16 @@ def _sizes(shares: Mapping[str, int], count: int) -> dict[str, int]:
     while sum(sizes.values()) < count:
         sizes[max(sizes, key=lambda name: exact[name] - sizes[name])] += 1
     return sizes
+
+
+def _pairs(shares: Any) -> list[tuple[Any, Any]]:
+    try:
+        pairs = shares.items() if isinstance(shares, Mapping) else shares
+        return [(name, share) for name, share in pairs]
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"shares are percentages by name, {{'Platinum': 70, 'Gold': 30}}, not {shares!r}"
+        ) from error
 
 
 def _check_shares(pairs: Sequence[tuple[Any, Any]]) -> None:

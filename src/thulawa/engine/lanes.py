@@ -2,20 +2,28 @@
 
 One heap per lane, ordered by head timestamp. Which lane goes next, in this order:
 
-1. a key that has been ready for ``ageing`` seconds, the one that waited longest;
-2. the first lane that is below its reserved part of the permits;
-3. strict lanes: the first lane with a ready key; weighted lanes: the one that is furthest
-   behind its share (stride scheduling: each start moves a lane on by 1 / weight, and a lane
-   that was idle is moved up to the others, so that it cannot save up turns).
+1. that of a ready key whose head came ``ageing`` seconds ago, of several the one that came first;
+2. the first lane with fewer calls in flight than there are whole permits in its reserved part;
+3. of the lanes that have a share, the one that is furthest behind it (stride scheduling: each
+   start moves a lane on by 1 / share).
+
+A lane's share is the part of the starts that is its own while the same lanes have work: by weight,
+but not less than its reserved part; of strict lanes the first has all that the others do not
+reserve. Permits are whole, and shares of them are not: what 2. cannot give, 3. gives in the course
+of time. The two agree, for no share is less than what is reserved. (Rounding up what is reserved
+was tried: with few permits, or many lanes, the last lanes had nothing.) A lane that was idle is
+moved up to the others, so that it cannot save up turns; one that had more than its share, by
+reservation, by age or because its calls are short, is held back for a few rounds at most.
 
 Priority chooses between keys only: within a key records keep their order. With one lane and
-no ageing this is a plain heap. With ageing each key also stands in a first-in-first-out line;
-whichever of the two gives it out first wins, and the other entry is recognised as stale by
-its stamp. Stale entries are swept out when they outnumber the live ones.
+no ageing this is a plain heap. With ageing each key also stands in a heap by the time at which its
+head came, for one that waited behind others of its key has waited too; whichever of the two gives
+it out first wins, and the other entry is recognised as stale by its stamp. Stale entries are swept
+out when they outnumber the live ones.
 """
 
-from collections import deque
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TypeAlias
 
 from thulawa.engine.options import Lane, Lanes
@@ -26,30 +34,36 @@ __all__ = ["ReadyKeys"]
 _Entry: TypeAlias = tuple[float, int, KeyQueue]
 
 _SLACK = 64
+_HAIR = 1e-9  # 29 % of 100 permits are 28.999999999999996
+_ROUNDS = 4  # fewer let chance decide where calls differ in length
 
 
 class _Queue:
     """The ready keys of one lane."""
 
-    __slots__ = ("count", "heap", "in_flight", "line", "reserved", "step", "turn")
+    __slots__ = (
+        "count",
+        "heap",
+        "in_flight",
+        "most",
+        "reserved",
+        "step",
+        "turn",
+        "weight",
+        "whole",
+    )
 
     def __init__(self, lane: Lane) -> None:
         self.heap: list[_Entry] = []
-        self.line: deque[_Entry] = deque()
-        self.step = 1 / lane.weight
+        self.weight = lane.weight
         self.reserved = lane.reserved
+        # what it has among the lanes that have work
+        self.step = 0.0  # 1 / its share, 0: it has none
+        self.most = 0.0  # that it may be ahead
+        self.whole = 0  # permits that are reserved
         self.turn = 0.0
         self.count = 0
         self.in_flight = 0
-
-    def sweep(self) -> None:
-        """Forget stale entries, once they are the larger part."""
-        most = 2 * self.count + _SLACK
-        if len(self.heap) > most:
-            self.heap = [entry for entry in self.heap if _is_live(entry)]
-            heapify(self.heap)
-        if len(self.line) > most:
-            self.line = deque(entry for entry in self.line if _is_live(entry))
 
 
 class ReadyKeys:
@@ -61,6 +75,9 @@ class ReadyKeys:
         self._strict = options.strict
         self._ageing = options.ageing
         self._plain = len(self._lanes) == 1 and options.ageing is None
+        self._line: list[_Entry] = []
+        self._busy: list[_Queue] = []
+        self._permits = 0
         self._sequence = 0
         self._turn = 0.0
         self.count = 0
@@ -82,10 +99,9 @@ class ReadyKeys:
         lane = self._lanes[record.lane]
         heappush(lane.heap, (record.timestamp, stamp, queue))
         if self._ageing is not None:
-            lane.line.append((self.now, stamp, queue))
-            lane.sweep()
-        if not lane.count:
-            lane.turn = max(lane.turn, self._turn)
+            heappush(self._line, (record.taken, stamp, queue))
+            lane.heap = _swept(lane.heap, lane.count)
+            self._line = _swept(self._line, self.count)
         lane.count += 1
 
     def add_all(self, queues: list[KeyQueue]) -> None:
@@ -129,12 +145,12 @@ class ReadyKeys:
             queue = heappop(self._first.heap)[2]
             queue.stamp = 0
             return queue
-        queue = self._aged() or self._pop_from(self._choose(permits))
+        chosen = self._choose(permits)
+        queue = self._aged() or self._pop_from(chosen)
         record = queue.next_record()
         assert record is not None
         lane = self._lanes[record.lane]
         lane.count -= 1
-        self._turn = max(self._turn, lane.turn)
         lane.turn += lane.step
         queue.stamp = 0
         return queue
@@ -156,11 +172,36 @@ class ReadyKeys:
         return [entry[2] for lane in self._lanes for entry in lane.heap if _is_live(entry)]
 
     def _choose(self, permits: int) -> _Queue:
+        """Give the lane whose turn it is; see to it that none is too far behind or ahead."""
         busy = [lane for lane in self._lanes if lane.count]
+        if busy != self._busy or permits != self._permits:
+            self._share_out(busy, permits)
+        last, first = self._turn, inf
+        short = next_ = None
         for lane in busy:
-            if lane.in_flight < lane.reserved * permits:
-                return lane
-        return busy[0] if self._strict else min(busy, key=_turn_of)
+            if lane.in_flight < lane.whole and short is None:
+                short = lane
+            if not lane.step:
+                continue
+            turn = lane.turn
+            if turn < last:
+                lane.turn = turn = last
+            elif turn > last + lane.most:
+                lane.turn = turn = last + lane.most
+            if turn < first:
+                first, next_ = turn, lane
+        self._turn = first
+        chosen = short or next_
+        assert chosen is not None
+        return chosen
+
+    def _share_out(self, busy: list[_Queue], permits: int) -> None:
+        """Say what each lane with work has of so many permits."""
+        self._busy, self._permits = busy, permits
+        for lane, share in zip(busy, _shares(busy, strict=self._strict), strict=True):
+            lane.step = 1 / share if share > _HAIR else 0.0
+            lane.whole = int(lane.reserved * permits + _HAIR)
+            lane.most = _ROUNDS * (permits + lane.step)
 
     def _pop_from(self, lane: _Queue) -> KeyQueue:
         while True:
@@ -171,21 +212,35 @@ class ReadyKeys:
     def _aged(self) -> KeyQueue | None:
         if self._ageing is None:
             return None
-        oldest: _Queue | None = None
-        for lane in self._lanes:
-            line = lane.line
-            while line and not _is_live(line[0]):
-                line.popleft()
-            if line and (oldest is None or line[0][:2] < oldest.line[0][:2]):
-                oldest = lane
-        if oldest is None or self.now - oldest.line[0][0] < self._ageing:
-            return None
-        return oldest.line.popleft()[2]
+        line = self._line
+        while not _is_live(line[0]):
+            heappop(line)
+        return heappop(line)[2] if self.now - line[0][0] >= self._ageing else None
+
+
+def _swept(heap: list[_Entry], count: int) -> list[_Entry]:
+    """Give a heap of so many live entries without the stale ones, once they are the larger part."""
+    if len(heap) <= 2 * count + _SLACK:
+        return heap
+    live = [entry for entry in heap if _is_live(entry)]
+    heapify(live)
+    return live
 
 
 def _is_live(entry: _Entry) -> bool:
     return entry[2].stamp == entry[1]
 
 
-def _turn_of(lane: _Queue) -> float:
-    return lane.turn
+def _shares(busy: list[_Queue], *, strict: bool) -> list[float]:
+    """Give the part of each lane with work: what it reserves, and its part of the rest."""
+    if strict:
+        others = [lane.reserved for lane in busy[1:]]
+        return [1 - sum(others), *others]
+    level, sharing = 0.0, busy
+    while True:  # by weight, without those who have more by reservation
+        left = 1 - sum(lane.reserved for lane in busy if lane not in sharing)
+        level = left / sum(lane.weight for lane in sharing)
+        enough = [lane for lane in sharing if lane.reserved <= level * lane.weight]
+        if len(enough) in (0, len(sharing)):
+            return [max(lane.reserved, level * lane.weight) for lane in busy]
+        sharing = enough

@@ -10,14 +10,14 @@ than it is made, and a struct is slower at that.
 """
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 if TYPE_CHECKING:
     from thulawa.engine.queues import KeyQueue
 
-__all__ = ["Outcome", "Record", "Ticket"]
+__all__ = ["NoLane", "Outcome", "Record", "Ticket"]
 
 
 class Record(msgspec.Struct, eq=False):
@@ -34,6 +34,18 @@ class Record(msgspec.Struct, eq=False):
     size: int = 0
     lane: int = 0
     taken: float = 0.0
+
+
+class NoLane(int):
+    """What a record has that could not be given a lane, with the reason: it is a `BadLane`."""
+
+    why: str
+
+    def __new__(cls, why: str) -> Self:
+        """Be no lane's place."""
+        none = super().__new__(cls, -1)
+        none.why = why
+        return none
 
 
 class Outcome(msgspec.Struct, eq=False):

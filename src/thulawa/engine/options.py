@@ -190,8 +190,9 @@ class Sharing:
 class Lane:
     """One priority. ``reserved`` is the part of the permits it has first call on.
 
-    That is a preference, not a partition: a lane below its part goes first when a permit is
-    free, but none is kept idle for it, and none is taken from a call that runs.
+    That is a preference, not a partition: a lane below the whole permits of its part goes first
+    when one is free, but none is kept idle for it, and none is taken from a call that runs. What
+    is not a whole permit, such as a part of a single one, it has in the course of time.
     """
 
     name: str
@@ -200,7 +201,10 @@ class Lane:
 
     def __post_init__(self) -> None:
         check_types(self)
-        refuse_unless(self.weight > 0, f"lane {self.name!r}: weight must be positive")
+        refuse_unless(bool(self.name.strip()), "a lane needs a name")
+        refuse_unless(
+            0 < self.weight < inf, f"lane {self.name!r}: weight must be positive and finite"
+        )
         refuse_unless(0 <= self.reserved <= 1, f"lane {self.name!r}: reserved must be in [0, 1]")
 
 
@@ -208,9 +212,10 @@ class Lane:
 class Lanes:
     """Priorities, the most urgent first; ``Record.lane`` is an index into ``lanes``.
 
-    Weighted lanes share starts by weight while several have work. ``strict`` takes the first
-    lane that has work. A lane below its ``reserved`` part of the permits goes before both.
-    A key that has been ready for ``ageing`` seconds goes before everything, oldest first.
+    While several have work, weighted lanes share starts by weight, each at least what it has
+    ``reserved``; with ``strict`` the first has all that the others have not reserved.
+    A record that came ``ageing`` seconds ago goes before everything as soon as its key is free, of
+    several the one that came first.
     """
 
     lanes: tuple[Lane, ...] = field(default_factory=lambda: (Lane(name="default"),))
@@ -232,8 +237,9 @@ class Lanes:
     def of(cls, buckets: Buckets, *, strict: bool = False, ageing: float | None = None) -> "Lanes":
         """Make a lane of each bucket, the most urgent first, with its share as its weight.
 
-        The share is reserved too: a bucket may have up to that part of the calls at any time
-        when it has work, whatever the others have in flight, and all of them while it is alone.
+        The share is reserved too: a bucket with work goes first up to that part of the calls,
+        whatever the others have in flight; it has its part of them over time however few can be
+        made at once, and all of them while it is alone.
 
         >>> [lane.name for lane in Lanes.of(Buckets({"Platinum": 70, "Gold": 30})).lanes]
         ['Platinum', 'Gold']

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator
 from itertools import islice
 
 from thulawa.core.errors import BadKey, BadLane
-from thulawa.engine.model import Record, Ticket
+from thulawa.engine.model import NoLane, Record, Ticket
 from thulawa.engine.options import Order, Unkeyed
 
 __all__ = ["KeyQueue", "KeyRule"]
@@ -111,8 +111,10 @@ class KeyRule:
     def __call__(self, record: Record) -> Hashable:
         """Give the key of the record's queue, or raise `BadKey` or `BadLane`."""
         if record.lane and not 0 <= record.lane < self._lanes:
-            known = f"the engine has {self._lanes}, counted from 0"
-            raise BadLane(f"there is no lane {record.lane}: {known}", offset=record.offset)
+            why = f"there is no lane {record.lane}: the engine has {self._lanes}, counted from 0"
+            if isinstance(record.lane, NoLane):
+                why = record.lane.why
+            raise BadLane(why, offset=record.offset)
         if self._order == "partition":
             return _PARTITION
         if self._order != "key":

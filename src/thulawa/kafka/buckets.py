@@ -3,54 +3,50 @@
 The client (librdkafka) lets nobody bring a partitioner or an assignor of their own in Python, so
 both stand in front of it. A producer is told each record's partition. Consumers of a group join it
 as usual, each with its bucket in its ``client.id``; whenever the group has settled, every member
-asks the broker who the members are and takes, of what `Buckets.assign` gives them all, its own
+asks the broker who the members are and takes, of what `Buckets.deal` gives them all, its own
 part, instead of what the built-in assignor said. The protocol is the eager one: nobody is given
 anything before everybody has let go, so all see the same members and no partition has two readers.
+A member that cannot find its part has none, and tries again with each poll.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer
+from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
-from thulawa.core.buckets import Buckets, Placement
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.placing import Newest, Placing
+from thulawa.core.placing import agree as agreed
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, UnknownTopic, translated
-from thulawa.kafka.reading import headers_of, read_between
+from thulawa.kafka.reading import headers_of, newest
 from thulawa.kafka.topics import Topics
 
 __all__ = ["BucketConsumer", "BucketProducer", "agree"]
 
 _PREFIX = "thulawa-bucket"
 _TIMEOUT = 10.0
-_LOOK_BACK = 8  # what ends a transaction takes an offset too
+_AGAIN = 1.0
 
 
 def agree(connection: Connection, topic: str, buckets: Buckets) -> None:
     """Refuse a topic whose newest records were placed by another layout; one not there passes."""
-    topics = Topics(connection)
-    count = topics.partitions(topic)[topic]
-    if count is None:
-        return
-    buckets.layout(count)
-    starts, ends = topics.start_offsets(topic)[topic], topics.end_offsets(topic)[topic]
-    spans = {p: (max(starts[p], end - _LOOK_BACK), end) for p, end in ends.items()}
-    newest: dict[int | None, Message] = {}
-    for messages in read_between(connection, topic, spans):
-        newest |= {message.partition(): message for message in messages}
-    buckets.check_headers(map(headers_of, newest.values()))
+    if Topics(connection).partitions(topic)[topic] is not None:
+        buckets.layout(agreed(buckets, newest(connection, topic)))
 
 
 class BucketProducer:
     """A producer of confluent-kafka that puts records into their buckets, and stamps them.
 
-    ``producer`` is yours, with any settings; what is not `produce` goes to it as it is. A topic
-    is looked at before its first record, and again after ``refresh`` seconds: when it has got more
+    ``producer`` is yours, with any settings; what is not `produce` goes to it as it is, and so do
+    records that name their partition. A topic is looked at before its first record, and again after
+    ``refresh`` seconds: writers of another layout are refused then too, and when it has got more
     partitions, the layout follows. ``dropped`` counts the records of unknown buckets that were
     dropped because the buckets say so.
 
@@ -70,45 +66,48 @@ class BucketProducer:
         self._connection = Connection.of(connection)
         self._topics = Topics(self._connection)
         self._refresh = refresh
-        self._placements: dict[str, tuple[float, int, Placement]] = {}
-        self.dropped = 0
+        self._placing = Placing(buckets, self._newest)
+        self._due: dict[str, float] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    @property
+    def dropped(self) -> int:
+        """The number of records of unknown buckets that were dropped."""
+        return self._placing.dropped
 
     def produce(
         self,
         topic: str,
         value: str | bytes | None = None,
         key: str | bytes | None = None,
+        partition: int = -1,
         *,
         headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
         **more: Any,
     ) -> bool:
         """Send a record to its bucket's partition; False: it was dropped."""
-        place = self._placement(topic)(key)
-        if place is None:
-            self.dropped += 1
-            return False
-        given = headers.items() if isinstance(headers, Mapping) else headers or ()
-        stamped = [*given, self._buckets.stamp]
-        self._producer.produce(topic, value, key, place, headers=stamped, **more)
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers or ())
+        if partition < 0:
+            now = time.monotonic()
+            if now >= self._due.get(topic, 0):
+                self._placing.expect(topic)
+                self._due[topic] = now + self._refresh
+            placed = self._placing(topic, key, pairs)
+            if placed is None:
+                return False
+            partition, pairs = placed
+        self._producer.produce(topic, value, key, partition, headers=pairs, **more)
         return True
 
-    def _placement(self, topic: str) -> Placement:
-        now = time.monotonic()
-        known = self._placements.get(topic)
-        if known is not None and now < known[0]:
-            return known[2]
+    def _newest(self, topic: str) -> Newest:
         count = self._count(topic)
-        if known is None:
-            agree(self._connection, topic, self._buckets)
-        if known is not None and known[1] == count:
-            placement = known[2]
-        else:
-            placement = Placement(self._buckets, count)
-        self._placements[topic] = (now + self._refresh, count, placement)
-        return placement
+        found = newest(self._connection, topic)
+        return {partition: found[partition] for partition in range(count)}
 
     def _count(self, topic: str) -> int:
         """Count a topic's partitions, once the producer itself has heard of all of them."""
@@ -136,7 +135,9 @@ class BucketConsumer:
     The partitions of a bucket are dealt out to its members, those of a bucket without any to the
     others; members come and go as in any group. More members than a bucket has partitions leave
     some idle. ``settings`` are the client's own. What is not said here goes to the `Consumer`.
-    All members of the group must be made this way, with the same buckets.
+    All members of the group must be made this way, with the same buckets. A record of another
+    layout raises, however often it is asked for: none that was refused is passed over or committed.
+    ``on_revoke`` is called, as the client's is, before partitions are let go.
 
     .. versionadded:: 0.1.0
     """
@@ -150,6 +151,7 @@ class BucketConsumer:
         buckets: Buckets,
         bucket: str,
         settings: Mapping[str, Any] | None = None,
+        on_revoke: Callable[[Consumer, list[Place]], None] | None = None,
     ) -> None:
         if bucket not in buckets.urgency:
             raise ConfigurationError(f"there is no bucket {bucket!r}; there are {buckets.names}")
@@ -162,55 +164,100 @@ class BucketConsumer:
         self._buckets = buckets
         self._admin = AdminClient(connection.client())
         self._topics = Topics(connection)
+        self._settled = True
+        self._tried = 0.0
+        # offsets are stored when records are handed out, and not before they were checked
+        self._stores = (settings or {}).get("enable.auto.offset.store", True) in (True, "true")
         self._consumer = Consumer(
             {
                 **connection.client(),
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 **(settings or {}),
+                "enable.auto.offset.store": False,
                 "group.id": group,
                 "client.id": f"{_PREFIX}/{buckets.fingerprint}/{quote(bucket, safe='')}",
                 "partition.assignment.strategy": "range",
                 "group.protocol": "classic",
             }
         )
-        self._consumer.subscribe([topic], on_assign=self._assigned)
+        more = {} if on_revoke is None else {"on_revoke": on_revoke}
+        self._consumer.subscribe([topic], on_assign=self._assigned, **more)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
 
     def poll(self, timeout: float = -1) -> Message | None:
         """Give the next record, or what the client has to say; None when nothing came."""
+        self._settle()
         message = self._consumer.poll(timeout)
-        if message is not None and message.error() is None:
-            self._buckets.check_headers([headers_of(message)])
-        return message
+        return None if message is None else self._accepted([message])[0]
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Give the next records."""
-        messages = self._consumer.consume(num_messages, timeout)
-        self._buckets.check_headers(headers_of(one) for one in messages if one.error() is None)
-        return messages
+        self._settle()
+        return self._accepted(self._consumer.consume(num_messages, timeout))
 
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
 
+    def _accepted(self, messages: list[Message]) -> list[Message]:
+        """Give the records up to the first of another layout; that one raises when it is first."""
+        for place, message in enumerate(messages):
+            try:
+                if message.error() is None:
+                    self._buckets.check_headers([headers_of(message)])
+            except ConfigurationError:
+                self._go_back(messages[place:])
+                if not place:
+                    raise
+                return messages[:place]
+            if self._stores and message.error() is None:
+                self._store(message)
+        return messages
+
+    def _go_back(self, messages: list[Message]) -> None:
+        first: dict[int, int] = {}
+        for one in messages:
+            partition, offset = one.partition(), one.offset()
+            if one.error() is None and partition is not None and offset is not None:
+                first.setdefault(partition, offset)
+        for partition, offset in first.items():
+            self._consumer.seek(Place(self._topic, partition, offset))
+
+    def _store(self, message: Message) -> None:
+        try:
+            self._consumer.store_offsets(message)
+        except KafkaException as error:
+            if error.args[0].code() != Code._STATE:  # noqa: SLF001 it is somebody else's by now
+                raise
+
+    def _settle(self) -> None:
+        """Try again to find the part of this member, every second at most."""
+        if not self._settled and time.monotonic() >= self._tried + _AGAIN:
+            self._take_part(self._consumer, patience=0)
+
     def _assigned(self, consumer: Consumer, _: list[Place]) -> None:
-        members = self._members()
+        consumer.assign([])  # what raises before it has assigned gets what the built-in one said
+        self._take_part(consumer, patience=_TIMEOUT)
+
+    def _take_part(self, consumer: Consumer, patience: float) -> None:
+        self._settled, self._tried = False, time.monotonic()
+        members = self._members(patience)
         own = str(consumer.memberid())
-        if own not in members:  # the group is on the move again: there will be another call
-            consumer.assign([])
+        if own not in members:  # the group is on the move
             return
         count = self._topics.partitions(self._topic)[self._topic]
         if count is None:
             raise UnknownTopic("there is no such topic", topic=self._topic)
-        places = self._buckets.assign(count, members)[own]
+        places = self._buckets.deal(count, members)[own]
         consumer.assign([Place(self._topic, place) for place in places])
+        self._settled = True
 
-    def _members(self) -> dict[str, str]:
+    def _members(self, patience: float) -> dict[str, str]:
         """Give the bucket of each member, once the group has settled; none if it does not."""
-        deadline = time.monotonic() + _TIMEOUT
+        deadline = time.monotonic() + patience
         while True:
             asked = self._admin.describe_consumer_groups([self._group], request_timeout=_TIMEOUT)
             try:
@@ -233,5 +280,10 @@ class BucketConsumer:
                 f"group {self._group} has a member {client!r} that knows nothing of buckets; all "
                 "its consumers must be BucketConsumers"
             )
-        self._buckets.check(fingerprint)
+        if fingerprint != self._buckets.fingerprint:
+            raise ConfigurationError(
+                f"group {self._group} has a member of another layout: its fingerprint is "
+                f"{fingerprint}, here it is {self._buckets.fingerprint}; members share out "
+                "partitions between them, so all must have the same shares"
+            )
         return unquote(bucket)

@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import cast
+from typing import TypeAlias, cast
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as Code
 
+from thulawa.core.placing import LOOK_BACK
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, translated
 from thulawa.kafka.topics import Topics
 
-__all__ = ["await_committed", "headers_of", "read_between", "read_to_end"]
+__all__ = ["await_committed", "headers_of", "newest", "read_between", "read_to_end"]
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 _CHUNK = 10_000
 
@@ -83,9 +86,21 @@ def read_between(
 _kept: dict[tuple[tuple[str, object], ...], Consumer] = {}
 
 
-def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+def headers_of(message: Message) -> Headers:
     """Give the headers of a record that was read, as what they are: names and bytes."""
     return tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ()))
+
+
+def newest(connection: Connection, topic: str, most: int = LOOK_BACK) -> dict[int, list[Headers]]:
+    """Give the headers of the newest records of each partition, by so many offsets at most."""
+    topics = Topics(connection)
+    starts, ends = topics.start_offsets(topic)[topic], topics.end_offsets(topic)[topic]
+    found: dict[int, list[Headers]] = {partition: [] for partition in ends}
+    spans = {p: (max(starts[p], end - most), end) for p, end in ends.items()}
+    for messages in read_between(connection, topic, spans):
+        for message in messages:
+            found[message.partition() or 0].append(headers_of(message))
+    return found
 
 
 def await_committed(connection: Connection, *topics: str, patience: float = 60.0) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from thulawa.core.buckets import Buckets, Placement
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.placing import Placing
 from thulawa.kafka.errors import KafkaError, RecordTooLarge, UnknownTopic
 from thulawa.kafka.topics import Topics, TopicSpec
 
@@ -61,26 +61,32 @@ class Policies:
 
 
 class Router:
-    """Applies the policies; with buckets, gives records their partition and their stamp too.
+    """Applies the policies; with ``placing``, gives records their partition and their stamp too.
 
     Buckets are about all topics but that of the dead letters, and about records that do not name
     their partition. How many partitions a topic has is asked once a batch, so that the layout
     follows when there are more.
     """
 
-    def __init__(self, topics: Topics, policies: Policies, buckets: Buckets | None = None) -> None:
+    def __init__(self, topics: Topics, policies: Policies, placing: Placing | None = None) -> None:
         self._topics = topics
         self._policies = policies
-        self._buckets = buckets
-        self._placements: dict[tuple[str, int], Placement] = {}
+        self._placing = placing
         self._known: dict[str, int | None] = {}
         self._limits: dict[str, int] = {}
-        self.dead_letters = self.dropped = 0
+        self.dead_letters = 0
+
+    @property
+    def dropped(self) -> int:
+        """The number of records of this batch that the buckets' answer to unknown ones dropped."""
+        return 0 if self._placing is None else self._placing.dropped
 
     def new_batch(self) -> None:
         """Look topics up anew from here on."""
         self._known.clear()
-        self.dead_letters = self.dropped = 0
+        self.dead_letters = 0
+        if self._placing is not None:
+            self._placing.dropped = 0
 
     def look_up(self, wanted: Iterable[str]) -> None:
         """See that topics are there, all new ones with one question."""
@@ -95,33 +101,27 @@ class Router:
                 self._miss(topic)
             elif self._policies.oversized == "dead_letter" and topic not in self._limits:
                 self._limits[topic] = self._topics.largest_record(topic)
+            if self._placing is not None:
+                self._placing.expect(topic, self._known[topic])
 
     @property
     def plain(self) -> bool:
         """Tell whether every record known so far goes where it wants to, whatever its size."""
-        return self._buckets is None and not self._limits and None not in self._known.values()
+        return self._placing is None and not self._limits and None not in self._known.values()
 
     def route_all(self, records: Iterable[OutRecord]) -> list[OutRecord]:
         """Give the records to be sent in place of these."""
         routed = (self.route(record) for record in records)
-        if self._buckets is None:
+        if self._placing is None:
             return list(routed)
-        placed = (self._placed(record, self._buckets) for record in routed)
+        placed = (self._placed(record, self._placing) for record in routed)
         return [record for record in placed if record is not None]
 
-    def _placed(self, record: OutRecord, buckets: Buckets) -> OutRecord | None:
+    def _placed(self, record: OutRecord, placing: Placing) -> OutRecord | None:
         if record.partition >= 0 or record.topic == self._policies.dead_letter:
             return record
-        count = self._known[record.topic]
-        assert count is not None, "a record of a topic that is not there is a dead letter"
-        placement = self._placements.get((record.topic, count))
-        if placement is None:
-            placement = self._placements[record.topic, count] = Placement(buckets, count)
-        place = placement(record.key)
-        if place is None:
-            self.dropped += 1
-            return None
-        return record._replace(partition=place, headers=[*(record.headers or ()), buckets.stamp])
+        found = placing(record.topic, record.key, record.headers)
+        return None if found is None else record._replace(partition=found[0], headers=found[1])
 
     def route(self, record: OutRecord) -> OutRecord:
         """Give the record to be sent in place of this one: itself, or a dead letter."""

@@ -35,6 +35,7 @@ from confluent_kafka import KafkaError as Code
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.placing import Placing
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import (
     BrokerUnreachable,
@@ -44,6 +45,7 @@ from thulawa.kafka.errors import (
     bounded,
     translated,
 )
+from thulawa.kafka.reading import newest
 from thulawa.kafka.routing import OutRecord, Policies, Router
 from thulawa.kafka.topics import Topics
 
@@ -245,7 +247,9 @@ class _Sender:
         self._transactional = spec.guarantee == "exactly_once"
         # a broker that is being restarted is waited for as long as a delivery may take
         self._topics = Topics(spec.connection, timeout=spec.delivery_timeout)
-        self._router = Router(self._topics, spec.policies, spec.buckets)
+        look = partial(newest, spec.connection)
+        placing = None if spec.buckets is None else Placing(spec.buckets, look)
+        self._router = Router(self._topics, spec.policies, placing)
         self._producer = Producer(self._settings())
         self._group: Any = None
 

@@ -1,16 +1,12 @@
-"""Buckets for writers of the log: records get the partition of their bucket, and its stamp.
+"""Buckets for writers of the log: its newest records, and records with partition and stamp."""
 
-Before a writer's first record goes to a topic, the newest record of each partition is looked at:
-if it was placed by another layout, the two do not agree, and nothing is written.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol
 
-from thulawa.core.buckets import Buckets, Placement
-from thulawa.log.records import ConsumerRecord, ProducerRecord
+from thulawa.core.placing import LOOK_BACK, Placing
+from thulawa.log.records import ConsumerRecord, Headers, ProducerRecord
 
-__all__ = ["Placing", "Readable", "agree"]
+__all__ = ["Readable", "newest", "placed"]
 
 
 class Readable(Protocol):
@@ -34,52 +30,21 @@ class Readable(Protocol):
         """Give the records of a partition with offsets in [start, end)."""
 
 
-def agree(log: Readable, topic: str, buckets: Buckets) -> int:
-    """Refuse a topic whose newest records were placed by another layout; count its partitions."""
-    starts, ends = log.start_offsets(topic), log.end_offsets(topic)
-    newest = [
-        record.headers
-        for partition, end in ends.items()
-        for record in log.read(topic, partition, max(starts[partition], end - 1), end)
-    ]
-    buckets.check_headers(newest)
-    return len(ends)
+def newest(log: Readable, topic: str) -> dict[int, list[Headers]]:
+    """Give the headers of the newest records of each partition."""
+    starts = log.start_offsets(topic)
+    return {
+        partition: [
+            record.headers
+            for record in log.read(topic, partition, max(starts[partition], end - LOOK_BACK), end)
+        ]
+        for partition, end in log.end_offsets(topic).items()
+    }
 
 
-class Placing:
-    """Gives the records of one writer their partitions and their stamps.
-
-    A record that names its partition is left as it is. ``dropped`` counts the records of unknown
-    buckets that were dropped because the buckets say so.
-    """
-
-    def __init__(self, buckets: Buckets, agreed: Callable[[str], int], *, first: int = 0) -> None:
-        self._buckets = buckets
-        self._agreed = agreed
-        self._stamp = buckets.stamp
-        self._first = first
-        self._placements: dict[str, Placement] = {}
-        self.dropped = 0
-
-    def one(self, topic: str, record: ProducerRecord) -> ProducerRecord | None:
-        """Give the record as it is to be written; None: not at all."""
-        if record.partition is not None:
-            return record
-        placement = self._placements.get(topic)
-        if placement is None:
-            placement = Placement(self._buckets, self._agreed(topic), first=self._first)
-            self._placements[topic] = placement
-        place = placement(record.key)
-        if place is None:
-            self.dropped += 1
-            return None
-        return record._replace(partition=place, headers=(*record.headers, self._stamp))
-
-    def all(
-        self, records: Mapping[str, Iterable[ProducerRecord]]
-    ) -> dict[str, list[ProducerRecord]]:
-        """Do so for records of several topics."""
-        return {
-            topic: [placed for one in some if (placed := self.one(topic, one)) is not None]
-            for topic, some in records.items()
-        }
+def placed(placing: Placing, topic: str, record: ProducerRecord) -> ProducerRecord | None:
+    """Give a record as it is to be written, None: not at all; its own partition it keeps."""
+    if record.partition is not None:
+        return record
+    found = placing(topic, record.key, record.headers)
+    return None if found is None else record._replace(partition=found[0], headers=tuple(found[1]))

@@ -8,15 +8,17 @@ belongs together is assigned in one statement, which no signal can come between.
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 from uuid import uuid4
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.placing import Placing
 from thulawa.log.options import Appended, Marker
 from thulawa.log.packing import check_for
-from thulawa.log.placing import Placing, Readable, agree
+from thulawa.log.placing import Readable, newest, placed
 from thulawa.log.records import HeadersLike, ProducerRecord, as_headers
 from thulawa.log.topics import Topic
 
@@ -72,9 +74,7 @@ class Producer:
         self._records = 0
         self._bytes = 0
         self._placing = (
-            None
-            if buckets is None
-            else Placing(buckets, lambda topic: agree(log, topic, buckets), first=os.getpid())
+            None if buckets is None else Placing(buckets, partial(newest, log), first=os.getpid())
         )
 
     @property
@@ -99,10 +99,10 @@ class Producer:
         record = ProducerRecord(key, value, pairs, timestamp, partition)
         size = check_for(self._topics[topic], record)
         if self._placing is not None:
-            placed = self._placing.one(topic, record)
-            if placed is None:
+            found = placed(self._placing, topic, record)
+            if found is None:
                 return
-            record = placed
+            record = found
         self._bytes += size
         self._waiting.setdefault(topic, []).append(record)
         self._records += 1

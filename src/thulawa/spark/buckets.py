@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
 from thulawa.core.buckets import STAMP, Buckets
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.placing import Placement
 from thulawa.spark.shipping import ship
 
 __all__ = [
@@ -41,10 +44,11 @@ def bucket_column(buckets: Buckets, key: str | Column) -> Column:
 def partition_column(buckets: Buckets, key: str | Column, partitions: int) -> Column:
     """Give the partition of each row's key, as `Buckets.partition` does; null: it is dropped.
 
+    Keys are strings or binary. Rows without one take turns in their bucket.
+
     .. versionadded:: 0.1.0
     """
-    buckets.layout(partitions)  # raises now where it cannot work
-    return _mapped(lambda key: buckets.partition(key, partitions), "int", pa.int32())(key)
+    return _mapped(Placement(buckets, partitions), "int", pa.int32())(key)
 
 
 def in_buckets(
@@ -65,7 +69,7 @@ def in_buckets(
         headers = stamp.cast(_HEADERS)
         if "headers" in df.columns:
             kept = f.coalesce(f.col("headers"), f.array().cast(_HEADERS))
-            headers = f.concat(kept, headers)
+            headers = f.concat(f.filter(kept, lambda one: one["key"] != STAMP), headers)
         placed = df.withColumn("partition", partition_column(buckets, key, partitions))
         placed = placed.withColumn("headers", headers)
         return placed.where("partition is not null") if buckets.unknown == "drop" else placed
@@ -80,17 +84,16 @@ def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
 
     .. versionadded:: 0.1.0
     """
-    known = [value.encode() for value in (buckets.fingerprint, *buckets.accepts)]
+    known = [buckets.fingerprint, *buckets.accepts]
 
     def checked(df: DataFrame) -> DataFrame:
-        stamped_otherwise = f.exists(
-            "headers", lambda header: (header["key"] == STAMP) & ~header["value"].isin(known)
-        )
+        stamps = f.filter("headers", lambda header: header["key"] == STAMP)
+        stamp = f.coalesce(f.element_at(stamps, -1)["value"].cast("string"), f.lit(""))
         told = f.concat(
-            f.lit("the other side groups partitions otherwise: topic "), f.col("topic"),
-            f.lit(f"; here the fingerprint of the buckets is {buckets.fingerprint}"),
+            f.lit("the other side groups partitions otherwise: in topic "), f.col("topic"),
+            f.lit(" its fingerprint is "), stamp, f.lit(f", here it is {buckets.fingerprint}"),
         )  # fmt: skip
-        wrong = f.coalesce(stamped_otherwise, f.lit(False))  # noqa: FBT003 a literal of SQL
+        wrong = (f.size(stamps) > 0) & ~stamp.isin(known)
         return df.where(f.when(wrong, f.raise_error(told).cast("boolean")).otherwise(f.lit(True)))  # noqa: FBT003
 
     return checked
@@ -98,9 +101,13 @@ def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
 
 @dataclass(frozen=True, slots=True)
 class BucketProgress:
-    """One bucket in a query's progress: records of the last trigger, and those still waiting."""
+    """One bucket in a query's progress: records of the last trigger, and those still waiting.
 
-    taken: int
+    ``taken`` is None where it is not known: the first trigger of a query does not say where it
+    began, unless it was at the beginning.
+    """
+
+    taken: int | None
     waiting: int
 
 
@@ -113,19 +120,29 @@ def bucket_progress(
     """
     taken = dict.fromkeys(buckets.urgency, 0)
     waiting = dict.fromkeys(buckets.urgency, 0)
+    known = True
     for source in progress["sources"]:
         start, end, latest = (
             _offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset")
         )
-        for topic, places in end.items():
-            if topic not in partitions:
-                continue
+        topics = {topic: places for topic, places in end.items() if topic in partitions}
+        ends = sum(upto for places in topics.values() for upto in places.values())
+        known &= bool(start or ends == source["numInputRows"])
+        for topic, places in topics.items():
             members = buckets.members(partitions[topic])
             for place, upto in places.items():
+                if int(place) not in members:
+                    raise ConfigurationError(
+                        f"topic {topic} has a partition {place}, so more than the "
+                        f"{partitions[topic]} it is said to have"
+                    )
                 bucket = members[int(place)]
                 taken[bucket] += upto - start.get(topic, {}).get(place, 0)
                 waiting[bucket] += latest.get(topic, {}).get(place, upto) - upto
-    return {name: BucketProgress(taken[name], waiting[name]) for name in buckets.urgency}
+    return {
+        name: BucketProgress(taken[name] if known else None, waiting[name])
+        for name in buckets.urgency
+    }
 
 
 def _offsets(text: Any) -> dict[str, dict[str, int]]:
@@ -138,9 +155,13 @@ def _mapped(function: Callable[[Any], Any], of: str, kind: pa.DataType) -> Calla
     """Make a function of columns of one of keys; each distinct key of a batch is asked once."""
 
     def over(keys: pa.Array) -> pa.Array:
-        encoded = keys.dictionary_encode(null_encoding="encode")
-        answers = [function(key) for key in encoded.dictionary.to_pylist()]
-        return pa.array(answers, kind).take(encoded.indices)
+        encoded = keys.dictionary_encode()
+        answers = pa.array([function(key) for key in encoded.dictionary.to_pylist()], kind)
+        found = answers.take(encoded.indices)
+        if not keys.null_count:
+            return found
+        unkeyed = pa.array([function(None) for _ in range(keys.null_count)], kind)
+        return pc.replace_with_mask(found, keys.is_null(), unkeyed)
 
     if session := SparkSession.getActiveSession():
         ship(session)

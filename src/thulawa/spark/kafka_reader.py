@@ -8,7 +8,6 @@ So this source does what the embedded log's does, over a broker. It costs a Pyth
 each task of a batch; where there are no buckets, Spark's connector is the better source.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,15 +47,8 @@ class KafkaReader(LogReader):
             connection,
         )
 
-    def _starts(self) -> Offsets:
-        topics = Topics(self.connection)
-        first = _all_named(topics.start_offsets(*self.topics))
-        if self.starting == "earliest":
-            return first
-        if self.starting == "latest":
-            return self._ends()
-        wanted: Offsets = json.loads(self.starting)
-        return {topic: places | wanted.get(topic, {}) for topic, places in first.items()}
+    def _firsts(self) -> Offsets:
+        return _all_named(Topics(self.connection).start_offsets(*self.topics))
 
     def _ends(self) -> Offsets:
         return _all_named(Topics(self.connection).end_offsets(*self.topics))

@@ -25,8 +25,8 @@ from thulawa.kafka.topics import Cleanup, TopicSpec, reachable
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, Written, write
 from thulawa.spark.guard import refuse_moving_tasks
 from thulawa.spark.kafka_reader import KafkaReader
-from thulawa.spark.log_source import SCHEMA, LogStreamReader
-from thulawa.spark.record_columns import check_columns, column_values
+from thulawa.spark.log_source import SCHEMA, LogStreamReader, check_names, count_of
+from thulawa.spark.record_columns import check_columns, column_values, header_pairs
 from thulawa.spark.task import streamed_task
 
 __all__ = [
@@ -41,6 +41,22 @@ __all__ = [
 
 FORMAT = "thulawa-kafka"
 _PREFIX = "kafka."
+_OPTIONS = (
+    "application",
+    "sink",
+    "topic",
+    "buckets",
+    "processingGuarantee",
+    "transactionTimeout",
+    "deliveryTimeout",
+    "missingTopic",
+    "oversized",
+    "deadLetterTopic",
+    "partitions",
+    "cleanup",
+    "checkpointLocation",
+    "queryName",
+)
 
 
 def register(spark: SparkSession) -> None:
@@ -94,9 +110,8 @@ class KafkaFormat(DataSource):
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002 there is but one
         """Read what comes, so many records of each bucket at a time."""
-        most = self.options.get("maxOffsetsPerTrigger")
         reader = KafkaReader.of_kafka(self.options, connection_of(self.options))
-        return LogStreamReader(reader, None if most is None else int(most))
+        return LogStreamReader(reader, count_of(self.options, "maxOffsetsPerTrigger"))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Append the batches of a query."""
@@ -129,7 +144,7 @@ def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
             value,
             -1 if partition is None else partition,
             timestamp,
-            [(one["key"], one["value"]) for one in headers] if headers else None,
+            header_pairs(headers, placed=partition is not None) if headers else None,
         )
         for own, key, value, partition, timestamp, headers in zip(
             *(column_values(batch, name) for name in names), strict=True
@@ -162,6 +177,7 @@ def _options(sink: SinkSpec, topic: str | None) -> dict[str, str]:
 
 def _sink(options: Mapping[str, str]) -> SinkSpec:
     """Read a sink from the options of a format; Spark does not keep the case of their names."""
+    check_names(options, _OPTIONS, "sink")
     connection = connection_of(options)
     if connection is None or not options.get("application"):
         raise ConfigurationError(
@@ -180,7 +196,7 @@ def _sink(options: Mapping[str, str]) -> SinkSpec:
             oversized=cast("Oversized", options.get("oversized", "fail")),
             dead_letter=options.get("deadLetterTopic"),
             spec=TopicSpec(
-                partitions=int(options.get("partitions", "1")),
+                partitions=count_of(options, "partitions") or 1,
                 cleanup=cast("Cleanup", options.get("cleanup", "delete")),
             ),
         ),

@@ -7,6 +7,7 @@ there and writes nothing. The query's id comes from its checkpoint, so this hold
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -18,12 +19,16 @@ from pyspark.sql.types import StructType
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.placing import Placing
 from thulawa.log import Log, ProducerRecord
-from thulawa.log.placing import Placing, agree
-from thulawa.spark.record_columns import COLUMNS, check_columns, column_values
+from thulawa.log.placing import newest, placed
+from thulawa.spark.log_source import check_names
+from thulawa.spark.record_columns import COLUMNS, check_columns, column_values, header_pairs
 from thulawa.spark.task import streamed_task
 
 __all__ = ["LogBatchWriter", "LogStreamWriter", "LogWriter"]
+
+_OPTIONS = ("path", "topic", "buckets", "checkpointLocation", "queryName")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class LogWriter:
     @classmethod
     def of(cls, options: dict[str, str], schema: StructType) -> "LogWriter":
         """Read the options of the sink and check the columns."""
+        check_names(options, _OPTIONS, "sink")
         address, topic = options.get("path"), options.get("topic")
         if not address:
             raise ConfigurationError('the sink needs a path: .start("file:./topics")')
@@ -48,10 +54,14 @@ class LogWriter:
         self, batches: Iterator[pa.RecordBatch], log: Log
     ) -> dict[str, list[ProducerRecord]]:
         """Sort rows by topic, and give them the partitions of their buckets if there are any."""
-        records, buckets = self.records(batches), self.buckets
-        if buckets is None:
+        records = self.records(batches)
+        if self.buckets is None:
             return records
-        return Placing(buckets, lambda topic: agree(log, topic, buckets)).all(records)
+        placing = Placing(self.buckets, partial(newest, log))
+        return {
+            topic: [found for one in some if (found := placed(placing, topic, one)) is not None]
+            for topic, some in records.items()
+        }
 
     def records(self, batches: Iterator[pa.RecordBatch]) -> dict[str, list[ProducerRecord]]:
         """Sort rows by topic."""
@@ -62,10 +72,8 @@ class LogWriter:
             for topic, key, value, partition, timestamp, headers in zip(
                 topics, *(columns[name] for name in COLUMNS if name != "topic"), strict=True
             ):
-                record = ProducerRecord(
-                    key, value, tuple((one["key"], one["value"]) for one in headers or ()),
-                    timestamp, partition,
-                )  # fmt: skip
+                pairs = () if not headers else header_pairs(headers, placed=partition is not None)
+                record = ProducerRecord(key, value, tuple(pairs), timestamp, partition)
                 sorted_out.setdefault(topic or self.topic or "", []).append(record)
         return sorted_out
 

@@ -7,7 +7,7 @@ by their weights or strictly in turn; what one does not use goes to the others.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -33,6 +33,7 @@ __all__ = [
     "LogStreamReader",
     "Offsets",
     "Range",
+    "check_names",
     "count_of",
     "named",
     "share",
@@ -88,9 +89,8 @@ class LogReader:
     @classmethod
     def of(cls, options: Mapping[str, str], address: str | None = None) -> "LogReader":
         """Read the options of the source; Spark does not keep the case of their names."""
-        if address is None:
-            _check_names(options)
-            address = options.get("path")
+        check_names(options, _OPTIONS, "source")
+        address = address or options.get("path")
         subscribed = options.get("subscribe")
         places = assigned(options)
         if not address or bool(subscribed) == bool(places):
@@ -114,20 +114,21 @@ class LogReader:
         return chosen(self._starts(), self.assigned)
 
     def _starts(self) -> Offsets:
+        if self.starting == "latest":
+            return self._ends()
+        first = self._firsts()
+        if self.starting == "earliest":
+            return first
+        wanted, ends = _chosen(self.starting), self._ends()
+        if others := sorted(wanted.keys() - set(self.topics)):
+            raise ConfigurationError(f"startingOffsets names {others}, which are not subscribed to")
+        for topic, offsets in wanted.items():
+            _check_within(topic, offsets, first[topic], ends[topic])
+        return {topic: places | wanted.get(topic, {}) for topic, places in first.items()}
+
+    def _firsts(self) -> Offsets:
         with Log(self.address) as log:
-            if self.starting == "earliest":
-                return {topic: named(log.start_offsets(topic)) for topic in self.topics}
-            if self.starting == "latest":
-                return {topic: named(log.end_offsets(topic)) for topic in self.topics}
-            wanted = _chosen(self.starting)
-            if others := sorted(wanted.keys() - set(self.topics)):
-                raise ConfigurationError(
-                    f"startingOffsets names {others}, which are not subscribed to"
-                )
-            return {
-                topic: named(log.start_offsets(topic)) | _within(log, topic, wanted.get(topic, {}))
-                for topic in self.topics
-            }
+            return {topic: named(log.start_offsets(topic)) for topic in self.topics}
 
     def ends(self) -> Offsets:
         """Give the offsets of the next records to be written."""
@@ -173,10 +174,12 @@ class LogReader:
                     yield one, columns
 
 
-def _check_names(options: Mapping[str, str]) -> None:
-    if unknown := {name.lower() for name in options} - {name.lower() for name in _OPTIONS}:
+def check_names(options: Mapping[str, str], known: Iterable[str], what: str) -> None:
+    """Refuse options that would do nothing; those that begin with kafka are the client's."""
+    given = {name.lower() for name in options if not name.lower().startswith("kafka.")}
+    if unknown := given - {name.lower() for name in known}:
         raise ConfigurationError(
-            f"the source has no options {sorted(unknown)}; it has {', '.join(_OPTIONS)}"
+            f"the {what} has no options {sorted(unknown)}; it has {', '.join(known)}"
         )
 
 
@@ -204,9 +207,10 @@ def _chosen(text: str) -> dict[str, dict[str, Any]]:
     )
 
 
-def _within(log: Log, topic: str, chosen: dict[str, Any]) -> dict[str, int]:
-    """Give offsets that were chosen; refuse those that the topic does not have."""
-    first, end = named(log.start_offsets(topic)), named(log.end_offsets(topic))
+def _check_within(
+    topic: str, chosen: dict[str, Any], first: dict[str, int], end: dict[str, int]
+) -> None:
+    """Refuse offsets that the topic does not have."""
     for partition, offset in chosen.items():
         if partition not in end:
             raise ConfigurationError(f"startingOffsets: {topic} has no partition {partition!r}")
@@ -215,7 +219,6 @@ def _within(log: Log, topic: str, chosen: dict[str, Any]) -> dict[str, int]:
                 f"startingOffsets: partition {partition} of {topic} begins at {first[partition]} "
                 f"and ends at {end[partition]}, so it has no offset {offset!r}"
             )
-    return chosen
 
 
 class LogBatchReader(DataSourceReader):

@@ -16,8 +16,9 @@ from pyspark.sql.types import (
 )
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.placing import unstamped
 
-__all__ = ["COLUMNS", "check_columns", "column_values"]
+__all__ = ["COLUMNS", "check_columns", "column_values", "header_pairs"]
 
 _BYTES = (BinaryType(), StringType())
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -49,6 +50,12 @@ def check_columns(schema: StructType, topic: str | None) -> None:
                 f"the sink takes {field.name} as {' or '.join(names)}, not as {kind}: cast it, or "
                 "use to_json() for what is nested"
             )
+
+
+def header_pairs(headers: list[dict[str, Any]], *, placed: bool) -> list[tuple[str, Any]]:
+    """Give headers as pairs; where the sink chooses the partition, without an earlier stamp."""
+    pairs = [(one["key"], one["value"]) for one in headers]
+    return pairs if placed else unstamped(pairs)
 
 
 def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:

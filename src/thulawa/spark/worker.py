@@ -18,8 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import RecordError, ThulawaError, WrongResult
+from thulawa.core.errors import ThulawaError, WrongResult
 from thulawa.engine import Engine, Outcome, Record
+from thulawa.engine.model import NoLane
 from thulawa.engine.workers import VALUE
 from thulawa.spark.dead_letters import DeadLetters
 from thulawa.spark.lane_report import watched
@@ -201,18 +202,15 @@ class Intake:
         for record in records:
             try:
                 wanted = of(record.value)
-                known = wanted in self._lanes
-            except Exception as error:
-                raise self._wrong_lane(record, f"{type(error).__name__}: {error}") from error
-            if not known:
-                names = [one.name for one in self._operator.options.lanes.lanes]
-                raise self._wrong_lane(
-                    record, f"there is no lane {wanted!r}; the lanes are {names}"
+                record.lane = (
+                    self._lanes[wanted] if wanted in self._lanes else self._no_lane(wanted)
                 )
-            record.lane = self._lanes[wanted]
+            except Exception as error:  # noqa: BLE001 the error policy decides about any
+                record.lane = NoLane(f"lane=: {type(error).__name__}: {error}")
 
-    def _wrong_lane(self, record: Record, why: str) -> RecordError:
-        return RecordError(f"lane=: {why}", node=self._operator.name, offset=record.offset)
+    def _no_lane(self, wanted: object) -> NoLane:
+        names = [one.name for one in self._operator.options.lanes.lanes]
+        return NoLane(f"lane=: there is no lane {wanted!r}; the lanes are {names}")
 
     def close(self) -> None:
         """Let the reader end."""
