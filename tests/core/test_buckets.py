@@ -1,5 +1,6 @@
 """Partitions are grouped by urgency, each in one bucket, and keys stay in their partition."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_key_has_one_partition_in_its_bucket(key: str | bytes, partitions: int
 @pytest.mark.parametrize("key", ["Silver-1", "", None, 7, "Platinum_1"])
 def test_an_unknown_bucket_gets_what_was_chosen(key: Any) -> None:
     shares = {"Platinum": 70, "Gold": 30}
-    with pytest.raises(UnknownBucket, match="names no bucket"):
+    with pytest.raises(UnknownBucket, match="and the buckets are"):
         TWO.bucket(key)
     assert Buckets(shares, default="Gold").bucket(key) == "Gold"
     assert Buckets(shares, unknown="drop").partition(key, 6) is None
@@ -121,7 +122,7 @@ def test_buckets_can_be_in_a_set_and_name_one_layout_to_accept() -> None:
 
 def test_sides_that_disagree_are_told() -> None:
     TWO.check(Buckets({"Gold": 30, "Platinum": 70}).fingerprint)
-    with pytest.raises(ConfigurationError, match="other side"):
+    with pytest.raises(ConfigurationError, match="another layout of buckets"):
         TWO.check(Buckets({"Platinum": 60, "Gold": 40}).fingerprint)
 
 
@@ -161,3 +162,21 @@ def test_a_number_of_partitions_is_a_whole_one(count: Any) -> None:
 def test_a_text_that_describes_no_buckets_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         Buckets.of(text)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda: Buckets({"a": 100}, bucket_of=3), "bucket_of is a function"),  # type: ignore[arg-type]
+        (lambda: Buckets({"a": 100}, accepts=(3,)), "accepts are fingerprints"),  # type: ignore[arg-type]
+        (lambda: Buckets({"a": 100}).assign(6, cores=None), "None is no number of cores"),  # type: ignore[arg-type]
+        (lambda: Buckets.of({"a": 100}), "is no Buckets"),  # type: ignore[arg-type]
+        (lambda: Buckets({"a": 100}, default="a").partition("\ud800", 6), "cannot be written"),
+        (lambda: Buckets({"a": 100}).bucket(5), "neither text nor bytes"),
+    ],
+)
+def test_what_is_none_of_ours_is_refused_with_the_reason(
+    made: Callable[[], object], reason: str
+) -> None:
+    with pytest.raises((ConfigurationError, UnknownBucket), match=reason):
+        made()

@@ -25,14 +25,14 @@ def test_a_record_carries_the_stamp_of_where_it_is_and_of_nothing_else() -> None
 
 def test_a_writer_is_refused_however_many_records_without_a_stamp_are_newer() -> None:
     placing = Placing(OTHER, lambda _: topic([TWO.stamp], [], [("more", b"x")]))
-    with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+    with pytest.raises(ConfigurationError, match="another layout of buckets"):
         placing("t", b"Gold-1", None)
 
 
 def test_what_counts_is_the_newest_stamp_of_a_partition() -> None:
     Placing(TWO, lambda _: topic([OTHER.stamp], [TWO.stamp], []))("t", b"Gold-1", None)
     Placing(TWO, lambda _: topic([OTHER.stamp, TWO.stamp]))("t", b"Gold-1", None)
-    with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+    with pytest.raises(ConfigurationError, match="another layout of buckets"):
         Placing(TWO, lambda _: topic([TWO.stamp], [OTHER.stamp]))("t", b"Gold-1", None)
 
 

@@ -87,13 +87,13 @@ def test_a_sink_places_what_has_no_partition_and_a_writer_of_another_layout_is_r
     assert len(read(connection, name)) == 2
     for another in ({"buckets": OTHER}, {"buckets": OTHER, "policies": policies}):
         otherwise = SinkSpec(connection=connection, application=f"{name}-2", **another)
-        with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+        with pytest.raises(ConfigurationError, match="another layout of buckets"):
             write(otherwise, Batch("q", 0, 0), [[OutRecord(name, keys[1], b"", -1, None, None)]])
     assert len(read(connection, name)) == 2
     agree(connection, name, TWO)
-    with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+    with pytest.raises(ConfigurationError, match="another layout of buckets"):
         agree(connection, name, OTHER)
-    with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+    with pytest.raises(ConfigurationError, match="another layout of buckets"):
         orders(connection, name, 1, OTHER)
 
 
@@ -188,7 +188,7 @@ def test_a_consumer_of_another_layout_reads_nothing_and_loses_nothing(
     read: list[bytes] = []
     with members(connection, name, "Gold", of=OTHER) as (consumer,):
         for _ in range(2):  # it is refused however often it is asked for
-            with pytest.raises(ConfigurationError, match="groups partitions otherwise"):
+            with pytest.raises(ConfigurationError, match="another layout of buckets"):
                 polled(lambda: read.extend(taken(consumer)))
     assert read in ([], [b"unstamped"])
     accepting = replace(OTHER, accepts=(TWO.fingerprint,))

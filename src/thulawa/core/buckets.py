@@ -105,7 +105,11 @@ class Buckets:
         ordered = sorted(pairs, key=lambda pair: -pair[1])
         object.__setattr__(self, "shares", dict(ordered))
         object.__setattr__(self, "urgency", tuple(names))
+        if self.bucket_of is not None and not callable(self.bucket_of):
+            raise ConfigurationError(f"bucket_of is a function of a key, not {self.bucket_of!r}")
         accepts = (self.accepts,) if isinstance(self.accepts, str) else tuple(self.accepts)
+        if not all(isinstance(one, str) for one in accepts):
+            raise ConfigurationError(f"accepts are fingerprints, which are text, not {accepts!r}")
         object.__setattr__(self, "accepts", accepts)
 
     @classmethod
@@ -117,6 +121,8 @@ class Buckets:
         """
         if isinstance(text, Buckets):
             return text
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{text!r:.80} is no Buckets: write Buckets({{…}})")
         try:
             known = json.loads(text)
             return cls(**known | {"shares": [(name, share) for name, share in known["shares"]]})
@@ -180,8 +186,9 @@ class Buckets:
         if self.default is not None:
             return self.default
         if self.unknown == "fail":
+            begins = "is neither text nor bytes" if found is None else f"is of {found!r:.60}"
             raise UnknownBucket(
-                f"the key names no bucket; there are {self.names}",
+                f"the key {begins}, and the buckets are {self.names}",
                 key=key if isinstance(key, str | bytes | int) else None,
             )
         return None
@@ -241,6 +248,8 @@ class Buckets:
         >>> Buckets({"Platinum": 70, "Gold": 30}).assign(6, 4)["Gold"]
         Share(bucket='Gold', partitions=[4, 5], cores=1)
         """
+        if type(cores) is not int:
+            raise ConfigurationError(f"{cores!r} is no number of cores")
         if cores < len(self._shares):
             raise ConfigurationError(
                 f"{cores} cores are too few for {len(self._shares)} queries, one for each bucket; "
@@ -261,10 +270,10 @@ class Buckets:
         """Refuse what was written by another layout."""
         if fingerprint != self.fingerprint and fingerprint not in self.accepts:
             raise ConfigurationError(
-                f"the other side groups partitions otherwise: its fingerprint is {fingerprint}, "
-                f"here it is {self.fingerprint}; give producers and consumers the same shares, "
-                "delimiter and answer to unknown buckets, or say accepts=(…,) if records of that "
-                "layout are to be read too"
+                f"records were placed by another layout of buckets: its fingerprint is "
+                f"{fingerprint}, here it is {self.fingerprint}; give producers and consumers the "
+                "same shares, delimiter and answer to unknown buckets, or say accepts=(…,) if "
+                "records of that layout are to be read too"
             )
 
     def check_headers(self, headers: Iterable[Iterable[tuple[str, Any]] | None]) -> None:
@@ -297,7 +306,10 @@ class Buckets:
 def _written(key: Any) -> Any:
     """Give a key as it is written: text and what is like bytes as bytes."""
     if isinstance(key, str):
-        return key.encode()
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(f"the key {key!r:.60} cannot be written: {error}") from error
     return bytes(key) if isinstance(key, bytearray | memoryview) else key
 
 

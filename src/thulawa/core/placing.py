@@ -80,10 +80,10 @@ class Placing:
     def __init__(
         self, buckets: Buckets, newest: Callable[[str], Newest], *, first: int = 0
     ) -> None:
-        self._buckets = buckets
+        self._buckets = Buckets.of(buckets)  # a dict is not
         self._newest = newest
         self._first = first
-        self._stamp = buckets.stamp
+        self._stamp = self._buckets.stamp
         self._placements: dict[str, Placement] = {}
         self.dropped = 0
 

@@ -244,7 +244,7 @@ class Lanes:
         >>> [lane.name for lane in Lanes.of(Buckets({"Platinum": 70, "Gold": 30})).lanes]
         ['Platinum', 'Gold']
         """
-        shares = dict(buckets.shares)
+        shares = dict(Buckets.of(buckets).shares)
         lanes = (
             Lane(name=name, weight=shares[name], reserved=0 if strict else shares[name] / 100)
             for name in buckets.urgency

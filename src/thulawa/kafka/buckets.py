@@ -33,6 +33,7 @@ __all__ = ["BucketConsumer", "BucketProducer", "agree"]
 _PREFIX = "thulawa-bucket"
 _TIMEOUT = 10.0
 _AGAIN = 1.0
+_LOOK_MS = 10_000  # between looks for new partitions; the client's own way is five minutes
 
 
 def agree(connection: Connection, topic: str, buckets: Buckets) -> None:
@@ -157,7 +158,7 @@ class BucketConsumer:
             raise ConfigurationError(f"there is no bucket {bucket!r}; there are {buckets.names}")
         ours = {"group.id", "client.id", "partition.assignment.strategy", "group.protocol"}
         if taken := sorted(ours & set(settings or {})):
-            raise ConfigurationError(f"{', '.join(taken)}: buckets need a setting of their own")
+            raise ConfigurationError(f"{', '.join(taken)}: BucketConsumer sets this itself")
         connection = Connection.of(connection)
         self._topic = topic
         self._group = group
@@ -173,6 +174,7 @@ class BucketConsumer:
                 **connection.client(),
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
+                "topic.metadata.refresh.interval.ms": _LOOK_MS,
                 **(settings or {}),
                 "enable.auto.offset.store": False,
                 "group.id": group,

@@ -23,6 +23,7 @@ transaction times out, and may not even heed the time it is given (librdkafka 2.
 therefore given little time and then made by a new producer: no row has been taken yet.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -68,6 +69,17 @@ _ANSWER = 30.0
 _CLAIM = 10.0  # less than a broker takes to come back: another producer waits for it
 _ABORT = 5.0
 _FIRST_MARKERS = 8
+
+
+class _Unexpected(logging.Filter):
+    """Leaves out that a producer was fenced: it was by us, and whoever it matters to is told."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "fenced by a newer instance" not in record.getMessage()
+
+
+_client_log = logging.getLogger("thulawa.kafka.client")
+_client_log.addFilter(_Unexpected())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +262,7 @@ class _Sender:
         look = partial(newest, spec.connection)
         placing = None if spec.buckets is None else Placing(spec.buckets, look)
         self._router = Router(self._topics, spec.policies, placing)
-        self._producer = Producer(self._settings())
+        self._producer = Producer(self._settings(), logger=_client_log)
         self._group: Any = None
 
     def _settings(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
         stamps = f.filter("headers", lambda header: header["key"] == STAMP)
         stamp = f.coalesce(f.element_at(stamps, -1)["value"].cast("string"), f.lit(""))
         told = f.concat(
-            f.lit("the other side groups partitions otherwise: in topic "), f.col("topic"),
+            f.lit("records were placed by another layout of buckets: in topic "), f.col("topic"),
             f.lit(" its fingerprint is "), stamp, f.lit(f", here it is {buckets.fingerprint}"),
         )  # fmt: skip
         wrong = (f.size(stamps) > 0) & ~stamp.isin(known)
@@ -112,16 +112,19 @@ class BucketProgress:
 
 
 def bucket_progress(
-    progress: Mapping[str, Any], buckets: Buckets, partitions: Mapping[str, int]
+    progress: Mapping[str, Any] | None, buckets: Buckets, partitions: Mapping[str, int]
 ) -> dict[str, BucketProgress]:
     """Read a query's ``lastProgress`` by bucket; ``partitions`` says how many each topic has.
+
+    Before the first trigger there is none (None), and nothing was taken. What is counted are
+    offsets: in Kafka transactions have some of their own.
 
     .. versionadded:: 0.1.0
     """
     taken = dict.fromkeys(buckets.urgency, 0)
     waiting = dict.fromkeys(buckets.urgency, 0)
     known = True
-    for source in progress["sources"]:
+    for source in progress["sources"] if progress is not None else ():
         start, end, latest = (
             _offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset")
         )

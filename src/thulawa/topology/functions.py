@@ -128,6 +128,8 @@ def _uses(node: Node) -> Iterator[_Use]:
             yield "a topic by record", topic, topic_arguments(topic)
         case AsyncCall():
             yield f"{node.operation}_async", node.function, _async_arguments(node)
+            if node.lane is not None:
+                yield "lane", node.lane, _ROW
 
 
 def topic_arguments(function: Callable[..., str]) -> tuple[str, ...]:

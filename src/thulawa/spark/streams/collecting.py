@@ -80,9 +80,10 @@ class TaskOutput:
         assert sink.partitioner is not None
         count = self._program.outputs[topic]
         partition: int = sink.partitioner(key, value, count)
-        if not 0 <= partition < count:
+        if type(partition) is not int or not 0 <= partition < count:
             raise ProductionError(
-                f"the partitioner gave {partition} of {count} partitions", node=sink.name
+                f"the partitioner gave {partition!r}, and there are {count} partitions",
+                node=sink.name,
             )
         return partition
 
