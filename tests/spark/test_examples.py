@@ -15,9 +15,21 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_the_orders_of_the_bucket_pattern_are_shipped_by_priority(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run_orders(tmp_path / "priority.svg")
+    assert_by_priority(capsys.readouterr().out)
+    drawn = (tmp_path / "priority.svg").read_text()
+    for words in ("no priorities", "buckets by weight", "strictly Platinum first"):
+        assert words in drawn
+
+
+def run_orders(picture: Path, *more: str) -> None:
+    """Run the example for a few seconds."""
     example = runpy.run_path(str(EXAMPLES / "priority_orders.py"))
-    example["main"](["--seconds", "4", "--svg", str(tmp_path / "priority.svg")])
-    told = capsys.readouterr().out
+    example["main"](["--seconds", "4", "--svg", str(picture), *more])
+
+
+def assert_by_priority(told: str) -> None:
+    """See that Platinum has a larger part of what was shipped where there are priorities."""
     assert "{'Platinum': [0, 1, 2, 3], 'Gold': [4, 5]}" in told
     shipped = {
         (arm, bucket): int(count)
@@ -28,9 +40,6 @@ def test_the_orders_of_the_bucket_pattern_are_shipped_by_priority(
         for arm in ("none", "weighted", "strict")
     }
     assert parts["none"] < min(parts["weighted"], parts["strict"]), told
-    drawn = (tmp_path / "priority.svg").read_text()
-    for words in ("no priorities", "buckets by weight", "strictly Platinum first"):
-        assert words in drawn
 
 
 def test_a_picture_shows_each_bucket_of_each_way(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class PackedLogFormat(DataSource):
     def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 `through` gives it
         """Read what comes."""
         most = count_of(self.options, "maxOffsetsPerTrigger")
-        reader = LogReader.of(self.options, self.options["path"])
+        reader = LogReader.of(self.options, also=("through",))
         return PackedReader(reader, most, self.options["through"])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001

@@ -7,7 +7,7 @@ by their weights or strictly in turn; what one does not use goes to the others.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -87,9 +87,14 @@ class LogReader:
     admission: Admission = field(default_factory=Admission)
 
     @classmethod
-    def of(cls, options: Mapping[str, str], address: str | None = None) -> "LogReader":
-        """Read the options of the source; Spark does not keep the case of their names."""
-        check_names(options, _OPTIONS, "source")
+    def of(
+        cls, options: Mapping[str, str], address: str | None = None, *, also: Sequence[str] = ()
+    ) -> "LogReader":
+        """Read the options of the source; Spark does not keep the case of their names.
+
+        ``also`` are options that somebody else reads.
+        """
+        check_names(options, (*_OPTIONS, *also), "source")
         address = address or options.get("path")
         subscribed = options.get("subscribe")
         places = assigned(options)

@@ -104,8 +104,9 @@ def trapped(writer: Any, spark: SparkSession, traps: Traps) -> Any:
 
 class _TrappedFormat(KafkaFormat):
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: FBT001, N802
+        traps = self.options.pop("traps")  # the format has no such option
         made = super().streamWriter(schema, overwrite)
-        return _TrappedWriter(made._sink, made._topic, Traps(Path(self.options["traps"])))
+        return _TrappedWriter(made._sink, made._topic, Traps(Path(traps)))
 
 
 class _TrappedWriter(KafkaStreamWriter):
