@@ -121,16 +121,11 @@ def _until(
 ) -> Iterator[list[Message]]:
     last = time.monotonic()
     ahead = _CHUNK
+    alone = len(left) == 1
     while left:
         # no more than there are: it waits for as many as it is asked for
         messages = consumer.consume(min(_CHUNK, ahead), timeout=0.2)
-        records = []
-        for message in messages:
-            error = message.error()
-            if error is None and (message.offset() or 0) < left.get(message.partition() or 0, 0):
-                records.append(message)
-            elif error is not None and error.code() != Code._PARTITION_EOF:  # noqa: SLF001
-                raise translated(error, "reading", topic=topic, partition=message.partition())
+        records = _wanted(messages, topic, left, alone=alone)
         # what ends a transaction takes an offset too: the position tells, not the last record
         ahead = _drop_finished(consumer, topic, left)
         if messages:
@@ -141,6 +136,26 @@ def _until(
             )
         if records:
             yield records
+
+
+def _wanted(
+    messages: list[Message], topic: str, left: dict[int, int], *, alone: bool
+) -> list[Message]:
+    """Give the records that are asked for; of a partition ``alone`` the last one tells of all."""
+    told = [message for message in messages if message.error() is not None]
+    for message in told:
+        error = message.error()
+        if error is not None and error.code() != Code._PARTITION_EOF:  # noqa: SLF001
+            raise translated(error, "reading", topic=topic, partition=message.partition())
+    if told:
+        messages = [message for message in messages if message.error() is None]
+    if alone and messages and (messages[-1].offset() or 0) < next(iter(left.values())):
+        return messages
+    return [
+        message
+        for message in messages
+        if (message.offset() or 0) < left.get(message.partition() or 0, 0)
+    ]
 
 
 def _drop_finished(consumer: Consumer, topic: str, left: dict[int, int]) -> int:
