@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from thulawa.core.garbage import uncollected
 from thulawa.counts.columns import Added, Counter, Rule, Since
 from thulawa.counts.model import Place
 from thulawa.log import Log
@@ -84,10 +85,11 @@ def counted_shares(
     """Read and count the ranges of the shares whose numbers are the rows of a task."""
     counters: dict[Place, Counter] = {}
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-    for one in (one for number in numbers for one in shares[number]):
-        counter = counters[one.place] = Counter(rule, one.since)
-        for whole in gathered(read(one), rows=_ROWS, size=_BYTES):
-            counter.add(whole["offset"], whole["timestamp"], whole["value"])
+    with uncollected():
+        for one in (one for number in numbers for one in shares[number]):
+            counter = counters[one.place] = Counter(rule, one.since)
+            for whole in gathered(read(one), rows=_ROWS, size=_BYTES):
+                counter.add(whole["offset"], whole["timestamp"], whole["value"])
     return _rows(counters)
 
 

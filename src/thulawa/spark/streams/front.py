@@ -12,6 +12,7 @@ from itertools import chain
 import pyarrow as pa
 
 from thulawa.core.errors import StateError
+from thulawa.core.garbage import uncollected
 from thulawa.log.arrow import by_partition, gathered
 from thulawa.log.batches import Columns, pack, span, unpack
 from thulawa.runtime.planning import FRONT, Part, has_timers
@@ -20,7 +21,6 @@ from thulawa.spark.log_packed import STORED
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
-from thulawa.spark.streams.hosting import uncollected
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, Packed, Topic, columns_of, packed_batch

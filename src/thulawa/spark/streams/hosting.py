@@ -1,9 +1,8 @@
 """Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
 
-import gc
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
+from thulawa.core.garbage import uncollected
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
 from thulawa.runtime.task import Task
@@ -16,7 +15,7 @@ from thulawa.spark.streams.wire import CLOCK, Packed, records_of, unpack_records
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
-__all__ = ["Hosted", "hosted", "uncollected"]
+__all__ = ["Hosted", "hosted"]
 
 
 class Hosted:
@@ -125,19 +124,3 @@ def hosted(program: Program, part: Part, number: int) -> Hosted | Restored:
 def _same(place: tuple[str, int, int], program: Program) -> bool:
     """Tell that a task belongs to an earlier run of the same application."""
     return place[0].rpartition("/")[0] == program.run.rpartition("/")[0]
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from looking through a batch while it is being made.
-
-    A batch makes hundreds of thousands of objects that no cycle holds; to look at them again
-    and again took a third of its time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
