@@ -36,6 +36,29 @@ def test_what_a_sink_did_not_get_is_handed_to_it_by_the_next_instance(tmp_path: 
     assert len(shown) == 11
 
 
+def test_what_a_failed_write_had_counted_is_counted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = story(tmp_path)
+    one = counting(address)
+    write = one._changelog.write
+    failing = iter([ConnectionError("the broker is away")])
+
+    def fails_once(*arguments: Any) -> Any:
+        for error in failing:
+            raise error
+        return write(*arguments)
+
+    monkeypatch.setattr(one._changelog, "write", fails_once)
+    with pytest.raises(ConnectionError):
+        one.count_available()
+    assert one.count_available() == 21
+    fresh = counting(address)
+    assert fresh.count_available() == 0
+    assert values(one.counts()) == values(fresh.counts())
+    assert len(values(fresh.counts())) == 11
+
+
 def test_two_instances_with_the_same_partitions_count_once(tmp_path: Path) -> None:
     address = story(tmp_path)
     one, other = counting(address), counting(address)

@@ -96,3 +96,8 @@ def test_a_rule_that_cannot_be_heeded_is_refused(schema: dict[str, Any], reason:
 def test_a_check_travels_to_workers() -> None:
     check = pickle.loads(pickle.dumps(json_schema(PAYMENT)))  # noqa: S301 our own
     assert check(b'{"id": 1, "amount": 2}')
+
+
+def test_a_message_nested_too_deeply_is_invalid_and_ends_nothing() -> None:
+    deep = b'{"id": 1, "amount": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    assert json_schema(PAYMENT)(deep) is False

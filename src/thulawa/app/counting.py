@@ -287,7 +287,13 @@ class WindowCounts:
             added = counted.get(place, ())
             if changed := self._totals[place].add(added, position=ends.get(place, 0)):
                 changes[place] = changed
-        written = self._changelog.write(changes, int(self._clock() * 1000)) if changes else set()
+        try:
+            written = self._changelog.write(changes, self._now()) if changes else set()
+        except BaseException:
+            # the topic may not have what is added here: begin with what it has
+            for place in changes:
+                del self._totals[place]
+            raise
         for place in changes.keys() - written:
             # what was counted here was not written, so the next changes would leave a gap
             _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
@@ -299,6 +305,9 @@ class WindowCounts:
         else:
             put_all(self._sinks, self._merging.follow(self._changelog))
         return sum(one.messages for found in counted.values() for one in found)
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
 
     def _ends(self) -> dict[Place, int]:
         return {

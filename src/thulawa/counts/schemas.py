@@ -71,8 +71,8 @@ class _Check:
             return False
         try:
             self._decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return False
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False  # nested too deeply to be read, too
         return True
 
     @functools.cached_property
