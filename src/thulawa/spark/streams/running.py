@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.5  # between looks at a running query
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # What a batch costs when it has little to do is what these spare.
 _SETTINGS = {
-    "spark.sql.codegen.wholeStage": "false",  # rows are few, and compiling is by the batch
+    "spark.sql.codegen.wholeStage": "false",  # rows are few: little to gain, and code to compile
     "spark.sql.adaptive.enabled": "false",  # tasks keep their place after the last shuffle
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
