@@ -161,11 +161,10 @@ def test_a_reservation_keeps_no_permit_idle_and_takes_none_from_a_call_that_runs
     assert of.in_flight == [4, 2], "it has its half, so now the weights decide"
 
 
-def test_with_ageing_no_ready_key_waits_longer_than_that_and_for_those_who_came_before_it() -> None:
-    of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
-    of.arrive(Record(0, "patient", timestamp=99, lane=1), Record(1, "urgent-1"))
+def starts_in_a_flood(of: Drive, urgent: range) -> dict[int, float]:
+    """Let an urgent record come and a call end every second; say when each record is called."""
     started: dict[int, float] = {}
-    for offset in range(2, 30):
+    for offset in urgent:
         assert of.pull is not None
         of.arrive(Record(offset, f"urgent-{offset}"))
         of.sleep(1)
@@ -173,6 +172,13 @@ def test_with_ageing_no_ready_key_waits_longer_than_that_and_for_those_who_came_
         of.succeed(call)
         of.deliver()
         started |= {offset: of.now for offset in of.in_flight if offset not in started}
+    return started
+
+
+def test_with_ageing_no_ready_key_waits_longer_than_that_and_for_those_who_came_before_it() -> None:
+    of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
+    of.arrive(Record(0, "patient", timestamp=99, lane=1), Record(1, "urgent-1"))
+    started = starts_in_a_flood(of, range(2, 30))
     assert 5 <= started[0] <= 7
 
 
@@ -180,14 +186,7 @@ def test_of_a_key_that_has_aged_one_record_goes_after_the_other() -> None:
     of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
     patient = [Record(offset, "patient", timestamp=99, lane=1) for offset in range(1, 6)]
     of.arrive(Record(0, "urgent-0"), *patient)
-    started: dict[int, float] = {}
-    for offset in range(6, 30):
-        of.arrive(Record(offset, f"urgent-{offset}"))
-        of.sleep(1)
-        (call,) = of.running.values()
-        of.succeed(call)
-        of.deliver()
-        started |= {offset: of.now for offset in of.in_flight if offset not in started}
+    started = starts_in_a_flood(of, range(6, 30))
     assert [started[offset] for offset in range(1, 6)] == [5, 6, 7, 8, 9]
 
 

@@ -287,8 +287,9 @@ class WindowCounts:
             added = counted.get(place, ())
             if changed := self._totals[place].add(added, position=ends.get(place, 0)):
                 changes[place] = changed
+        now = int(self._clock() * 1000)
         try:
-            written = self._changelog.write(changes, self._now()) if changes else set()
+            written = self._changelog.write(changes, now) if changes else set()
         except BaseException:
             # the topic may not have what is added here: begin with what it has
             for place in changes:
@@ -305,9 +306,6 @@ class WindowCounts:
         else:
             put_all(self._sinks, self._merging.follow(self._changelog))
         return sum(one.messages for found in counted.values() for one in found)
-
-    def _now(self) -> int:
-        return int(self._clock() * 1000)
 
     def _ends(self) -> dict[Place, int]:
         return {

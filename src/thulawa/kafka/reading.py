@@ -142,20 +142,15 @@ def _wanted(
     messages: list[Message], topic: str, left: dict[int, int], *, alone: bool
 ) -> list[Message]:
     """Give the records that are asked for; of a partition ``alone`` the last one tells of all."""
-    told = [message for message in messages if message.error() is not None]
-    for message in told:
-        error = message.error()
-        if error is not None and error.code() != Code._PARTITION_EOF:  # noqa: SLF001
-            raise translated(error, "reading", topic=topic, partition=message.partition())
+    told = [(error, one) for one in messages if (error := one.error()) is not None]
+    for error, one in told:
+        if error.code() != Code._PARTITION_EOF:  # noqa: SLF001
+            raise translated(error, "reading", topic=topic, partition=one.partition())
     if told:
-        messages = [message for message in messages if message.error() is None]
+        messages = [one for one in messages if one.error() is None]
     if alone and messages and (messages[-1].offset() or 0) < next(iter(left.values())):
         return messages
-    return [
-        message
-        for message in messages
-        if (message.offset() or 0) < left.get(message.partition() or 0, 0)
-    ]
+    return [one for one in messages if (one.offset() or 0) < left.get(one.partition() or 0, 0)]
 
 
 def _drop_finished(consumer: Consumer, topic: str, left: dict[int, int]) -> int:

@@ -81,8 +81,7 @@ def title_of(operator: Operator) -> str:
 
 def refuse_speculation(df: DataFrame, operator: Operator) -> None:
     """Raise where a key's calls could be under way in two tasks at a time."""
-    speculation = df.sparkSession.conf.get("spark.speculation", "false")
-    if speculation == "true" and not _has_no_order(operator):
+    if _speculates(df) and not _has_no_order(operator):
         _refuse(operator, "spark.speculation runs a task twice at a time; switch it off")
 
 
@@ -91,11 +90,11 @@ def refuse_moving_tasks(df: DataFrame) -> None:
 
     Such a sink takes a task's rows for written that another task had.
     """
-    conf = df.sparkSession.conf
-    if conf.get("spark.speculation", "false") == "true":
+    if _speculates(df):
         raise ConfigurationError(
             "spark.speculation runs a task twice at a time, and each would fence the other"
         )
+    conf = df.sparkSession.conf
     nodes = list(_nodes(df._jdf.queryExecution().analyzed()))  # noqa: SLF001
     adaptive = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled")
     if any(map(_shuffles, nodes)) and all(conf.get(name, "true") == "true" for name in adaptive):
@@ -110,6 +109,10 @@ def refuse_moving_tasks(df: DataFrame) -> None:
             "Spark's reader of Kafka may give the partitions of a topic to other tasks after a "
             "restart; read with kafka_source instead"
         )
+
+
+def _speculates(df: DataFrame) -> bool:
+    return df.sparkSession.conf.get("spark.speculation", "false") == "true"
 
 
 def _has_no_order(operator: Operator) -> bool:

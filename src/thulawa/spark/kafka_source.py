@@ -73,22 +73,22 @@ def kafka_source(
     for name, count in counts.items():
         if count is None:
             raise UnknownTopic("there is no such topic to read", topic=name)
-    chosen_few = topics if isinstance(topics, Mapping) else {}
-    reads = sum(len(chosen_few.get(name, range(count or 0))) for name, count in counts.items())
-    padded = reads < _STEADY  # of a pattern nobody knows: it counts as none
-    if padded:
-        broker.ensure(PADDING, TopicSpec(partitions=_STEADY))
+    few = topics if isinstance(topics, Mapping) else {}
+    reads = sum(len(few.get(name, range(count or 0))) for name, count in counts.items())
+    # how many match a pattern nobody knows: it counts as none
+    padding = {PADDING: range(_STEADY)} if reads < _STEADY else {}
+    for name, places in padding.items():
+        broker.ensure(name, TopicSpec(partitions=len(places)))
     load_connector(spark)
     chosen = {
         "includeHeaders": "true",
         "failOnDataLoss": "true",
         "kafka.isolation.level": "read_committed",
-        "startingOffsets": _starting(starting, padded=padded),
+        "startingOffsets": _starting(starting, padding),
         STEADY: "true",
         **connection.spark(),
         **more,
     }
-    padding = {PADDING: range(_STEADY)} if padded else {}
     if isinstance(topics, Mapping):
         chosen["assign"] = json.dumps({n: list(some) for n, some in {**topics, **padding}.items()})
     elif pattern is None:
@@ -100,11 +100,11 @@ def kafka_source(
     return spark.readStream.format("kafka").options(**chosen).load().select(*COLUMNS)
 
 
-def _starting(starting: Starting, *, padded: bool) -> str:
+def _starting(starting: Starting, padding: Mapping[str, range]) -> str:
     if isinstance(starting, str):
         return starting
-    padding = {PADDING: dict.fromkeys(range(_STEADY), _EARLIEST)} if padded else {}
-    return json.dumps({**starting, **padding})
+    begin = {name: dict.fromkeys(places, _EARLIEST) for name, places in padding.items()}
+    return json.dumps({**starting, **begin})
 
 
 def load_connector(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import thulawa
+from benchmarks.sessions import QUIET
 from tests.kafka.chaos.traps import Traps, trap_state, trapped
 from thulawa.app import Streams
 from thulawa.dsl import StreamsBuilder
@@ -28,10 +29,7 @@ from thulawa.spark.streams.logs import KafkaTopics
 __all__ = ["JOBS", "main"]
 
 JOBS = ("map", "rank")
-_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
-    "spark.ui.showConsoleProgress": "false",
+_SETTINGS = QUIET | {
     "spark.python.authenticate.socketTimeout": "120s",  # a crowded machine is not a failure
 }
 
