@@ -63,6 +63,29 @@ def test_counts_go_on_after_a_restart_and_without_the_checkpoint_and_leave_once(
     assert set(lag(connection, name)[f"{name}-in"].values()) == {0}
 
 
+def test_at_least_once_saves_the_transactions_and_loses_nothing(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    builder = StreamsBuilder()
+    by_remainder = builder.stream(f"{name}-in").group_by(lambda key, value: str(value % 3))
+    by_remainder.count(Materialized.as_("counts")).to_stream().to(f"{name}-out")
+    topology = builder.build()
+    for numbers in (range(30), range(30, 60)):
+        fill(connection, f"{name}-in", numbers)
+        with Streams(
+            topology, application_id=name, log=connection, checkpoint=str(tmp_path / "cp"),
+            spark=spark, processing_guarantee="at_least_once",
+        ) as streams:  # fmt: skip
+            streams.process_all_available("9 minutes")
+    found = read(connection, f"{name}-out")
+    assert {(m.key(), m.value()) for m in found} == {
+        (b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 21)
+    }
+    ends = topics.end_offsets(f"{name}-out")[f"{name}-out"]
+    assert sum(ends.values()) == len(found), "markers of transactions have offsets too"
+
+
 def test_a_changelog_without_transactions_is_refused(connection: Connection, name: str) -> None:
     streams = Streams(
         counting(name), application_id=name, log=connection, processing_guarantee="at_least_once"
