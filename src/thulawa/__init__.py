@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         check_buckets,
         in_buckets,
         partition_column,
+        watch_buckets,
     )
     from thulawa.spark.count_rows import DataFrameSink, read_counts
     from thulawa.spark.counting import count_windows
@@ -142,6 +143,7 @@ _HOMES = {
         "check_buckets",
         "in_buckets",
         "partition_column",
+        "watch_buckets",
     ),
     "thulawa.spark.lane_report": ("LaneReport",),
     "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
@@ -221,6 +223,7 @@ __all__ = [
     "read_counts",
     "session",
     "split_errors",
+    "watch_buckets",
 ]
 
 

@@ -1,6 +1,7 @@
 """Buckets on Spark: columns, the embedded log's sink and source, one query over all of them."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,35 @@ def test_one_query_over_all_buckets_takes_them_by_weight_and_says_what_waits(
     waiting = [(one["Platinum"].waiting, one["Gold"].waiting) for one in seen]
     assert waiting[:3] == [(130, 370), (60, 340), (0, 300)]
     assert waiting[-1] == (0, 0)
+
+
+def test_progress_tells_how_long_the_records_of_each_bucket_take(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    ago = [10, 20, 300]  # seconds; those of Gold as many minutes
+    now = int(time.time() * 1_000)
+    log.append({"orders": [
+        *(ProducerRecord(b"Platinum-1", b"v", partition=0, timestamp=now - 1_000 * n) for n in ago),
+        *(ProducerRecord(b"Gold-1", b"v", partition=4, timestamp=now - 60_000 * n) for n in ago),
+    ]})  # fmt: skip
+    three = Buckets({"Platinum": 50, "Gold": 30, "Tin": 20})
+    source = spark.readStream.format("thulawa").option("subscribe", "orders").load(log.address)
+    watched = source.transform(thulawa.watch_buckets(three, {"orders": 6}))
+    query = (
+        watched.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    seen = thulawa.bucket_progress(query.lastProgress, three, {"orders": 6})
+    took = time.time() - now / 1_000
+    for name, unit in (("Platinum", 1), ("Gold", 60)):
+        latency, oldest = seen[name].latency, seen[name].oldest
+        assert latency is not None
+        assert oldest is not None
+        assert latency.count == 3
+        assert 20 * unit <= latency.p50 <= 20 * unit + took
+        assert 300 * unit <= oldest <= latency.p99 <= latency.top <= 300 * unit + took
+    assert (seen["Tin"].taken, seen["Tin"].latency, seen["Tin"].oldest) == (0, None, None)
 
 
 def progress(start: object, end: dict[str, int], rows: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A topology runs on Spark as it does in the test driver, over restarts too."""
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ from thulawa.app import Restart, State, Streams
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dsl import Processor, ProcessorContext, Record
 from thulawa.dsl.builder import StreamsBuilder
-from thulawa.dsl.options import Materialized, Produced
+from thulawa.dsl.options import Materialized, Named, Produced
+from thulawa.engine import Lane, Lanes
 from thulawa.log import Log, ProducerRecord
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
@@ -68,6 +70,44 @@ def counting(store: str = "counts") -> Topology:
     counted = builder.stream("in").group_by(lambda key, value: str(value % 3))
     counted.count(Materialized.as_(store)).to_stream().to("out")
     return builder.build()
+
+
+def shipping(place: str, **options: Any) -> Topology:
+    """Make calls with lanes, before a shuffle or behind it."""
+    builder = StreamsBuilder()
+    orders = builder.stream("in")
+    if place == "behind":
+        orders = orders.group_by_key().count(Materialized.as_("counts")).to_stream()
+
+    async def ship(key: Any, value: Any) -> Any:
+        await asyncio.sleep(0.005)
+        return key, value
+
+    orders.map_async(
+        ship,
+        lanes=Lanes(lanes=(Lane(name="urgent"), Lane(name="usual"))),
+        lane=lambda key, _: "urgent" if key == "k0" else "usual",
+        named=Named.as_("shipping"),
+        **options,
+    ).to("out")
+    return builder.build()
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_an_application_tells_what_its_lanes_have_come_to(
+    place: str, folder: Path, spark: Any
+) -> None:
+    produce(folder, "in", range(70))
+    with streams(shipping(place, in_flight=5), folder, spark) as app:
+        app.process_all_available()
+        produce(folder, "in", range(70, 105))
+        app.process_all_available()
+        lanes = app.lanes()["shipping"]
+    assert (lanes["urgent"].done, lanes["usual"].done) == (15, 90)
+    assert 1 <= lanes["usual"].in_flight <= 5
+    assert lanes["usual"].waiting > 0
+    assert lanes["usual"].oldest > 0
+    assert lanes["usual"].residence.p50 >= 0.005
 
 
 class Ticker(Processor[str, int, str, int]):

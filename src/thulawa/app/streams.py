@@ -16,12 +16,14 @@ from thulawa.core.errors import ConfigurationError, ThulawaError
 from thulawa.core.fetching import Fetching
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
+from thulawa.engine.lane_sums import LaneFigures
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.transactions import Guarantee
 from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
+from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.session import session
 from thulawa.spark.streams.logs import topics_at
 from thulawa.spark.streams.program import Program
@@ -31,6 +33,7 @@ from thulawa.spark.streams.running import StreamsQuery, own_session
 from thulawa.spark.streams.shipping import check_travels
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store
 from thulawa.spark.streams.watching import FetchStatistics
+from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.topology import Topology
 
 __all__ = ["Restart", "Streams"]
@@ -130,6 +133,7 @@ class Streams:
         self._ended = threading.Event()
         self._error: Exception | None = None
         self._program: Program | None = None
+        self._reports: dict[str, LaneReport] = {}
 
     # --- life
 
@@ -149,6 +153,7 @@ class Streams:
         self._machine.go(State.REBALANCING)
         try:
             self._program = self._made()
+            self._reports = self._new_reports()
             self._restored()
             self._query = self._started()
         except Exception:
@@ -247,6 +252,10 @@ class Streams:
         """Tell how many records the next batch may take, and what binds; None: a fixed number."""
         return None if self._query is None else self._query.fetching
 
+    def lanes(self) -> dict[str, dict[str, LaneFigures]]:
+        """Give what the lanes have come to in all batches, by async node that has several."""
+        return {node: report.lanes() for node, report in self._reports.items()}
+
     def store(self, name: str) -> ReadOnlyStore:
         """Look into a store as the last committed batch left it."""
         return read_store(self._session(), self._checkpoint, self._plan, name)
@@ -334,6 +343,11 @@ class Streams:
         )
         return replace(program, outputs=self._create_topics(program))
 
+    def _new_reports(self) -> dict[str, LaneReport]:
+        nodes = self._topology.nodes.values()
+        names = [node.name for node in nodes if isinstance(node, AsyncCall) and node.has_lanes]
+        return {name: LaneReport(self._session()) for name in names}
+
     def _changelog_topics(self, made: Plan) -> dict[str, str]:
         """Name the changelogs, as Kafka Streams does, of the stores that have one."""
         specs = made.topology.stores
@@ -392,6 +406,7 @@ class Streams:
             max_records=self._max_records,
             trigger=self._trigger,
             weight=self._weight,
+            reports=self._reports,
         )
 
     def _reached(self, wanted: Mapping[str, Mapping[int, int]]) -> bool:

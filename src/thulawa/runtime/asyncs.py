@@ -19,6 +19,7 @@ from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.engine import Engine, Outcome
 from thulawa.engine import Record as EngineRecord
+from thulawa.engine.lane_sums import LaneSums, added, watched
 from thulawa.runtime.context import Failed, Forward, Raw, TaskContext
 from thulawa.runtime.processors import NodeContext
 from thulawa.topology.nodes import AsyncCall
@@ -54,7 +55,7 @@ class AsyncStage:
         forward: Forward,
         failed: Failed,
     ) -> None:
-        self._node = node
+        self.node = node
         self._context = context
         self._node_context = node_context
         self._forward = forward
@@ -74,6 +75,7 @@ class AsyncStage:
             watch=False,
         )
         self._open = False
+        self._seen: LaneSums = {}
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Collect a record."""
@@ -81,9 +83,9 @@ class AsyncStage:
         record = Record(key, value, timestamp, headers)
         item = _Item(record, context.topic, context.partition, context.offset, context.raw())
         lane = 0
-        if self._node.lane is not None:
+        if self.node.lane is not None:
             try:
-                lane = self._lane(self._node.lane(key, value))
+                lane = self._lane(self.node.lane(key, value))
             except Exception as problem:  # noqa: BLE001 the handler decides about any error
                 self._failed(problem, key, value, timestamp, headers)
                 return
@@ -91,7 +93,7 @@ class AsyncStage:
 
     def _lane(self, wanted: object) -> int:
         if wanted not in self._lanes:
-            names = [lane.name for lane in self._node.options.lanes.lanes]
+            names = [lane.name for lane in self.node.options.lanes.lanes]
             raise BadLane(f"there is no lane {wanted!r}; the lanes are {names}")
         return self._lanes[wanted]
 
@@ -103,8 +105,21 @@ class AsyncStage:
             await self._engine.__aenter__()
             self._open = True
         records, self._inbox = self._inbox, []
-        await self._engine.run(_Collected(records), self)
+        await self._run(_Collected(records))
         return True
+
+    async def _run(self, records: "_Collected") -> None:
+        if not self.node.has_lanes:
+            await self._engine.run(records, self)
+            return
+        async with watched(self._engine) as lanes:
+            await self._engine.run(records, self)
+        self._seen = added(self._seen, lanes)
+
+    def take_lanes(self) -> LaneSums:
+        """Give what the lanes have come to since this was last asked."""
+        seen, self._seen = self._seen, {}
+        return seen
 
     async def put(self, outcomes: list[Outcome]) -> None:
         """Hand results to the nodes that follow."""
@@ -135,7 +150,7 @@ class AsyncStage:
 
     def _emit(self, record: Record[Any, Any], result: Any) -> None:
         key, value, timestamp, headers = record.key, record.value, record.timestamp, record.headers
-        match self._node.operation:
+        match self.node.operation:
             case "map_values" | "batch":
                 self._forward(key, result, timestamp, headers)
             case "map":
@@ -149,10 +164,10 @@ class AsyncStage:
                     leave()
 
     def _function(self) -> Callable[..., Any]:
-        function = self._node.function
-        if self._node.operation in ("map_values", "batch"):
+        function = self.node.function
+        if self.node.operation in ("map_values", "batch"):
             return function
-        if self._node.operation == "process":
+        if self.node.operation == "process":
             return self._run_processor
         if asyncio.iscoroutinefunction(function):
 

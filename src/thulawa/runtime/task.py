@@ -11,6 +11,7 @@ from typing import Any
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
+from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.asyncs import RunAsync
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
@@ -197,6 +198,11 @@ class Task:
             for stage in self._graph.stages:
                 self._run_async(stage.close())
         self._graph.close()
+
+    def take_lanes(self) -> dict[str, LaneSums]:
+        """Give what lanes have come to since this was last asked, by async node."""
+        stages = [stage for stage in self._graph.stages if stage.node.has_lanes]
+        return {stage.node.name: stage.take_lanes() for stage in stages}
 
     def store(self, name: str) -> Any:
         """Give one of the task's stores."""

@@ -8,6 +8,7 @@ functions was weighed and dropped: Kafka's hash is not among them.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from thulawa.core.buckets import STAMP, Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.placing import Placement
+from thulawa.engine import Percentiles
 from thulawa.spark.shipping import ship
 
 __all__ = [
@@ -28,8 +30,10 @@ __all__ = [
     "check_buckets",
     "in_buckets",
     "partition_column",
+    "watch_buckets",
 ]
 
+_WATCHED = "thulawa-buckets"
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 
@@ -99,16 +103,48 @@ def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
     return checked
 
 
+def watch_buckets(
+    buckets: Buckets, partitions: Mapping[str, int]
+) -> Callable[[DataFrame], DataFrame]:
+    """Have a query's progress tell how long the records of each bucket take.
+
+    Use it with ``DataFrame.transform``, right behind the source: it reads the columns ``topic``,
+    ``partition`` and ``timestamp``. `bucket_progress` gives what it finds.
+
+    .. versionadded:: 0.1.0
+    """
+    of = {
+        bucket: f.lit(False)  # noqa: FBT003 Spark's literal
+        for bucket in buckets.urgency
+    }
+    for topic, count in partitions.items():
+        for bucket, members in buckets.layout(count).items():
+            of[bucket] |= (f.col("topic") == topic) & f.col("partition").isin(members)
+
+    def figures(bucket: str) -> Column:
+        mine = f.when(of[bucket], f.unix_millis("timestamp"))
+        came = f.percentile_approx(mine, [0.5, 0.01, 0.0], 1_000)  # the latest waited least
+        return f.struct(f.count(mine).alias("count"), came.alias("came")).alias(bucket)
+
+    return lambda df: df.observe(_WATCHED, *map(figures, buckets.urgency))
+
+
 @dataclass(frozen=True, slots=True)
 class BucketProgress:
     """One bucket in a query's progress: records of the last trigger, and those still waiting.
 
     ``taken`` is None where it is not known: the first trigger of a query does not say where it
-    began, unless it was at the beginning.
+    began, unless it was at the beginning. They were in flight while the trigger ran.
+
+    With `watch_buckets`, of those taken: ``latency`` from a record's timestamp to the end of the
+    trigger, and ``oldest``, for how long the first of them had waited when it began. In seconds;
+    None where there were none.
     """
 
     taken: int | None
     waiting: int
+    latency: Percentiles | None = None
+    oldest: float | None = None
 
 
 def bucket_progress(
@@ -143,9 +179,25 @@ def bucket_progress(
                 taken[bucket] += upto - start.get(topic, {}).get(place, 0)
                 waiting[bucket] += latest.get(topic, {}).get(place, upto) - upto
     return {
-        name: BucketProgress(taken[name] if known else None, waiting[name])
+        name: BucketProgress(
+            taken[name] if known else None, waiting[name], *_watched(progress, name)
+        )
         for name in buckets.urgency
     }
+
+
+def _watched(
+    progress: Mapping[str, Any] | None, bucket: str
+) -> tuple[Percentiles | None, float | None]:
+    """Give the latency of a bucket's records and the longest wait, where they were looked at."""
+    found = (progress or {}).get("observedMetrics", {}).get(_WATCHED)
+    if progress is None or found is None or not found[bucket]["count"]:
+        return None, None
+    began = datetime.fromisoformat(progress["timestamp"]).timestamp()
+    ended = began + progress["durationMs"]["triggerExecution"] / 1_000
+    came = [one / 1_000 for one in found[bucket]["came"]]
+    latency = Percentiles(found[bucket]["count"], *(ended - one for one in came))
+    return latency, began - came[-1]
 
 
 def _offsets(text: Any) -> dict[str, dict[str, int]]:

@@ -39,6 +39,7 @@ _SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
+_COLUMNS = "topic string, partition int, offset bigint, data binary"
 STORED = tuple(_SCHEMA.names)
 _ROWS, _BYTES = 1_000, 2**23  # that go to Spark at a time
 
@@ -48,7 +49,13 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(PackedLogFormat)
 
 
-def read_through(reader: Any, address: str, through: Through, columns: str) -> DataFrame:
+def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def read_through(
+    reader: Any, address: str, through: Through = _unchanged, columns: str = _COLUMNS
+) -> DataFrame:
     """Read what a function makes of stored batches, in these columns."""
     sealed = b64encode(cloudpickle.dumps(through)).decode()  # type: ignore[no-untyped-call]
     rows: DataFrame = reader.schema(columns).option("through", sealed).load(address)

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from thulawa.core.errors import ThulawaError, WrongResult
 from thulawa.engine import Engine, Outcome, Record
+from thulawa.engine.lane_sums import watched
 from thulawa.engine.model import NoLane
 from thulawa.engine.workers import VALUE
 from thulawa.spark.dead_letters import DeadLetters
-from thulawa.spark.lane_report import watched
 from thulawa.spark.loops import event_loop, run_async
 from thulawa.spark.operator import Operator
 from thulawa.spark.output import Output
@@ -93,18 +93,27 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     written = frozenset() if dead_letters is None else dead_letters.written
     intake = Intake(operator, batches, loop, written)
     outlet = Outlet(loop)
-    run: Future[None] = asyncio.run_coroutine_threadsafe(engine.run(intake, outlet), loop)
+    running = _run(operator, engine, intake, outlet)
+    run: Future[None] = asyncio.run_coroutine_threadsafe(running, loop)
     run.add_done_callback(outlet.close)
     try:
-        with watched(operator.report, engine, loop):
-            yield from Output(operator, dead_letters).batches(outlet)
-            run.result()
+        yield from Output(operator, dead_letters).batches(outlet)
+        run.result()
     except Exception as error:
         error.add_note(f"operator {operator.name}, in {_partition(task)}")
         raise
     finally:
         run.cancel()
         intake.close()
+
+
+async def _run(operator: Operator, engine: Engine, intake: "Intake", outlet: "Outlet") -> None:
+    if operator.report is None:
+        await engine.run(intake, outlet)
+        return
+    async with watched(engine) as lanes:
+        await engine.run(intake, outlet)
+    operator.report.add(lanes)
 
 
 def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:

@@ -274,3 +274,8 @@ class AsyncCall(Node):
     options: Options
     resource: Function | None = None
     lane: Function | None = None
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether some records are more urgent than others."""
+        return len(self.options.lanes.lanes) > 1

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from thulawa.core.errors import StateError
 from thulawa.core.garbage import uncollected
+from thulawa.engine.lane_sums import LaneSums
 from thulawa.log.arrow import by_partition, gathered
 from thulawa.log.batches import Columns, pack, span, unpack
 from thulawa.runtime.planning import FRONT, Part, has_timers
@@ -48,6 +49,8 @@ def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     if packed:
         yield packed_batch(packed)
     stage.close()
+    for lanes in stage.take_lanes():
+        program.tell(lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,9 @@ class _Front:
             run_async=run_async,
         )
         return task, output
+
+    def take_lanes(self) -> Iterator[dict[str, LaneSums]]:
+        return (task.take_lanes() for task, _ in self._tasks.values())
 
     def close(self) -> None:
         for task, _ in self._tasks.values():

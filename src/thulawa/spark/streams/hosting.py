@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from thulawa.core.garbage import uncollected
+from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
 from thulawa.runtime.task import Task
@@ -56,6 +57,10 @@ class Hosted:
         snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)
         self._stores.flush(kept, snapshot)
         return self._output.take()
+
+    def take_lanes(self) -> dict[str, LaneSums]:
+        """Give what the lanes of async nodes have come to since this was last asked."""
+        return {} if self._task is None else self._task.take_lanes()
 
     def next_wall_clock_time(self) -> int | None:
         """Tell when the task wants to be called even without records."""

@@ -54,9 +54,18 @@ class Topics(Protocol):
         """Remove a topic with everything in it."""
 
     def read(
-        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None, front: Through
+        self,
+        spark: SparkSession,
+        names: tuple[str, ...],
+        max_records: int | None,
+        front: Through,
+        *,
+        telling: bool,
     ) -> DataFrame:
-        """Give what the front of a program makes of topics, so many records at a time."""
+        """Give what the front of a program makes of topics, so many records at a time.
+
+        ``telling``: by tasks whose accumulators reach the driver.
+        """
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Give keys and values of a topic up to its end, each partition in offset order."""
@@ -120,7 +129,13 @@ class EmbeddedTopics:
             log.delete_topic(name)
 
     def read(
-        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None, front: Through
+        self,
+        spark: SparkSession,
+        names: tuple[str, ...],
+        max_records: int | None,
+        front: Through,
+        *,
+        telling: bool,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, where they are read."""
         # a stage costs by the partition: no more of them than run at a time
@@ -129,6 +144,8 @@ class EmbeddedTopics:
         reader = reader.option("maxPartitions", cores)
         if max_records is not None:
             reader = reader.option("maxOffsetsPerTrigger", max_records)
+        if telling:  # tasks of a source in Python have no accumulators
+            return log_packed.read_through(reader, self.address).mapInArrow(front, PACKED)
         return log_packed.read_through(reader, self.address, front, PACKED)
 
     def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
@@ -214,7 +231,13 @@ class KafkaTopics:
         BrokerTopics(self.connection).delete(name)
 
     def read(
-        self, spark: SparkSession, names: tuple[str, ...], max_records: int | None, front: Through
+        self,
+        spark: SparkSession,
+        names: tuple[str, ...],
+        max_records: int | None,
+        front: Through,
+        *,
+        telling: bool,  # noqa: ARG002 here they always can
     ) -> DataFrame:
         """Give what the front of a program makes of the rows of topics."""
         rows = kafka_source(spark, self.connection, names, max_records=max_records)

@@ -1,28 +1,38 @@
 """From a program to a DataFrame: source → front → stages → packed rows for a sink."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
+from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.log_packed import Through
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.program import Program
-from thulawa.spark.streams.shipping import Shipped
+from thulawa.spark.streams.shipping import EMPTY, Shipped
 from thulawa.spark.streams.stateful import StageProcessor
 from thulawa.spark.streams.wire import PACKED
 
 __all__ = ["compile_program"]
 
 
-def compile_program(program: Program, read: Callable[[Through], DataFrame]) -> DataFrame:
+class Read(Protocol):
+    """Gives what the front makes of the topics; ``telling``, by tasks that can tell the driver."""
+
+    def __call__(self, front: Through, *, telling: bool) -> DataFrame: ...
+
+
+def compile_program(
+    program: Program, read: Read, reports: Mapping[str, LaneReport] = EMPTY
+) -> DataFrame:
     """Give what the program sends to topics, packed; reports, while it rebuilds its stores.
 
-    ``read`` gives what the front makes of the topics.
+    ``reports`` are told what the lanes of the async nodes of these names have come to.
     """
-    shipped = Shipped(program)
-    packed = read(partial(front, shipped))
+    shipped = Shipped(program, reports)
+    packed = read(partial(front, shipped), telling=bool(reports))
     if program.plan.stages and len(program.slots) == 1:
         packed = packed.coalesce(1)  # for a single task nothing needs to be shuffled
     for stage in range(1, program.plan.stages + 1):

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from thulawa.core.records import Headers
+from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
 from thulawa.spark.streams.changelogs import BEFORE, POSITIONS, STAMP
@@ -71,6 +72,10 @@ class Restored:
 
     def next_wall_clock_time(self) -> None:
         """Want no call by the clock."""
+
+    def take_lanes(self) -> dict[str, LaneSums]:
+        """Give nothing: no async node runs."""
+        return {}
 
     def _take(self, store: str, row: Packed, snapshot: dict[str, Any]) -> Report:
         entries, log = self._stores.backing(store), self._logs[store]

@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from thulawa.core.fetching import FetchControl, Fetching
+from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.read_limits import set_read_limit
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
@@ -71,12 +72,13 @@ class StreamsQuery:
         max_records: int | Fetching | None,
         trigger: int | None,
         weight: int,
+        reports: Mapping[str, LaneReport],
     ) -> None:
         most = max_records.first if isinstance(max_records, Fetching) else max_records
         self.topics = program.topics
         if program.has_timers:
             topics.tick(program.clock_topic)
-        rows = compile_program(program, partial(topics.read, spark, self.topics, most))
+        rows = compile_program(program, partial(topics.read, spark, self.topics, most), reports)
         writer = topics.write(rows, program.application_id).queryName(program.application_id)
         writer = writer.option("checkpointLocation", checkpoint.query_path)
         if trigger is None and program.has_timers:

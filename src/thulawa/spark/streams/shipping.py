@@ -6,6 +6,8 @@ Kept apart from the modules that run programs: Spark starts processes of its own
 processor for its state's schema, and these need none of them.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from pyspark import cloudpickle
@@ -13,11 +15,14 @@ from pyspark import cloudpickle
 from thulawa.core.errors import TopologyError
 
 if TYPE_CHECKING:
+    from thulawa.engine.lane_sums import LaneSums
+    from thulawa.spark.lane_report import LaneReport
     from thulawa.spark.streams.program import Program
     from thulawa.topology.topology import Topology
 
 __all__ = ["Shipped", "check_travels"]
 
+EMPTY: Mapping[str, "LaneReport"] = MappingProxyType({})
 _MOST = 16  # programs that a worker remembers
 
 _opened: dict[str, "Program"] = {}
@@ -37,10 +42,11 @@ def check_travels(topology: "Topology") -> None:
 
 
 class Shipped:
-    """A sealed program."""
+    """A sealed program, and outside the seal the reports: a task tells by those it came with."""
 
-    def __init__(self, program: "Program") -> None:
+    def __init__(self, program: "Program", reports: Mapping[str, "LaneReport"] = EMPTY) -> None:
         self._run = program.run
+        self._reports = dict(reports)
         self._data: bytes = cloudpickle.dumps(program)  # type: ignore[no-untyped-call]
 
     def open(self) -> "Program":
@@ -52,3 +58,9 @@ class Shipped:
                 del _opened[next(iter(_opened))]
             _opened[self._run] = program
         return program
+
+    def tell(self, lanes: Mapping[str, "LaneSums"]) -> None:
+        """Tell the driver what the lanes of async nodes came to, in a task."""
+        for node, sums in lanes.items():
+            if node in self._reports:
+                self._reports[node].add(sums)

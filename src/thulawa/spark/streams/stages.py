@@ -7,7 +7,7 @@ import pandas as pd
 
 from thulawa.runtime.planning import Part
 from thulawa.spark.streams.hosting import hosted
-from thulawa.spark.streams.program import Program
+from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, Packed
 
 __all__ = ["Stage"]
@@ -16,8 +16,9 @@ __all__ = ["Stage"]
 class Stage:
     """The tasks of one stage over the state of one partition of Spark."""
 
-    def __init__(self, program: Program, stage: int, handle: Any, state: Any) -> None:
-        self._program = program
+    def __init__(self, program: Shipped, stage: int, handle: Any, state: Any) -> None:
+        self._program = program.open()
+        self._tell = program.tell
         self._stage = stage
         self._handle = handle
         self._state = state
@@ -61,6 +62,7 @@ class Stage:
         task = hosted(program, program.plan.parts[group], number)
         kept = _State(self._state, f"{program.prefixes[group]}/{number}/")
         out = task.run(rows, program.now(batch_time), kept)
+        self._tell(task.take_lanes())
         due = task.next_wall_clock_time()
         if due is not None and program.has_timers:
             self._handle.registerTimer(program.timer(due, batch_time))

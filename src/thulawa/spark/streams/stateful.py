@@ -71,4 +71,4 @@ class StageProcessor(StatefulProcessor):
     def _opened(self) -> "Stage":
         from thulawa.spark.streams.stages import Stage  # noqa: PLC0415 see above
 
-        return Stage(self._program.open(), self._stage, self._handle, self._state)
+        return Stage(self._program, self._stage, self._handle, self._state)
