@@ -14,6 +14,7 @@ from thulawa.counts import Count
 from thulawa.counts.model import Place
 from thulawa.counts.ownership import Fixed, Leases
 from thulawa.log import Log, ProducerRecord, Retention
+from thulawa.spark.counting import inputs_at
 
 
 def counting(address: str, **more: Any) -> LocalCounts:
@@ -142,7 +143,46 @@ def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:
     assert other.owned(places) == set(places)
     assert other.owned(places[:2]) == set(places[:2])
     other.close()
-    assert list(tmp_path.glob("member-*")) == []
+    assert list(tmp_path.glob("@*")) == []
+
+
+def test_a_topic_may_be_called_as_members_are(tmp_path: Path) -> None:
+    places = [Place(f"{start}{number}", 0) for number in range(3) for start in ("member-", "")]
+    one, other = Leases(tmp_path), Leases(tmp_path)
+    for _ in range(2):
+        shares = [one.owned(places), other.owned(places)]
+    assert shares[0] | shares[1] == set(places)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("output", "topics"), [("metrics-2", ["tx"]), ("metrics", ["ty"]), ("metrics", ["tx", "ty"])]
+)
+def test_jobs_of_one_application_do_not_take_each_others_partitions(
+    tmp_path: Path, output: str, topics: list[str]
+) -> None:
+    address = f"file:{tmp_path}/topics"
+    jobs = [("metrics", ["tx"]), (output, topics)]
+    owners = [inputs_at(address, out, "health").shared(wanted) for out, wanted in jobs]
+    for _ in range(2):
+        for owner, (_, wanted) in zip(owners, jobs, strict=True):
+            places = {Place(topic, number) for topic in wanted for number in range(3)}
+            assert owner.owned(places) == places
+    for owner in owners:
+        owner.close()
+
+
+def test_topics_may_be_named_in_any_order_to_be_shared(tmp_path: Path) -> None:
+    places = [Place(topic, number) for topic in ("tx", "ty") for number in range(2)]
+    orders = [["tx", "ty"], ["ty", "tx"]]
+    one, other = (
+        inputs_at(f"file:{tmp_path}/topics", "metrics", "health").shared(order) for order in orders
+    )
+    one.owned(places), other.owned(places)  # gives up what the other is to have
+    assert [len(one.owned(places)), len(other.owned(places))] == [2, 2]
+    one.close()
+    other.close()
 
 
 def test_partitions_may_be_named() -> None:

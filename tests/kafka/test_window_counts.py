@@ -17,6 +17,7 @@ from thulawa.kafka.errors import TopicDiffers, UnknownTopic
 from thulawa.kafka.groups import committed_offsets
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import forget_kept
+from thulawa.spark.counting import inputs_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +100,25 @@ def test_members_share_partitions(connection: Connection, topics: Topics, name: 
     members.pop(0).close()
     shares([2])
     members.pop().close()
+
+
+def test_jobs_of_one_application_do_not_take_each_others_partitions(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    for topic in (name, f"{name}-more"):
+        topics.ensure(topic, TopicSpec(partitions=2))
+    address = f"kafka://{connection.bootstrap}"
+    jobs = [("metrics", [name]), ("metrics-2", [name]), ("metrics", [f"{name}-more"])]
+    owners = [inputs_at(address, output, name).shared(wanted) for output, wanted in jobs]
+    wholes = [{Place(topic, number) for topic in wanted for number in (0, 1)} for _, wanted in jobs]
+    deadline, settled = time.monotonic() + 60, 0
+    while settled < 20:  # what one has at first may be taken away when another joins
+        assert time.monotonic() < deadline, "partitions are nobody's"
+        had = [owner.owned(whole) for owner, whole in zip(owners, wholes, strict=True)]
+        settled = settled + 1 if had == wholes else 0
+        time.sleep(0.1)
+    for owner in owners:
+        owner.close()
 
 
 def test_topics_that_do_not_fit_are_refused(
