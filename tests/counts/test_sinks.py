@@ -116,28 +116,57 @@ def test_prometheus_is_shown_totals_once() -> None:
     assert "# TYPE topic_health_messages_total counter\n" in text
 
 
+class Sums:
+    """A topic, and sums that follow it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.changelog = LogChangelog(f"file:{folder}/topics", "metrics", "health")
+        self.changelog.log.create_topic("tx", partitions=2)
+        self.changelog.prepare(["tx"])
+        self.merging = Merging(expire=5_000)
+
+    def write(self, partition: int, *counts: tuple[int, int | None, int]) -> None:
+        """Write window, total and offset of some cells of a partition."""
+        changes = [Count(Cell("tx", partition, at, "valid"), value, o) for at, value, o in counts]
+        assert self.changelog.write({Place("tx", partition): changes}, 1)
+
+    def follow(self) -> list[tuple[int, int | None]]:
+        return [(one.cell.window, one.value) for one in self.merging.follow(self.changelog)]
+
+
 def test_sums_follow_the_topic(tmp_path: Path) -> None:
-    changelog = LogChangelog(f"file:{tmp_path}/topics", "metrics", "health")
-    changelog.log.create_topic("tx", partitions=2)
-    changelog.prepare(["tx"])
-    merging = Merging(expire=5_000)
-
-    def total(partition: int, window: int, value: int | None, offset: int) -> Count:
-        return Count(Cell("tx", partition, window, "valid"), value, offset)
-
-    def sums() -> list[tuple[int, int | None]]:
-        return [(count.cell.window, count.value) for count in merging.follow(changelog)]
-
-    changelog.write({Place("tx", 0): [total(0, 1_000, 4, 5)]}, 1)
-    changelog.write({Place("tx", 1): [total(1, 1_000, 3, 4)]}, 1)
-    assert sums() == [(1_000, 7)]
-    assert sums() == []
-    changelog.write({Place("tx", 1): [total(1, 1_000, 5, 9), total(1, 2_000, 1, 8)]}, 2)
-    assert sums() == [(1_000, 9), (2_000, 1)]
+    sums = Sums(tmp_path)
+    sums.write(0, (1_000, 4, 5))
+    sums.write(1, (1_000, 3, 4))
+    assert sums.follow() == [(1_000, 7)]
+    assert sums.follow() == []
+    sums.write(1, (1_000, 5, 9), (2_000, 1, 8))
+    assert sums.follow() == [(1_000, 9), (2_000, 1)]
     # the window expires in one partition: its sum is final, also when the other still counts
-    changelog.write({Place("tx", 1): [total(1, 9_000, 1, 10), total(1, 1_000, None, 10)]}, 3)
-    changelog.write({Place("tx", 0): [total(0, 1_000, 6, 7)]}, 3)
-    assert sums() == [(9_000, 1)]
+    sums.write(1, (9_000, 1, 10), (1_000, None, 10), (2_000, None, 10))
+    assert sums.follow() == [(9_000, 1)]
+    sums.write(0, (1_000, 6, 7))
+    assert sums.follow() == []
+
+
+def test_a_sum_that_lacks_an_expired_part_is_not_told_after_a_restart(tmp_path: Path) -> None:
+    sums = Sums(tmp_path)
+    sums.write(0, (1_000, 4, 5), (4_000, 2, 6))
+    # it had a total of the first window too: compaction has removed it, and what said so
+    sums.write(1, (9_000, 1, 5))
+    assert sums.follow() == [(4_000, 2), (9_000, 1)]
+    sums.write(0, (1_000, 6, 7))
+    assert sums.follow() == []
+
+
+def test_a_sum_that_changes_and_expires_at_once_is_told(tmp_path: Path) -> None:
+    sums = Sums(tmp_path)
+    sums.write(0, (1_000, 4, 5))
+    assert sums.follow() == [(1_000, 4)]
+    sums.write(0, (1_000, 5, 6), (9_000, 1, 7), (1_000, None, 7))
+    sums.write(1, (1_000, 3, 4))
+    assert sums.follow() == [(1_000, 8), (9_000, 1)]
+    assert sums.follow() == []
 
 
 def test_the_dashboard_asks_for_what_is_written() -> None:
