@@ -102,6 +102,72 @@ def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_pa
     assert counting(address, lost="skip").count_available() == 1
 
 
+def removing(log: Log, address: str, **more: Any) -> LocalCounts:
+    """Give an instance whose next messages are removed while it counts, all but the last."""
+    log.create_topic("tx", retention=Retention(records=1))
+    log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+    health = counting(address, **more)
+    assert health.count_available() == 1
+    count = health._counted
+
+    def slow(ranges: Any) -> Any:
+        for second in range(3):
+            log.append({"tx": [ProducerRecord(None, b"v", (), FIRST + second)]})
+        log.clean("tx")
+        health._counted = count  # type: ignore[method-assign]
+        return count(ranges)
+
+    health._counted = slow  # type: ignore[method-assign]
+    log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+    return health
+
+
+def test_messages_that_are_removed_while_it_counts_are_an_error(tmp_path: Path) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        health = removing(log, address)
+        with pytest.raises(StateError, match="lost="):
+            health.count_available()
+        assert [value for value, _ in lines_of(log, "metrics").values()] == [1]
+
+
+def test_messages_that_are_removed_while_it_counts_may_be_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        health = removing(log, address, lost="skip")
+        assert health.count_available() == 1
+        assert [value for value, _ in lines_of(log, "metrics").values()] == [2]
+    assert "offsets 1 to 4 were removed" in caplog.text
+
+
+def test_what_another_instance_counted_before_it_was_removed_is_not_missing(tmp_path: Path) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        log.create_topic("tx", retention=Retention(records=1))
+        behind, ahead = counting(address), counting(address)
+        for expected, instance in enumerate([behind, ahead, ahead, behind], 1):
+            log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+            log.clean("tx")
+            assert instance.count_available() == 1
+            assert [value for value, _ in lines_of(log, "metrics").values()] == [expected]
+
+
+def test_what_was_read_and_came_too_late_may_be_removed(tmp_path: Path) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        log.create_topic("tx", retention=Retention(records=1))
+        for time in (FIRST, FIRST + 9_000, FIRST):
+            log.append({"tx": [ProducerRecord(None, b"v", (), time)]})
+        assert counting(address, expire="1 second").count_available() == 2
+        log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+        assert counting(address, expire="1 second").count_available() == 0
+        log.append({"tx": [ProducerRecord(None, b"v", (), FIRST + 9_000)]})
+        log.clean("tx")
+    assert counting(address, expire="1 second").count_available() == 1
+
+
 def test_an_output_that_was_deleted_is_an_error_and_not_an_endless_wait(tmp_path: Path) -> None:
     address = story(tmp_path)
     counting(address).count_available()

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.counts.helpers import written
 from thulawa import ConfigurationError
 from thulawa.counts import Cell, Count, Influx, InfluxUnreachable, Prometheus
 from thulawa.counts.embedded import LogChangelog
@@ -128,7 +129,7 @@ class Sums:
     def write(self, partition: int, *counts: tuple[int, int | None, int]) -> None:
         """Write window, total and offset of some cells of a partition."""
         changes = [Count(Cell("tx", partition, at, "valid"), value, o) for at, value, o in counts]
-        assert self.changelog.write({Place("tx", partition): changes}, 1)
+        assert written(self.changelog, Place("tx", partition), changes)
 
     def follow(self) -> list[tuple[int, int | None]]:
         return [(one.cell.window, one.value) for one in self.merging.follow(self.changelog)]

@@ -4,9 +4,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from tests.counts.helpers import LINES, is_valid, story_messages
+from tests.counts.helpers import LINES, is_valid, story_messages, written
+from tests.counts.local import LocalCounts
 from tests.kafka.helpers import read
 from thulawa import WindowCounts
 from thulawa.counts.brokered import GroupMembership, KafkaChangelog
@@ -42,11 +44,11 @@ def test_who_is_behind_does_not_get_through(
 ) -> None:
     place = Place(name, 0)
     changelog.claim([place])
-    assert changelog.write({place: total(name, 3, 5)}, 1_000)
-    assert not changelog.write({place: total(name, 2, 4)}, 1_001)
+    assert written(changelog, place, total(name, 3, 5), 1_000)
+    assert not written(changelog, place, total(name, 2, 4), 1_001)
     forget_kept()  # another process: it knows nothing but what is in Kafka
-    assert not changelog.write({place: total(name, 3, 5)}, 1_002)
-    assert changelog.write({place: total(name, 4, 6)}, 1_003)
+    assert not written(changelog, place, total(name, 3, 5), 1_002)
+    assert written(changelog, place, total(name, 4, 6), 1_003)
     (restored,) = restore(changelog, [place], DAY).values()
     assert restored.totals.counts() == total(name, 4, 6)
     assert restored.totals.position == 6
@@ -74,10 +76,10 @@ def test_who_takes_a_partition_over_shuts_the_one_before_out(
 
 def test_sums_are_read_on_from_where_reading_ended(changelog: KafkaChangelog, name: str) -> None:
     since: dict[int, int] = {}
-    changelog.write({Place(name, 0): total(name, 3, 5)}, 1_000)
+    written(changelog, Place(name, 0), total(name, 3, 5), 1_000)
     assert sum(map(len, changelog.read(since))) == 1
     assert list(changelog.read(since)) == []
-    changelog.write({Place(name, 0): total(name, 4, 6)}, 1_001)
+    written(changelog, Place(name, 0), total(name, 4, 6), 1_001)
     (chunk,) = changelog.read(since)
     assert decode(*chunk[0][:2]) == total(name, 4, 6)[0]
 
@@ -100,6 +102,43 @@ def test_members_share_partitions(connection: Connection, topics: Topics, name: 
     members.pop(0).close()
     shares([2])
     members.pop().close()
+
+
+def removed(connection: Connection, topic: str, before: int) -> None:
+    """Remove the messages before an offset, as retention does."""
+    admin = AdminClient(connection.client())
+    (answer,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    answer.result(30)
+
+
+def test_the_end_of_a_transaction_is_no_message_that_was_lost(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    def counting() -> LocalCounts:
+        return LocalCounts(
+            name,
+            status=is_valid,
+            output=f"{name}-metrics",
+            application_id=name,
+            log=f"kafka://{connection.bootstrap}",
+        )
+
+    topics.ensure(name)
+    producer = Producer({**connection.client(), "transactional.id": name})
+    producer.init_transactions(30)
+    for count in (1, 2):
+        producer.begin_transaction()
+        producer.produce(name, b"v")
+        producer.commit_transaction(30)
+        health = counting()
+        assert health.count_available() == 1
+        health.stop()
+        # what ended the transaction had an offset, too
+        removed(connection, name, 2 * count)
+    assert topics.start_offsets(name) == {name: {0: 4}}
+    health = counting()
+    assert health.count_available() == 0
+    health.stop()
 
 
 def test_jobs_of_one_application_do_not_take_each_others_partitions(

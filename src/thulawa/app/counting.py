@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
-from thulawa.counts.changelog import last_offset, restore
+from thulawa.counts.changelog import restore
 from thulawa.counts.columns import Added, Rule
 from thulawa.counts.merging import Merging
 from thulawa.counts.model import Count, Place
@@ -220,10 +220,20 @@ class WindowCounts:
     def _round(self) -> int:
         """Count what has come, up to ``max_records`` of each partition; give how many."""
         with self._lock:
-            self._acquire()
-            ranges = self._ranges()
-            counted = self._counted(ranges) if ranges else {}
-            return self._commit(counted, {one.place: one.end for one in ranges})
+            while True:
+                self._acquire()
+                ranges = self._ranges()
+                if not ranges:
+                    return self._commit({}, {})
+                try:
+                    counted = self._counted(ranges)
+                except Exception:
+                    # what was there a moment ago may have been removed: see what is there now
+                    starts = self._starts([one.place for one in ranges])
+                    if all(starts[one.place] <= one.since.offset for one in ranges):
+                        raise
+                else:
+                    return self._commit(counted, {one.place: one.end for one in ranges})
 
     def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
         """Run step one as a job of Spark."""
@@ -244,11 +254,13 @@ class WindowCounts:
                 else Fixed(None if isinstance(self._division, str) else self._division)
             )
         owned = self._owner.owned(places)
-        for place in set(self._totals) - owned:
-            del self._totals[place]
+        starts = self._starts(owned)
+        for place, totals in list(self._totals.items()):
+            # if messages were removed, another instance may have counted them: the topic tells
+            if place not in owned or totals.position < starts[place]:
+                del self._totals[place]
         new = sorted(owned - set(self._totals))
-        self._changelog.claim(new)
-        starts = {topic: self._changelog.start_offsets(topic) for topic in {p.topic for p in new}}
+        passed = self._changelog.claim(new)
         for place, restored in restore(self._changelog, new, self._rule.expire).items():
             if self._merging is None:
                 # its writer may have died before it could hand them over
@@ -258,8 +270,27 @@ class WindowCounts:
                     f"{place.topic}-{place.partition}: the output topic holds less than was once "
                     "written to it; if it was deleted, begin anew with another application_id"
                 )
-            self._begin(place, restored.totals, starts[place.topic][place.partition])
+            self._begin(place, restored.totals, passed[place], starts[place])
             self._totals[place] = restored.totals
+
+    def _begin(self, place: Place, totals: Totals, passed: int, start: int) -> None:
+        """Go on at the first message that is still there, if that may be."""
+        # what was passed and is not in the totals was not to be counted
+        reached = max(totals.position, passed)
+        if 0 < reached < start:
+            lost = (
+                f"{place.topic}-{place.partition}: offsets {reached} to {start} were removed "
+                "before they were counted"
+            )
+            if self._lost == "fail":
+                raise StateError(f'{lost}; say lost="skip" to go on without them')
+            _log.warning("%s", lost)
+        totals.add((), position=start)
+
+    def _starts(self, places: Iterable[Place]) -> dict[Place, int]:
+        topics = {place.topic for place in places}
+        starts = {topic: self._changelog.start_offsets(topic) for topic in topics}
+        return {place: starts[place.topic][place.partition] for place in places}
 
     def _ranges(self) -> list[Range]:
         ranges = []
@@ -271,34 +302,26 @@ class WindowCounts:
                     ranges.append(Range(place, totals.since, end))
         return ranges
 
-    def _begin(self, place: Place, totals: Totals, start: int) -> None:
-        """Go on at the first message that is still there, if that may be."""
-        if 0 < totals.position < start and self._lost == "fail":
-            raise StateError(
-                f"{place.topic}-{place.partition}: offsets {totals.position} to {start} were "
-                'removed before they were counted; say lost="skip" to go on without them'
-            )
-        totals.add((), position=start)
-
     def _commit(self, counted: Mapping[Place, list[Added]], ends: Mapping[Place, int]) -> int:
         """Add what was counted, write what changed, show it; give how many messages it was."""
         changes: dict[Place, list[Count]] = {}
         for place in sorted({*counted, *ends}):
             added = counted.get(place, ())
-            if changed := self._totals[place].add(added, position=ends.get(place, 0)):
-                changes[place] = changed
+            changes[place] = self._totals[place].add(added, position=ends.get(place, 0))
+        ends = {place: self._totals[place].position for place in changes}
         now = int(self._clock() * 1000)
         try:
-            written = self._changelog.write(changes, now) if changes else set()
+            written = self._changelog.write(changes, now, ends) if changes else set()
         except BaseException:
             # the topic may not have what is added here: begin with what it has
             for place in changes:
                 del self._totals[place]
             raise
-        for place in changes.keys() - written:
+        for place in (place for place in changes.keys() - written if changes[place]):
             # what was counted here was not written, so the next changes would leave a gap
             _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
-            self._others[place] = last_offset(changes[place]) + 1
+            totals = [one.offset for one in changes[place] if one.value is not None]
+            self._others[place] = max(totals, default=0)
             del self._totals[place]
         if self._merging is None:
             shown = [one for place in changes if place in written for one in changes[place]]
