@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
-from tests.counts.helpers import written
+from tests.counts.helpers import FIRST, is_valid, story, written
+from tests.counts.local import LocalCounts
 from thulawa import ConfigurationError
 from thulawa.counts import Cell, Count, Influx, InfluxUnreachable, Prometheus
 from thulawa.counts.embedded import LogChangelog
 from thulawa.counts.influx import lines
 from thulawa.counts.merging import Merging
 from thulawa.counts.model import Place
+from thulawa.log import Log, ProducerRecord
 
 VALID = Cell("tx", 0, 1_000, "valid")
 DASHBOARD = Path(__file__).parents[2] / "grafana" / "topic-health.json"
@@ -115,6 +118,24 @@ def test_prometheus_is_shown_totals_once() -> None:
     assert 'topic_health_offset{topic="tx",partition="0"} 8\n' in text
     assert 'topic_health_window_seconds{topic="tx",partition="0"} 1.0\n' in text
     assert "# TYPE topic_health_messages_total counter\n" in text
+
+
+def test_prometheus_adds_nothing_that_others_have_counted(tmp_path: Path) -> None:
+    address = story(tmp_path)
+    given: dict[str, Any] = {"status": is_valid, "output": "metrics", "application_id": "health"}
+    LocalCounts("tx", log=address, **given).count_available()
+    for merge, labels in ((False, 'topic="tx",partition="0"'), (True, 'topic="tx"')):
+        with Log(address) as log:
+            log.append({"tx": [ProducerRecord(None, b"v", (), FIRST, 0)]})
+        metrics = Prometheus(0)
+        try:
+            after = LocalCounts("tx", log=address, sinks=[metrics], merge=merge, **given)
+            assert after.count_available() == 1
+            text = metrics.text()
+        finally:
+            metrics.close()
+        assert f'topic_health_messages_total{{{labels},status="valid"}} 1\n' in text
+        assert f'topic_health_messages_total{{{labels},status="invalid"}} 0\n' in text
 
 
 class Sums:

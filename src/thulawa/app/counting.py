@@ -20,7 +20,7 @@ from thulawa.counts.columns import Added, Rule
 from thulawa.counts.merging import Merging
 from thulawa.counts.model import Count, Place
 from thulawa.counts.ownership import Fixed, Owner, Partitions
-from thulawa.counts.sinks import AnySink, Sink, put_all
+from thulawa.counts.sinks import AnySink, Sink, put_all, seed_all
 from thulawa.counts.statuses import Status
 from thulawa.counts.tasks import Range, added_by
 from thulawa.counts.totals import Totals
@@ -247,6 +247,10 @@ class WindowCounts:
             for number in range(self._changelog.partitions(topic))
         ]
         if self._owner is None:
+            if self._merging is not None:
+                sums = self._merging.follow(self._changelog)
+                seed_all(self._sinks, sums)
+                put_all(self._sinks, sums)
             shared = self._division == "shared"
             self._owner = (
                 self._inputs.shared(self._topics)
@@ -263,6 +267,7 @@ class WindowCounts:
         passed = self._changelog.claim(new)
         for place, restored in restore(self._changelog, new, self._rule.expire).items():
             if self._merging is None:
+                seed_all(self._sinks, restored.totals.counts())
                 # its writer may have died before it could hand them over
                 put_all(self._sinks, restored.last)
             if restored.totals.position < self._others.pop(place, 0):
