@@ -1,5 +1,6 @@
 """Totals arrive at sinks, each as often as need be and never twice as much."""
 
+import base64
 import json
 import re
 import threading
@@ -27,7 +28,7 @@ DASHBOARD = Path(__file__).parents[2] / "grafana" / "topic-health.json"
 
 
 @contextmanager
-def server(*answers: int) -> Iterator[tuple[str, list[str]]]:
+def server(*answers: int, text: str = "") -> Iterator[tuple[str, list[str]]]:
     """Answer requests with these states, then with 204; remember the bodies that came."""
     bodies: list[str] = []
     left = list(answers)
@@ -38,8 +39,9 @@ def server(*answers: int) -> Iterator[tuple[str, list[str]]]:
         def do_POST(self) -> None:
             bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
             self.send_response(left.pop(0) if left else 204)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(text)))
             self.end_headers()
+            self.wfile.write(text.encode())
 
         def log_message(self, *args: object) -> None:
             pass
@@ -83,6 +85,33 @@ def test_what_is_refused_is_an_error_at_once() -> None:
     assert len(bodies) == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, '{"error":"partial write: points beyond retention policy dropped=1"}'),
+        (422, "failure writing points: partial write: points beyond retention policy dropped=1"),
+    ],
+)
+def test_points_too_old_for_the_database_are_reported_and_passed_over(
+    caplog: pytest.LogCaptureFixture, status: int, text: str
+) -> None:
+    with server(status, text=text) as (url, bodies):
+        influx = Influx(url, database="health", batch=1)
+        influx.put([Count(VALID._replace(window=window), 1, 1) for window in (1, 2)])
+        influx.close()
+    assert len(bodies) == 2
+    assert "dropped=1" in caplog.text
+
+
+def test_points_that_are_dropped_for_another_reason_are_an_error() -> None:
+    text = '{"error":"partial write: field type conflict: input field dropped=1"}'
+    with server(400, text=text) as (url, _):
+        influx = Influx(url, database="health")
+        with pytest.raises(InfluxUnreachable, match="conflict"):
+            influx.put([Count(VALID, 4, 5)])
+        influx.close()
+
+
 def test_nobody_there_is_an_error_after_some_time() -> None:
     with server() as (url, _):
         pass
@@ -96,6 +125,22 @@ def test_names_are_escaped_in_line_protocol() -> None:
     assert lines([Count(cell, 1, 1)], "topic health") == [
         r"topic\ health,topic=a\ topic\,b\=c not\ ok=1i 5"
     ]
+
+
+def test_a_name_that_line_protocol_cannot_hold_gets_another() -> None:
+    counts = [Count(VALID._replace(status=status), 1, 1) for status in ("", "a\\", "b\\c", "d\ne")]
+    assert lines(counts, "m") == [r"m,topic=tx,partition=0 (none)=1i,a\_=1i,b\c=1i,d\ne=1i 1000"]
+
+
+def test_a_measurement_without_a_name_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="measurement"):
+        Influx("http://localhost:8086", database="health", measurement="")
+
+
+def test_a_name_and_a_password_may_hold_any_sign() -> None:
+    influx = Influx("http://ann%40home:a%3Ab%2F@localhost:8086", database="health")
+    login = base64.b64encode(b"ann@home:a:b/").decode()
+    assert influx._headers["Authorization"] == f"Basic {login}"
 
 
 def test_an_address_that_cannot_be_is_refused() -> None:
