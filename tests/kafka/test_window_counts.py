@@ -53,7 +53,22 @@ def test_who_is_behind_does_not_get_through(
     assert restored.totals.counts() == total(name, 4, 6)
     assert restored.totals.position == 6
     # Kafka's own tools show how far counting is
-    assert committed_offsets(connection, f"{name}-app-{name}-metrics-{name}") == {name: {0: 6}}
+    assert committed_offsets(connection, f"{name}-app/{name}-metrics/{name}-counts") == {
+        name: {0: 6}
+    }
+
+
+def test_names_that_hold_a_hyphen_are_not_mistaken_for_others(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    # joined by hyphens, application, output and topic would be the same
+    jobs = [(f"{name}-a", "b", f"{name}-c"), (name, "a-b", f"{name}-c"), (name, "a", f"b-{name}-c")]
+    for application, output, topic in jobs:
+        topics.ensure(topic)
+        changelog = KafkaChangelog(connection, output, application)
+        changelog.prepare([topic])
+        assert changelog.claim([Place(topic, 0)]) == {Place(topic, 0): 0}
+        assert written(changelog, Place(topic, 0), total(topic, 3, 5))
 
 
 def test_who_takes_a_partition_over_shuts_the_one_before_out(
@@ -61,7 +76,10 @@ def test_who_takes_a_partition_over_shuts_the_one_before_out(
 ) -> None:
     place = Place(name, 0)
     producer = Producer(
-        {**connection.client(), "transactional.id": f"{name}-app-{name}-metrics-{name}-0"}
+        {
+            **connection.client(),
+            "transactional.id": f"{name}-app/{name}-metrics/{name}-counts-0",
+        }
     )
     producer.init_transactions(30)
     producer.begin_transaction()

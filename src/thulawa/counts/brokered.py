@@ -104,8 +104,9 @@ class KafkaChangelog:
     def _sink(self, topic: str) -> SinkSpec:
         return SinkSpec(
             connection=self._connection,
-            application=self._application,
-            name=f"{self._output}-{topic}",
+            # a sign that no name holds: two jobs must not come to one id
+            application=f"{self._application}/{self._output}/{topic}",
+            name=_QUERY,
             markers=topic,
             transaction_timeout=_TRANSACTION,
             delivery_timeout=_TRANSACTION,
