@@ -24,7 +24,7 @@ from thulawa.counts.sinks import AnySink, Sink, put_all, seed_all
 from thulawa.counts.statuses import Status
 from thulawa.counts.tasks import Range, added_by
 from thulawa.counts.totals import Totals
-from thulawa.spark.counting import Inputs, counted_rows, inputs_at
+from thulawa.spark.counting import Inputs, counted_rows, first_offsets, inputs_at
 from thulawa.spark.session import session
 
 __all__ = ["WindowCounts"]
@@ -94,6 +94,7 @@ class WindowCounts:
         self._owner: Owner | None = None
         self._totals: dict[Place, Totals] = {}
         self._others: dict[Place, int] = {}
+        self._begun = False
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -173,14 +174,18 @@ class WindowCounts:
     def count_batch(self, df: Any, batch: int = 0) -> None:  # noqa: ARG002 Spark hands it over
         """Count the rows of a DataFrame; for ``writeStream.foreachBatch``.
 
-        Start the query at `starting_offsets`. Rows that are counted already are passed over, so a
-        batch may be run again.
+        Start the query at `starting_offsets`: one whose first batch begins after messages that are
+        not counted is refused. Rows that are counted already are passed over, so a batch may be run
+        again.
         """
         with self._lock:
             self._changelog.prepare(self._topics)
             self._acquire()
             since = {place: totals.since for place, totals in self._totals.items()}
-            counted = added_by(counted_rows(df, self._rule, since).toArrow())
+            rows = counted_rows(df, self._rule, since)
+            if not self._begun:
+                self._begun = self._begins(df)
+            counted = added_by(rows.toArrow())
             self._commit({place: found for place, found in counted.items() if place in since}, {})
 
     def starting_offsets(self) -> dict[str, dict[str, int]]:
@@ -291,6 +296,23 @@ class WindowCounts:
                 raise StateError(f'{lost}; say lost="skip" to go on without them')
             _log.warning("%s", lost)
         totals.add((), position=start)
+
+    def _begins(self, df: Any) -> bool:
+        """Refuse a first batch that leaves messages out; tell whether it has any rows."""
+        firsts = {place: at for place, at in first_offsets(df).items() if place in self._totals}
+        gaps = [
+            Range(place, self._totals[place].since, first)
+            for place, first in sorted(firsts.items())
+            if first > self._totals[place].position
+        ]
+        # there may be none in between: what ends a transaction of Kafka has an offset, too
+        for place in sorted(self._counted(gaps) if gaps else ()):
+            raise ConfigurationError(
+                f"the query begins at offset {firsts[place]} of {place.topic}-{place.partition}, "
+                f"but {self._totals[place].position} is the next to be counted; start it at "
+                "starting_offsets()"
+            )
+        return bool(firsts)
 
     def _starts(self, places: Iterable[Place]) -> dict[Place, int]:
         topics = {place.topic for place in places}

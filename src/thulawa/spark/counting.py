@@ -32,6 +32,7 @@ __all__ = [
     "counted_kafka",
     "counted_log",
     "counted_rows",
+    "first_offsets",
     "inputs_at",
 ]
 
@@ -65,6 +66,12 @@ def counted_rows(df: DataFrame, rule: Rule, since: Mapping[Place, Since]) -> Dat
         "topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "value"
     )
     return narrow.mapInArrow(CountRows(rule, dict(since)), SCHEMA)
+
+
+def first_offsets(df: DataFrame) -> dict[Place, int]:
+    """Give where the rows of each partition begin."""
+    firsts = df.groupBy("topic", "partition").agg(F.min("offset"))
+    return {Place(topic, partition): first for topic, partition, first in firsts.collect()}
 
 
 def counted_log(
