@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.counts import chaos
 from tests.counts.helpers import LINES, is_valid, story_messages, written
 from tests.counts.local import LocalCounts
 from tests.kafka.helpers import read
@@ -14,6 +15,7 @@ from thulawa import WindowCounts
 from thulawa.counts.brokered import GroupMembership, KafkaChangelog
 from thulawa.counts.changelog import restore
 from thulawa.counts.model import Cell, Count, Place, decode
+from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import TopicDiffers, UnknownTopic
 from thulawa.kafka.groups import committed_offsets
@@ -218,3 +220,12 @@ def test_the_story_gives_its_eleven_lines(
         found[key.decode().replace(f'"{name}"', '"tx"')] = count.value, count.offset
     assert found == LINES
     assert len(messages) == len(LINES)
+
+
+@pytest.mark.timeout(600)
+def test_counts_are_exact_whoever_is_killed(
+    broker: Broker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broker.up()  # skipped where there is none
+    chaos.main(["--kafka", "--on", "process", "--messages", "30000", "--kills", "2"])
+    assert "killed 2" in capfd.readouterr().out
