@@ -43,7 +43,7 @@ conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the 
 chaos-streams: setup ## Kill a streams application 20 times, and compare with a model (SEED=0)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) $(ARGS)
 
-chaos-topic-health: setup ## Kill counting instances at random; 1 M messages (ARGS="--on process")
+chaos-topic-health: setup ## Kill counting instances at random; 1 M messages (ARGS="--on process --kafka")
 	$(BIN)/python -m tests.counts.chaos $(ARGS)
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)

@@ -5,6 +5,7 @@ out of order, while instances, each a process with a Spark session of its own, a
 stopped, frozen and killed with -9; some of them share the partitions, some take all of them,
 whoever has them. At the end the output topic must hold exactly what an independent model counts.
 With ``--on process`` instances run their tasks themselves: they start in a second, not in ten.
+With ``--kafka`` topics are those of a Kafka broker, which is started for it.
 """
 
 import argparse
@@ -16,25 +17,33 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+from confluent_kafka import Producer
 
 import thulawa
 from tests.counts.helpers import model
 from tests.counts.local import LocalCounts
 from thulawa.app.counting import WindowCounts
-from thulawa.counts.changelog import restore
-from thulawa.counts.embedded import LogChangelog
+from thulawa.counts.changelog import Changelog, restore
 from thulawa.counts.model import Cell, Place
+from thulawa.kafka.broker import Broker
+from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.log import Log, ProducerRecord
+from thulawa.spark.counting import inputs_at
 
 WINDOW, EXPIRE, PARTITIONS = 1_000, 60_000, 6
 STATUSES = (b"valid", b"invalid")
 CHUNK = 5_000
 BEGAN = 1_700_000_000_000
 PATIENCE = 600.0
+
+Append: TypeAlias = Callable[[Sequence[tuple[int, int, str]]], None]
+"""Writes messages: partition, timestamp, status."""
 
 
 def status(value: bytes | None) -> str:
@@ -45,7 +54,7 @@ def status(value: bytes | None) -> str:
 class Messages:
     """Writes messages whose times go on by a second every few thousand, with much disorder."""
 
-    log: Log
+    append: Append
     total: int
     draw: random.Random
     sent: list[tuple[int, int, str]] = field(default_factory=list)
@@ -54,8 +63,7 @@ class Messages:
         """Write the next chunk."""
         now = BEGAN + len(self.sent) // 4
         chosen = [self._message(now) for _ in range(min(CHUNK, self.total - len(self.sent)))]
-        records = [ProducerRecord(None, s.encode(), (), time, p) for p, time, s in chosen]
-        self.log.append({"tx": records})
+        self.append(chosen)
         self.sent += chosen
 
     def _message(self, now: int) -> tuple[int, int, str]:
@@ -68,11 +76,42 @@ class Messages:
         return place, now + draw.randrange(1_000) - late, STATUSES[draw.random() < 0.2].decode()
 
 
+@contextmanager
+def embedded(folder: Path) -> Iterator[tuple[str, Append]]:
+    """Give the address of an embedded log, and how to write to it."""
+    with Log(f"file:{folder}/topics") as log:
+        log.create_topic("tx", partitions=PARTITIONS)
+
+        def append(chosen: Sequence[tuple[int, int, str]]) -> None:
+            log.append({"tx": [ProducerRecord(None, s.encode(), (), t, p) for p, t, s in chosen]})
+
+        yield log.address, append
+
+
+@contextmanager
+def brokered(_: Path) -> Iterator[tuple[str, Append]]:
+    """Give the address of a Kafka broker of its own, and how to write to it."""
+    with Broker(f"chaos-{os.getpid()}", port=0) as broker:
+        # its messages are older than brokers keep them
+        spec = TopicSpec(partitions=PARTITIONS, settings={"retention.ms": "-1"})
+        Topics(broker.connection).ensure("tx", spec)
+        producer = Producer({**broker.connection.client(), "enable.idempotence": True})
+
+        def append(chosen: Sequence[tuple[int, int, str]]) -> None:
+            for partition, timestamp, status in chosen:
+                producer.produce("tx", status.encode(), None, partition, timestamp=timestamp)
+            if producer.flush(60):
+                raise SystemExit("the broker takes no messages")
+
+        yield f"kafka://{broker.connection.bootstrap}", append
+
+
 @dataclass(slots=True)
 class Chaos:
     """Instances that are started, stopped, frozen and killed."""
 
     folder: Path
+    log: str
     on: str
     draw: random.Random
     most: int
@@ -103,7 +142,8 @@ class Chaos:
         """Start an instance; a session of its own, so that its JVM can be killed with it."""
         number = self.done["started"]
         command = [sys.executable, "-m", "tests.counts.chaos", "--instance", str(number)]
-        command += ["--folder", str(self.folder), "--on", self.on, "--division", division]
+        command += ["--folder", str(self.folder), "--log", self.log]
+        command += ["--on", self.on, "--division", division]
         with (self.folder / f"{number}.err").open("wb") as errors:
             self.running[number] = subprocess.Popen(
                 command, start_new_session=True, stdout=errors, stderr=errors
@@ -155,9 +195,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--instances", type=int, default=3, help="at most so many at once")
     parser.add_argument("--on", choices=("spark", "process"), default="spark")
+    parser.add_argument("--kafka", action="store_true", help="topics of a Kafka broker")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--instance", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--log", help=argparse.SUPPRESS)
     parser.add_argument("--division", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.instance is not None:
@@ -173,11 +215,11 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     sys.stdout.flush()
     draw = random.Random(seed)
     began = time.monotonic()
-    with Log(f"file:{folder}/topics") as log:
-        log.create_topic("tx", partitions=PARTITIONS)
-        LogChangelog(log.address, "metrics", "chaos").prepare(["tx"])
-        messages = Messages(log, options.messages, draw)
-        chaos = Chaos(folder, options.on, draw, options.instances)
+    with (brokered if options.kafka else embedded)(folder) as (log, append):
+        changelog = inputs_at(log, "metrics", "chaos").changelog
+        changelog.prepare(["tx"])
+        messages = Messages(append, options.messages, draw)
+        chaos = Chaos(folder, log, options.on, draw, options.instances)
         pause = 1.0 if options.on == "spark" else 0.15
         try:
             while len(messages.sent) < options.messages or chaos.done["killed"] < options.kills:
@@ -190,7 +232,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
                 time.sleep(draw.uniform(0, 2 * pause))
             chaos.thaw()
             chaos.start("all")
-            found = await_end(log, messages.sent, chaos)
+            found = await_end(changelog, messages.sent, chaos)
         finally:
             chaos.end()
     expected = model(messages.sent, WINDOW, EXPIRE)
@@ -205,10 +247,9 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def await_end(
-    log: Log, sent: Sequence[tuple[int, int, str]], chaos: Chaos
+    changelog: Changelog, sent: Sequence[tuple[int, int, str]], chaos: Chaos
 ) -> dict[Cell, int | None]:
     """Wait until everything is counted; give what the topic holds."""
-    changelog = LogChangelog(log.address, "metrics", "chaos")
     places = [Place("tx", number) for number in range(PARTITIONS)]
     last = last_counted(sent)
     deadline = time.monotonic() + PATIENCE
@@ -253,7 +294,7 @@ def instance(options: argparse.Namespace) -> None:
         "status": status,
         "output": "metrics",
         "application_id": "chaos",
-        "log": f"file:{options.folder}/topics",
+        "log": options.log,
         "window": WINDOW,
         "expire": EXPIRE,
         "every": "100 ms",

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from thulawa.counts.changelog import Changelog
 from thulawa.counts.columns import Added, Rule
 from thulawa.counts.model import Cell, Count, Place
 from thulawa.counts.tasks import CountLog, Range, added_by
@@ -90,6 +91,12 @@ def model(messages: Iterable[tuple[int, int, str]], window: int, expire: int) ->
         for cell, count in counts.items()
         if newest[cell.partition or 0] - cell.window <= expire
     }
+
+
+def written(changelog: Changelog, place: Place, counts: Sequence[Count], now: int = 1) -> bool:
+    """Write totals of a partition that was read up to the last of them."""
+    end = max(count.offset for count in counts)
+    return bool(changelog.write({place: counts}, now, {place: end}))
 
 
 def values(counts: Iterable[Count]) -> dict[Cell, int | None]:

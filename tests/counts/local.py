@@ -7,24 +7,29 @@ import pyarrow as pa
 
 from thulawa.app.counting import WindowCounts
 from thulawa.counts.columns import Added
+from thulawa.counts.kafka_tasks import CountKafka
 from thulawa.counts.model import Place
 from thulawa.counts.tasks import CountLog, Range, added_by
-from thulawa.log import Log
+from thulawa.kafka.connection import Connection
 
 ONE_TASK = pa.record_batch({"id": pa.array([0], pa.int64())})
 
 
 class LocalCounts(WindowCounts):
-    """Counts topics of the embedded log."""
+    """Counts topics of the embedded log, or of Kafka."""
 
     def __init__(self, topics: str, *, log: str, **options: Any) -> None:
         super().__init__(topics, log=log, **options)
-        with Log(log) as opened:
-            self._address = opened.address
+        self._where = log
 
     def _session(self) -> Any:
         return None
 
     def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
-        (batch,) = CountLog(self._address, [ranges], self._rule)([ONE_TASK])
+        task: CountLog | CountKafka
+        if self._where.startswith("kafka:"):
+            task = CountKafka(Connection.of(self._where), [ranges], self._rule)
+        else:
+            task = CountLog(self._where, [ranges], self._rule)
+        (batch,) = task([ONE_TASK])
         return added_by(batch)

@@ -14,6 +14,7 @@ from thulawa.counts import Count
 from thulawa.counts.model import Place
 from thulawa.counts.ownership import Fixed, Leases
 from thulawa.log import Log, ProducerRecord, Retention
+from thulawa.spark.counting import inputs_at
 
 
 def counting(address: str, **more: Any) -> LocalCounts:
@@ -101,6 +102,72 @@ def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_pa
     assert counting(address, lost="skip").count_available() == 1
 
 
+def removing(log: Log, address: str, **more: Any) -> LocalCounts:
+    """Give an instance whose next messages are removed while it counts, all but the last."""
+    log.create_topic("tx", retention=Retention(records=1))
+    log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+    health = counting(address, **more)
+    assert health.count_available() == 1
+    count = health._counted
+
+    def slow(ranges: Any) -> Any:
+        for second in range(3):
+            log.append({"tx": [ProducerRecord(None, b"v", (), FIRST + second)]})
+        log.clean("tx")
+        health._counted = count  # type: ignore[method-assign]
+        return count(ranges)
+
+    health._counted = slow  # type: ignore[method-assign]
+    log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+    return health
+
+
+def test_messages_that_are_removed_while_it_counts_are_an_error(tmp_path: Path) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        health = removing(log, address)
+        with pytest.raises(StateError, match="lost="):
+            health.count_available()
+        assert [value for value, _ in lines_of(log, "metrics").values()] == [1]
+
+
+def test_messages_that_are_removed_while_it_counts_may_be_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        health = removing(log, address, lost="skip")
+        assert health.count_available() == 1
+        assert [value for value, _ in lines_of(log, "metrics").values()] == [2]
+    assert "offsets 1 to 4 were removed" in caplog.text
+
+
+def test_what_another_instance_counted_before_it_was_removed_is_not_missing(tmp_path: Path) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        log.create_topic("tx", retention=Retention(records=1))
+        behind, ahead = counting(address), counting(address)
+        for expected, instance in enumerate([behind, ahead, ahead, behind], 1):
+            log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+            log.clean("tx")
+            assert instance.count_available() == 1
+            assert [value for value, _ in lines_of(log, "metrics").values()] == [expected]
+
+
+def test_what_was_read_and_came_too_late_may_be_removed(tmp_path: Path) -> None:
+    address = f"file:{tmp_path}/topics"
+    with Log(address) as log:
+        log.create_topic("tx", retention=Retention(records=1))
+        for time in (FIRST, FIRST + 9_000, FIRST):
+            log.append({"tx": [ProducerRecord(None, b"v", (), time)]})
+        assert counting(address, expire="1 second").count_available() == 2
+        log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
+        assert counting(address, expire="1 second").count_available() == 0
+        log.append({"tx": [ProducerRecord(None, b"v", (), FIRST + 9_000)]})
+        log.clean("tx")
+    assert counting(address, expire="1 second").count_available() == 1
+
+
 def test_an_output_that_was_deleted_is_an_error_and_not_an_endless_wait(tmp_path: Path) -> None:
     address = story(tmp_path)
     counting(address).count_available()
@@ -142,7 +209,46 @@ def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:
     assert other.owned(places) == set(places)
     assert other.owned(places[:2]) == set(places[:2])
     other.close()
-    assert list(tmp_path.glob("member-*")) == []
+    assert list(tmp_path.glob("@*")) == []
+
+
+def test_a_topic_may_be_called_as_members_are(tmp_path: Path) -> None:
+    places = [Place(f"{start}{number}", 0) for number in range(3) for start in ("member-", "")]
+    one, other = Leases(tmp_path), Leases(tmp_path)
+    for _ in range(2):
+        shares = [one.owned(places), other.owned(places)]
+    assert shares[0] | shares[1] == set(places)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("output", "topics"), [("metrics-2", ["tx"]), ("metrics", ["ty"]), ("metrics", ["tx", "ty"])]
+)
+def test_jobs_of_one_application_do_not_take_each_others_partitions(
+    tmp_path: Path, output: str, topics: list[str]
+) -> None:
+    address = f"file:{tmp_path}/topics"
+    jobs = [("metrics", ["tx"]), (output, topics)]
+    owners = [inputs_at(address, out, "health").shared(wanted) for out, wanted in jobs]
+    for _ in range(2):
+        for owner, (_, wanted) in zip(owners, jobs, strict=True):
+            places = {Place(topic, number) for topic in wanted for number in range(3)}
+            assert owner.owned(places) == places
+    for owner in owners:
+        owner.close()
+
+
+def test_topics_may_be_named_in_any_order_to_be_shared(tmp_path: Path) -> None:
+    places = [Place(topic, number) for topic in ("tx", "ty") for number in range(2)]
+    orders = [["tx", "ty"], ["ty", "tx"]]
+    one, other = (
+        inputs_at(f"file:{tmp_path}/topics", "metrics", "health").shared(order) for order in orders
+    )
+    one.owned(places), other.owned(places)  # gives up what the other is to have
+    assert [len(one.owned(places)), len(other.owned(places))] == [2, 2]
+    one.close()
+    other.close()
 
 
 def test_partitions_may_be_named() -> None:

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.counts.helpers import counted, model
+from tests.counts.helpers import counted, model, written
 from thulawa.counts.changelog import restore
 from thulawa.counts.columns import Rule
 from thulawa.counts.embedded import LogChangelog
@@ -34,7 +34,7 @@ class Instance:
 
     def __init__(self) -> None:
         self.totals: dict[Place, Totals] = {}
-        self.waiting: dict[Place, list[Count]] = {}
+        self.waiting: dict[Place, tuple[list[Count], int]] = {}
 
 
 class Counting(RuleBasedStateMachine):
@@ -65,15 +65,15 @@ class Counting(RuleBasedStateMachine):
         end = min(self.log.end_offsets("tx")[place.partition], totals.position + most)
         if end > totals.position:
             found = counted(self.log, [Range(place, totals.since, end)], RULE)
-            changes = totals.add(found.get(place, ()), position=end)
-            if changes:
-                one.waiting[place] = changes
+            one.waiting[place] = totals.add(found.get(place, ()), position=end), end
 
     @rule(which=instances, place=st.sampled_from(PLACES))
     def an_instance_writes(self, which: int, place: Place) -> None:
         one = self.instances[which]
-        changes = one.waiting.pop(place, None)
-        if changes is not None and not self.changelog.write({place: changes}, 0):
+        if place not in one.waiting:
+            return
+        changes, end = one.waiting.pop(place)
+        if not self.changelog.write({place: changes}, 0, {place: end}) and changes:
             del one.totals[place]
 
     @rule(which=instances)
@@ -141,7 +141,7 @@ def test_records_of_other_partitions_are_passed_over(tmp_path: Path) -> None:
     changelog.prepare(["tx"])
     for place in PLACES:
         cell = Cell("tx", place.partition, 0, "valid")
-        assert changelog.write({place: [Count(cell, 3 + place.partition, 7)]}, 1)
+        assert written(changelog, place, [Count(cell, 3 + place.partition, 7)])
     (restored,) = restore(changelog, PLACES[1:], EXPIRE).values()
     assert restored.totals.counts() == restored.last == [Count(Cell("tx", 1, 0, "valid"), 4, 7)]
 
@@ -151,8 +151,8 @@ def test_the_last_batch_alone_is_shown_again(tmp_path: Path) -> None:
     changelog.log.create_topic("tx")
     changelog.prepare(["tx"])
     first, second = Cell("tx", 0, 0, "valid"), Cell("tx", 0, 10, "valid")
-    changelog.write({PLACES[0]: [Count(first, 1, 1)]}, 5)
-    changelog.write({PLACES[0]: [Count(second, 1, 2)]}, 3)  # the clock of another machine
+    written(changelog, PLACES[0], [Count(first, 1, 1)], 5)
+    written(changelog, PLACES[0], [Count(second, 1, 2)], 3)  # the clock of another machine
     (restored,) = restore(changelog, PLACES[:1], EXPIRE).values()
     assert restored.last == [Count(second, 1, 2)]
     assert len(restored.totals.counts()) == 2

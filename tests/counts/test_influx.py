@@ -17,7 +17,7 @@ import pytest
 from tests.counts.helpers import FIRST, SUMS, counted, is_valid, story
 from thulawa.counts import Count, Influx
 from thulawa.counts.columns import Rule, Since
-from thulawa.counts.model import Place
+from thulawa.counts.model import Cell, Place
 from thulawa.counts.tasks import Range
 from thulawa.counts.totals import Totals
 from thulawa.kafka.maven import cache_folder
@@ -132,3 +132,23 @@ def test_the_dashboard_s_queries_are_answered(influx: str, tmp_path: Path) -> No
             )
             assert "$" not in query.replace("$/", "")
             assert ask(influx, "dashboard", query), query
+
+
+def test_points_older_than_the_database_keeps_do_not_end_anything(
+    influx: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = Influx(influx, database="short")
+    with urlopen(  # noqa: S310
+        f"{influx}/query?{urlencode({'q': 'CREATE DATABASE short WITH DURATION 1h'})}", b""
+    ):
+        pass
+    now = int(time.time()) * 1000
+    names = ["valid", "", "a\\", "b\\c", "d e,f=g", "h\\,i\\ j"]
+    sink.put([Count(Cell("tx", 0, FIRST, "valid"), 1, 1)])
+    assert "dropped=1" in caplog.text
+    sink.put([Count(Cell("tx", 0, window, s), 2, 2) for window in (FIRST, now) for s in names])
+    sink.close()
+    (points,) = ask(influx, "short", 'SELECT * FROM "topic-health"')
+    (found,) = ({**dict(zip(points["columns"], row, strict=True))} for row in points["values"])
+    assert (found.pop("time"), found.pop("topic"), found.pop("partition")) == (now, "tx", "0")
+    assert found == dict.fromkeys(["valid", "(none)", "a\\_", "b\\c", "d e,f=g", "h\\_,i\\_ j"], 2)

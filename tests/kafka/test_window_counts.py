@@ -4,19 +4,24 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from tests.counts.helpers import LINES, is_valid, story_messages
+from tests.counts import chaos
+from tests.counts.helpers import LINES, is_valid, story_messages, written
+from tests.counts.local import LocalCounts
 from tests.kafka.helpers import read
 from thulawa import WindowCounts
 from thulawa.counts.brokered import GroupMembership, KafkaChangelog
 from thulawa.counts.changelog import restore
 from thulawa.counts.model import Cell, Count, Place, decode
+from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import TopicDiffers, UnknownTopic
 from thulawa.kafka.groups import committed_offsets
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import forget_kept
+from thulawa.spark.counting import inputs_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,16 +46,31 @@ def test_who_is_behind_does_not_get_through(
 ) -> None:
     place = Place(name, 0)
     changelog.claim([place])
-    assert changelog.write({place: total(name, 3, 5)}, 1_000)
-    assert not changelog.write({place: total(name, 2, 4)}, 1_001)
+    assert written(changelog, place, total(name, 3, 5), 1_000)
+    assert not written(changelog, place, total(name, 2, 4), 1_001)
     forget_kept()  # another process: it knows nothing but what is in Kafka
-    assert not changelog.write({place: total(name, 3, 5)}, 1_002)
-    assert changelog.write({place: total(name, 4, 6)}, 1_003)
+    assert not written(changelog, place, total(name, 3, 5), 1_002)
+    assert written(changelog, place, total(name, 4, 6), 1_003)
     (restored,) = restore(changelog, [place], DAY).values()
     assert restored.totals.counts() == total(name, 4, 6)
     assert restored.totals.position == 6
     # Kafka's own tools show how far counting is
-    assert committed_offsets(connection, f"{name}-app-{name}-metrics-{name}") == {name: {0: 6}}
+    assert committed_offsets(connection, f"{name}-app/{name}-metrics/{name}-counts") == {
+        name: {0: 6}
+    }
+
+
+def test_names_that_hold_a_hyphen_are_not_mistaken_for_others(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    # joined by hyphens, application, output and topic would be the same
+    jobs = [(f"{name}-a", "b", f"{name}-c"), (name, "a-b", f"{name}-c"), (name, "a", f"b-{name}-c")]
+    for application, output, topic in jobs:
+        topics.ensure(topic)
+        changelog = KafkaChangelog(connection, output, application)
+        changelog.prepare([topic])
+        assert changelog.claim([Place(topic, 0)]) == {Place(topic, 0): 0}
+        assert written(changelog, Place(topic, 0), total(topic, 3, 5))
 
 
 def test_who_takes_a_partition_over_shuts_the_one_before_out(
@@ -58,7 +78,10 @@ def test_who_takes_a_partition_over_shuts_the_one_before_out(
 ) -> None:
     place = Place(name, 0)
     producer = Producer(
-        {**connection.client(), "transactional.id": f"{name}-app-{name}-metrics-{name}-0"}
+        {
+            **connection.client(),
+            "transactional.id": f"{name}-app/{name}-metrics/{name}-counts-0",
+        }
     )
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -73,10 +96,10 @@ def test_who_takes_a_partition_over_shuts_the_one_before_out(
 
 def test_sums_are_read_on_from_where_reading_ended(changelog: KafkaChangelog, name: str) -> None:
     since: dict[int, int] = {}
-    changelog.write({Place(name, 0): total(name, 3, 5)}, 1_000)
+    written(changelog, Place(name, 0), total(name, 3, 5), 1_000)
     assert sum(map(len, changelog.read(since))) == 1
     assert list(changelog.read(since)) == []
-    changelog.write({Place(name, 0): total(name, 4, 6)}, 1_001)
+    written(changelog, Place(name, 0), total(name, 4, 6), 1_001)
     (chunk,) = changelog.read(since)
     assert decode(*chunk[0][:2]) == total(name, 4, 6)[0]
 
@@ -99,6 +122,62 @@ def test_members_share_partitions(connection: Connection, topics: Topics, name: 
     members.pop(0).close()
     shares([2])
     members.pop().close()
+
+
+def removed(connection: Connection, topic: str, before: int) -> None:
+    """Remove the messages before an offset, as retention does."""
+    admin = AdminClient(connection.client())
+    (answer,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    answer.result(30)
+
+
+def test_the_end_of_a_transaction_is_no_message_that_was_lost(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    def counting() -> LocalCounts:
+        return LocalCounts(
+            name,
+            status=is_valid,
+            output=f"{name}-metrics",
+            application_id=name,
+            log=f"kafka://{connection.bootstrap}",
+        )
+
+    topics.ensure(name)
+    producer = Producer({**connection.client(), "transactional.id": name})
+    producer.init_transactions(30)
+    for count in (1, 2):
+        producer.begin_transaction()
+        producer.produce(name, b"v")
+        producer.commit_transaction(30)
+        health = counting()
+        assert health.count_available() == 1
+        health.stop()
+        # what ended the transaction had an offset, too
+        removed(connection, name, 2 * count)
+    assert topics.start_offsets(name) == {name: {0: 4}}
+    health = counting()
+    assert health.count_available() == 0
+    health.stop()
+
+
+def test_jobs_of_one_application_do_not_take_each_others_partitions(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    for topic in (name, f"{name}-more"):
+        topics.ensure(topic, TopicSpec(partitions=2))
+    address = f"kafka://{connection.bootstrap}"
+    jobs = [("metrics", [name]), ("metrics-2", [name]), ("metrics", [f"{name}-more"])]
+    owners = [inputs_at(address, output, name).shared(wanted) for output, wanted in jobs]
+    wholes = [{Place(topic, number) for topic in wanted for number in (0, 1)} for _, wanted in jobs]
+    deadline, settled = time.monotonic() + 60, 0
+    while settled < 20:  # what one has at first may be taken away when another joins
+        assert time.monotonic() < deadline, "partitions are nobody's"
+        had = [owner.owned(whole) for owner, whole in zip(owners, wholes, strict=True)]
+        settled = settled + 1 if had == wholes else 0
+        time.sleep(0.1)
+    for owner in owners:
+        owner.close()
 
 
 def test_topics_that_do_not_fit_are_refused(
@@ -141,3 +220,12 @@ def test_the_story_gives_its_eleven_lines(
         found[key.decode().replace(f'"{name}"', '"tx"')] = count.value, count.offset
     assert found == LINES
     assert len(messages) == len(LINES)
+
+
+@pytest.mark.timeout(600)
+def test_counts_are_exact_whoever_is_killed(
+    broker: Broker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broker.up()  # skipped where there is none
+    chaos.main(["--kafka", "--on", "process", "--messages", "30000", "--kills", "2"])
+    assert "killed 2" in capfd.readouterr().out

@@ -82,6 +82,21 @@ def test_a_streaming_query_may_be_counted_by_batch(spark: "SparkSession", tmp_pa
         assert lines_of(log, "metrics") == LINES
 
 
+def test_a_query_that_begins_too_late_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+    address = story(tmp_path)
+    health = counting(spark, address)
+    rows = spark.read.format("thulawa").option("subscribe", "tx").load(address)
+    late = rows.where("partition = 1 or offset >= 3")
+    with pytest.raises(ConfigurationError, match=r"offset 3 of tx-0.*starting_offsets"):
+        health.count_batch(late)
+    with Log(address) as log:
+        assert lines_of(log, "metrics") == {}
+    health.count_batch(rows.where("offset < 6"))
+    health.count_batch(rows.where("offset >= 6"))
+    with Log(address) as log:
+        assert lines_of(log, "metrics") == LINES
+
+
 def test_rows_are_counted_in_any_dataframe(spark: "SparkSession", tmp_path: Path) -> None:
     rows = spark.read.format("thulawa").option("subscribe", "tx").load(story(tmp_path))
     counted = rows.transform(count_windows(is_valid, window="1 minute"))

@@ -15,16 +15,16 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
-from thulawa.counts.changelog import last_offset, restore
+from thulawa.counts.changelog import restore
 from thulawa.counts.columns import Added, Rule
 from thulawa.counts.merging import Merging
 from thulawa.counts.model import Count, Place
 from thulawa.counts.ownership import Fixed, Owner, Partitions
-from thulawa.counts.sinks import AnySink, Sink, put_all
+from thulawa.counts.sinks import AnySink, Sink, put_all, seed_all
 from thulawa.counts.statuses import Status
 from thulawa.counts.tasks import Range, added_by
 from thulawa.counts.totals import Totals
-from thulawa.spark.counting import Inputs, counted_rows, inputs_at
+from thulawa.spark.counting import Inputs, counted_rows, first_offsets, inputs_at
 from thulawa.spark.session import session
 
 __all__ = ["WindowCounts"]
@@ -94,6 +94,7 @@ class WindowCounts:
         self._owner: Owner | None = None
         self._totals: dict[Place, Totals] = {}
         self._others: dict[Place, int] = {}
+        self._begun = False
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -173,14 +174,18 @@ class WindowCounts:
     def count_batch(self, df: Any, batch: int = 0) -> None:  # noqa: ARG002 Spark hands it over
         """Count the rows of a DataFrame; for ``writeStream.foreachBatch``.
 
-        Start the query at `starting_offsets`. Rows that are counted already are passed over, so a
-        batch may be run again.
+        Start the query at `starting_offsets`: one whose first batch begins after messages that are
+        not counted is refused. Rows that are counted already are passed over, so a batch may be run
+        again.
         """
         with self._lock:
             self._changelog.prepare(self._topics)
             self._acquire()
             since = {place: totals.since for place, totals in self._totals.items()}
-            counted = added_by(counted_rows(df, self._rule, since).toArrow())
+            rows = counted_rows(df, self._rule, since)
+            if not self._begun:
+                self._begun = self._begins(df)
+            counted = added_by(rows.toArrow())
             self._commit({place: found for place, found in counted.items() if place in since}, {})
 
     def starting_offsets(self) -> dict[str, dict[str, int]]:
@@ -220,10 +225,20 @@ class WindowCounts:
     def _round(self) -> int:
         """Count what has come, up to ``max_records`` of each partition; give how many."""
         with self._lock:
-            self._acquire()
-            ranges = self._ranges()
-            counted = self._counted(ranges) if ranges else {}
-            return self._commit(counted, {one.place: one.end for one in ranges})
+            while True:
+                self._acquire()
+                ranges = self._ranges()
+                if not ranges:
+                    return self._commit({}, {})
+                try:
+                    counted = self._counted(ranges)
+                except Exception:
+                    # what was there a moment ago may have been removed: see what is there now
+                    starts = self._starts([one.place for one in ranges])
+                    if all(starts[one.place] <= one.since.offset for one in ranges):
+                        raise
+                else:
+                    return self._commit(counted, {one.place: one.end for one in ranges})
 
     def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
         """Run step one as a job of Spark."""
@@ -237,6 +252,10 @@ class WindowCounts:
             for number in range(self._changelog.partitions(topic))
         ]
         if self._owner is None:
+            if self._merging is not None:
+                sums = self._merging.follow(self._changelog)
+                seed_all(self._sinks, sums)
+                put_all(self._sinks, sums)
             shared = self._division == "shared"
             self._owner = (
                 self._inputs.shared(self._topics)
@@ -244,13 +263,16 @@ class WindowCounts:
                 else Fixed(None if isinstance(self._division, str) else self._division)
             )
         owned = self._owner.owned(places)
-        for place in set(self._totals) - owned:
-            del self._totals[place]
+        starts = self._starts(owned)
+        for place, totals in list(self._totals.items()):
+            # if messages were removed, another instance may have counted them: the topic tells
+            if place not in owned or totals.position < starts[place]:
+                del self._totals[place]
         new = sorted(owned - set(self._totals))
-        self._changelog.claim(new)
-        starts = {topic: self._changelog.start_offsets(topic) for topic in {p.topic for p in new}}
+        passed = self._changelog.claim(new)
         for place, restored in restore(self._changelog, new, self._rule.expire).items():
             if self._merging is None:
+                seed_all(self._sinks, restored.totals.counts())
                 # its writer may have died before it could hand them over
                 put_all(self._sinks, restored.last)
             if restored.totals.position < self._others.pop(place, 0):
@@ -258,8 +280,44 @@ class WindowCounts:
                     f"{place.topic}-{place.partition}: the output topic holds less than was once "
                     "written to it; if it was deleted, begin anew with another application_id"
                 )
-            self._begin(place, restored.totals, starts[place.topic][place.partition])
+            self._begin(place, restored.totals, passed[place], starts[place])
             self._totals[place] = restored.totals
+
+    def _begin(self, place: Place, totals: Totals, passed: int, start: int) -> None:
+        """Go on at the first message that is still there, if that may be."""
+        # what was passed and is not in the totals was not to be counted
+        reached = max(totals.position, passed)
+        if 0 < reached < start:
+            lost = (
+                f"{place.topic}-{place.partition}: offsets {reached} to {start} were removed "
+                "before they were counted"
+            )
+            if self._lost == "fail":
+                raise StateError(f'{lost}; say lost="skip" to go on without them')
+            _log.warning("%s", lost)
+        totals.add((), position=start)
+
+    def _begins(self, df: Any) -> bool:
+        """Refuse a first batch that leaves messages out; tell whether it has any rows."""
+        firsts = {place: at for place, at in first_offsets(df).items() if place in self._totals}
+        gaps = [
+            Range(place, self._totals[place].since, first)
+            for place, first in sorted(firsts.items())
+            if first > self._totals[place].position
+        ]
+        # there may be none in between: what ends a transaction of Kafka has an offset, too
+        for place in sorted(self._counted(gaps) if gaps else ()):
+            raise ConfigurationError(
+                f"the query begins at offset {firsts[place]} of {place.topic}-{place.partition}, "
+                f"but {self._totals[place].position} is the next to be counted; start it at "
+                "starting_offsets()"
+            )
+        return bool(firsts)
+
+    def _starts(self, places: Iterable[Place]) -> dict[Place, int]:
+        topics = {place.topic for place in places}
+        starts = {topic: self._changelog.start_offsets(topic) for topic in topics}
+        return {place: starts[place.topic][place.partition] for place in places}
 
     def _ranges(self) -> list[Range]:
         ranges = []
@@ -271,34 +329,26 @@ class WindowCounts:
                     ranges.append(Range(place, totals.since, end))
         return ranges
 
-    def _begin(self, place: Place, totals: Totals, start: int) -> None:
-        """Go on at the first message that is still there, if that may be."""
-        if 0 < totals.position < start and self._lost == "fail":
-            raise StateError(
-                f"{place.topic}-{place.partition}: offsets {totals.position} to {start} were "
-                'removed before they were counted; say lost="skip" to go on without them'
-            )
-        totals.add((), position=start)
-
     def _commit(self, counted: Mapping[Place, list[Added]], ends: Mapping[Place, int]) -> int:
         """Add what was counted, write what changed, show it; give how many messages it was."""
         changes: dict[Place, list[Count]] = {}
         for place in sorted({*counted, *ends}):
             added = counted.get(place, ())
-            if changed := self._totals[place].add(added, position=ends.get(place, 0)):
-                changes[place] = changed
+            changes[place] = self._totals[place].add(added, position=ends.get(place, 0))
+        ends = {place: self._totals[place].position for place in changes}
         now = int(self._clock() * 1000)
         try:
-            written = self._changelog.write(changes, now) if changes else set()
+            written = self._changelog.write(changes, now, ends) if changes else set()
         except BaseException:
             # the topic may not have what is added here: begin with what it has
             for place in changes:
                 del self._totals[place]
             raise
-        for place in changes.keys() - written:
+        for place in (place for place in changes.keys() - written if changes[place]):
             # what was counted here was not written, so the next changes would leave a gap
             _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
-            self._others[place] = last_offset(changes[place]) + 1
+            totals = [one.offset for one in changes[place] if one.value is not None]
+            self._others[place] = max(totals, default=0)
             del self._totals[place]
         if self._merging is None:
             shown = [one for place in changes if place in written for one in changes[place]]

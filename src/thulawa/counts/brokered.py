@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from thulawa.counts.changelog import Stored, last_offset
+from thulawa.counts.changelog import Stored
 from thulawa.counts.model import Count, Place, encode_key, encode_value
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import Fenced, UnknownTopic
@@ -45,14 +45,15 @@ class KafkaChangelog:
         self._places = self._topics.partitions(self._output)[self._output] or 1
         self._topics.ensure(self._output, TopicSpec(partitions=self._places, cleanup="compact"))
 
-    def claim(self, places: Iterable[Place]) -> None:
-        """Fence the partitions' earlier writers, and end what they left open."""
+    def claim(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Fence the partitions' earlier writers, and end what they left; give how far they read."""
 
-        def take(place: Place) -> None:
-            claim(self._sink(place.topic), place.partition, _QUERY)
+        def take(place: Place) -> tuple[Place, int]:
+            last = claim(self._sink(place.topic), place.partition, _QUERY)
+            return place, 0 if last is None else last + 1
 
         with ThreadPoolExecutor(_AT_ONCE, "counts") as pool:
-            list(pool.map(take, places))
+            return dict(pool.map(take, places))
 
     def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
         """Give the records up to the end as it is now."""
@@ -62,23 +63,24 @@ class KafkaChangelog:
                 for one in chunk
             ]
 
-    def write(self, changes: Mapping[Place, Sequence[Count]], now: int) -> set[Place]:
+    def write(
+        self, changes: Mapping[Place, Sequence[Count]], now: int, ends: Mapping[Place, int]
+    ) -> set[Place]:
         """Write changes, several partitions at once; give those that got through.
 
         A transaction is mostly waiting for answers.
         """
         with ThreadPoolExecutor(_AT_ONCE, "counts") as pool:
-            places, batches = list(changes), list(changes.values())
-            through = pool.map(self._write, places, batches, [now] * len(places))
-            return {place for place, one in zip(places, through, strict=True) if one}
+            through = pool.map(lambda at: self._write(at, changes[at], now, ends[at]), changes)
+            return {place for place, one in zip(changes, through, strict=True) if one}
 
-    def _write(self, place: Place, changes: Sequence[Count], now: int) -> bool:
+    def _write(self, place: Place, changes: Sequence[Count], now: int, end: int) -> bool:
         to = place.partition % self._places
         records = [
             OutRecord(self._output, encode_key(one.cell), encode_value(one), to, now, None)
             for one in changes
         ]
-        batch = Batch(_QUERY, last_offset(changes), place.partition)
+        batch = Batch(_QUERY, end - 1, place.partition)
         for _ in range(_ATTEMPTS):
             with suppress(Fenced):  # by another instance: ask again how far it has come
                 return not write(self._sink(place.topic), batch, [records]).skipped
@@ -102,8 +104,9 @@ class KafkaChangelog:
     def _sink(self, topic: str) -> SinkSpec:
         return SinkSpec(
             connection=self._connection,
-            application=self._application,
-            name=f"{self._output}-{topic}",
+            # a sign that no name holds: two jobs must not come to one id
+            application=f"{self._application}/{self._output}/{topic}",
+            name=_QUERY,
             markers=topic,
             transaction_timeout=_TRANSACTION,
             delivery_timeout=_TRANSACTION,

@@ -1,22 +1,22 @@
 """The one topic: changes are written to it, and everything is read back from it.
 
-A partition's changes are written all or none, and only if nobody has written changes of that
-partition up to the same offset or a later one. So of any instances that count one partition at the
-same time, knowingly or not, the one that is further gets through, and the other learns that it is
-behind; it forgets what it has and reads the topic again. Nothing can be set back or left out:
-totals are a function of the offset alone (see `totals`), and since the writer's changes begin at
-an offset that it has read or written, none is missing between the last offset written and this one.
+A partition's changes are written all or none, together with the offset up to which it was read for
+them, and only if nobody has written changes of that partition up to the same offset or a later one.
+So of any instances that count one partition at the same time, knowingly or not, the one that is
+further gets through, and the other learns that it is behind; it forgets what it has and reads the
+topic again. Nothing can be set back or left out: totals are a function of the offset alone (see
+`totals`), and since the writer's changes begin at an offset that it has read or written, none is
+missing between the last offset written and this one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.counts.model import Count, Place, decode
 from thulawa.counts.totals import Totals
 
-__all__ = ["Changelog", "Restored", "Stored", "last_offset", "restore"]
+__all__ = ["Changelog", "Restored", "Stored", "restore"]
 
 
 class Stored(NamedTuple):
@@ -33,8 +33,12 @@ class Changelog(Protocol):
     def prepare(self, inputs: Iterable[str]) -> None:
         """See that the inputs are there; make the output, compacted, unless it is there."""
 
-    def claim(self, places: Iterable[Place]) -> None:
-        """Take partitions over: what an earlier owner had not finished writing is undone."""
+    def claim(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Take partitions over: what an earlier owner had not finished writing is undone.
+
+        Gives the offset up to which each was read for what was written last. What lies before it
+        is in the topic, or was not to be counted.
+        """
 
     def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
         """Give the records up to the end as it is now, in the order of each partition.
@@ -42,10 +46,13 @@ class Changelog(Protocol):
         ``since`` holds the offsets to begin at, and holds those behind the end afterwards.
         """
 
-    def write(self, changes: Mapping[Place, Sequence[Count]], now: int) -> set[Place]:
+    def write(
+        self, changes: Mapping[Place, Sequence[Count]], now: int, ends: Mapping[Place, int]
+    ) -> set[Place]:
         """Write changes, each partition's by itself; give those that got through.
 
-        Of the others somebody has written as far already.
+        ``ends`` are the offsets up to which partitions were read for them, perhaps without any
+        change. Of those that do not get through somebody has written as far already.
         """
 
     def partitions(self, topic: str) -> int:
@@ -84,11 +91,3 @@ def restore(changelog: Changelog, places: Iterable[Place], expire: int) -> dict[
             if count.value is not None:
                 one.last.append(count)
     return found
-
-
-def last_offset(changes: Sequence[Count]) -> int:
-    """Give the offset of the last message that changes count."""
-    offsets = [change.offset for change in changes if change.value is not None]
-    if not offsets:
-        raise ConfigurationError("changes without a total say not how far they count")
-    return max(offsets) - 1

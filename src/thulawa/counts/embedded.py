@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.counts.changelog import Stored, last_offset
+from thulawa.counts.changelog import Stored
 from thulawa.counts.model import Count, Place, encode_key, encode_value
 from thulawa.log import Log, ProducerRecord, UnknownTopic
 
@@ -13,8 +13,8 @@ __all__ = ["LogChangelog"]
 class LogChangelog:
     """A compacted topic of the embedded log.
 
-    The marker of a partition's writer is the offset of the last message that was counted, so the
-    log itself skips what comes too late.
+    The marker of a partition's writer is the last offset that was read for it, so the log itself
+    skips what comes too late.
     """
 
     def __init__(self, address: str, output: str, application: str) -> None:
@@ -38,8 +38,10 @@ class LogChangelog:
         elif not self._log.describe(self._output).compact:
             raise ConfigurationError(f"the topic {self._output!r} is not compacted: choose another")
 
-    def claim(self, places: Iterable[Place]) -> None:
-        """Do nothing: what was not committed is gone with its process."""
+    def claim(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Give how far each was read; what was not committed is gone with its process."""
+        last = {place: self._log.last_batch(self._marker(place)) for place in places}
+        return {place: 0 if batch is None else batch + 1 for place, batch in last.items()}
 
     def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
         """Give the records up to the end as it is now."""
@@ -51,12 +53,14 @@ class LogChangelog:
                 yield [Stored(key or b"", value, time) for key, value, time in triples]
             since[partition] = end
 
-    def write(self, changes: Mapping[Place, Sequence[Count]], now: int) -> set[Place]:
+    def write(
+        self, changes: Mapping[Place, Sequence[Count]], now: int, ends: Mapping[Place, int]
+    ) -> set[Place]:
         """Write changes, each partition's in a transaction; give those that got through."""
-        count = len(self._log.end_offsets(self._output))
-        return {place for place, ones in changes.items() if self._append(place, ones, now, count)}
+        return {place for place in changes if self._append(place, changes[place], now, ends[place])}
 
-    def _append(self, place: Place, changes: Sequence[Count], now: int, count: int) -> bool:
+    def _append(self, place: Place, changes: Sequence[Count], now: int, end: int) -> bool:
+        count = len(self._log.end_offsets(self._output))
         records = [
             ProducerRecord(
                 encode_key(change.cell), encode_value(change), (), now, place.partition % count
@@ -65,10 +69,13 @@ class LogChangelog:
         ]
         appended = self._log.append(
             {self._output: records},
-            marker=(f"{self._application}/{self._output}/{place.topic}", place.partition),
-            batch=last_offset(changes),
+            marker=self._marker(place),
+            batch=end - 1,
         )
         return not appended.skipped
+
+    def _marker(self, place: Place) -> tuple[str, int]:
+        return f"{self._application}/{self._output}/{place.topic}", place.partition
 
     def partitions(self, topic: str) -> int:
         """Give how many partitions an input has."""

@@ -8,10 +8,12 @@ database's business: ``SELECT sum("valid") … GROUP BY time(1s)``.
 
 import base64
 import http.client
+import logging
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, ThulawaError
@@ -21,8 +23,13 @@ __all__ = ["Influx", "InfluxUnreachable", "lines"]
 
 _OK = range(200, 300)
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
+_TOO_OLD = "points beyond retention policy"
 _SHOWN = 300
+_NONE = "(none)"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+
+
+_log = logging.getLogger("thulawa.counts")
 
 
 class InfluxUnreachable(ThulawaError):
@@ -35,7 +42,8 @@ class Influx:
     ``url`` may hold a name and a password; ``headers`` may hold a token (2.x: ``Authorization:
     Token …``). Up to ``batch`` points go with a request. A request that fails for a passing reason
     (no connection, no answer within ``timeout``, 429, 5xx) is sent again, each time twice as late,
-    for ``patience``; then `InfluxUnreachable` is raised. A refusal of the points is raised at once.
+    for ``patience``; then `InfluxUnreachable` is raised. A refusal of the points is raised at once,
+    but for points that are older than the database keeps them: those are logged and left out.
     """
 
     def __init__(
@@ -53,6 +61,8 @@ class Influx:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"{url!r} is no address: write http://localhost:8086")
+        if not measurement:
+            raise ConfigurationError("a measurement needs a name")
         if batch < 1:
             raise ConfigurationError("batch must be at least 1")
         self._parts = parts
@@ -61,7 +71,7 @@ class Influx:
         self._database = database
         self._headers = {"Content-Type": "text/plain; charset=utf-8", **(headers or {})}
         if parts.username is not None:
-            login = f"{parts.username}:{parts.password or ''}".encode()
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._measurement = measurement
         self._batch = batch
@@ -102,6 +112,10 @@ class Influx:
                 self.close()  # a connection that has failed is of no use
                 status, answer = 0, f"{type(error).__name__}: {error}"
             if status in _OK:
+                return
+            if _TOO_OLD in answer:
+                # the others were written; to send these again would end in the same
+                _log.warning("%s has dropped points: %s", self._where, answer)
                 return
             if status and status not in _TRY_AGAIN:
                 raise InfluxUnreachable(f"{self._where} refused what was sent ({status}): {answer}")
@@ -146,6 +160,8 @@ def lines(counts: Sequence[Count], measurement: str) -> list[str]:
 
 
 def _escaped(text: str, signs: str = ",= ") -> str:
+    """Write a name that is not empty; a backslash would take the sign after it along."""
+    text = re.sub(rf"\\(?=[{signs}]|$)", r"\\_", text or _NONE)
     for sign in signs:
         text = text.replace(sign, f"\\{sign}")
     return text.replace("\n", "\\n")

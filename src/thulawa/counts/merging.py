@@ -5,7 +5,9 @@ it and add: a few records a second, where a repartition topic would carry every 
 
 A sum is final as soon as its window has expired in one partition of its topic, since that
 partition's part is then on its way out of the topic: what other partitions still count in this
-window changes their own totals, and no longer the sum.
+window changes their own totals, and no longer the sum. Windows expire between two readings: what
+is read together still counts. Who reads for the first time may find parts gone, and tells no sum of
+a window that has expired by the end of what it reads.
 """
 
 from collections.abc import Iterable
@@ -42,35 +44,42 @@ class Merging:
         self._parts: dict[Cell, dict[Cell, Count]] = {}
         self._newest: dict[str, int] = {}
         self._since: dict[int, int] = {}
+        self._first = True
 
     def follow(self, changelog: Changelog) -> list[Count]:
         """Read on to the end of the topic; give the sums that have changed."""
-        changed: dict[Cell, None] = {}
+        changed: set[Cell] = set()
+        ended: set[Cell] = set()
+        newest = dict(self._newest)
         for chunk in changelog.read(self._since):
             for key, value, _ in chunk:
                 count = decode(key, value)
-                if self._take(count):
-                    changed[count.cell._replace(partition=None)] = None
-        return merged(
-            part
-            for whole in changed
-            if whole in self._parts
-            for part in self._parts[whole].values()
-        )
-
-    def _take(self, count: Count) -> bool:
-        """Put a total in the place of the one before; tell whether its sum may have changed."""
-        cell = count.cell
-        whole = cell._replace(partition=None)
-        if count.value is None:
+                whole = count.cell._replace(partition=None)
+                if count.value is None:
+                    ended.add(whole)
+                elif self._take(count, whole):
+                    changed.add(whole)
+                    newest[whole.topic] = max(newest.get(whole.topic, whole.window), whole.window)
+        self._newest = newest
+        if self._first:
+            changed = {whole for whole in changed if not self._final(whole)}
+            self._first = False
+        sums = merged(part for whole in changed for part in self._parts[whole].values())
+        for whole in ended:
             self._parts.pop(whole, None)
-            return False
-        newest = self._newest[cell.topic] = max(self._newest.get(cell.topic, 0), cell.window)
-        if newest - cell.window > self._expire:
+        return sums
+
+    def _take(self, count: Count, whole: Cell) -> bool:
+        """Put a total in the place of the one before; tell whether its sum has changed."""
+        if self._final(whole):
             return False
         parts = self._parts.setdefault(whole, {})
-        before = parts.get(cell)
+        before = parts.get(count.cell)
         if before is not None and count.offset < before.offset:
             return False
-        parts[cell] = count
+        parts[count.cell] = count
         return True
+
+    def _final(self, whole: Cell) -> bool:
+        newest = self._newest.get(whole.topic)
+        return newest is not None and newest - whole.window > self._expire

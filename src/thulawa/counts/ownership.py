@@ -1,8 +1,8 @@
-"""Who counts what: partitions divided among the instances of an application.
+"""Who counts what: partitions divided among the instances of one job.
 
 Counts are exact whoever counts what (see `changelog`), so dividing partitions is about work alone:
 when two instances have one partition for a moment, both count it and one gets through; when nobody
-has it, its messages wait.
+has it, its messages wait. So only those share who would write the same counts.
 
 On the embedded log a lease is a lock on a file beside the log, held by the kernel: it goes with its
 process, however that ends, and needs no clock. On Kafka it is membership in a consumer group.
@@ -21,6 +21,8 @@ from thulawa.counts.model import Place
 __all__ = ["Fixed", "Leases", "Owner", "Partitions"]
 
 Partitions: TypeAlias = Mapping[str, Iterable[int]]
+
+_MEMBER = "@"  # no topic's name begins with it
 
 
 class Owner(Protocol):
@@ -52,12 +54,12 @@ class Fixed:
 
 
 class Leases:
-    """Locks on files in a folder that all instances of an application share."""
+    """Locks on files in a folder of those who count the same partitions."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._name = f"member-{uuid4().hex}"
+        self._name = f"{_MEMBER}{uuid4().hex}"
         self._member = self._joined()
         self._held: dict[Place, int] = {}
 
@@ -95,7 +97,7 @@ class Leases:
             os.close(self._member)
             self._member = self._joined()
         alive = []
-        for path in self._folder.glob("member-*"):
+        for path in self._folder.glob(f"{_MEMBER}*"):
             if path.name == self._name or (lock := _locked(path)) is None:
                 alive.append(path.name)
             else:

@@ -1,8 +1,8 @@
 """Prometheus: what has been counted, on an endpoint of its own.
 
 Prometheus asks when it likes and stamps what it gets with its own time, so it is shown no windows
-but what moves with them: messages by status (a counter of this instance, which begins anew with it,
-as counters may), and the offset and the window up to which a partition is counted.
+but what moves with them: messages by status (a counter of what this instance counts, which begins
+anew with it, as counters may), and the offset and the window up to which a partition is counted.
 """
 
 import threading
@@ -54,14 +54,13 @@ class Prometheus:
         """The port it listens at."""
         return int(self._server.server_address[1])
 
+    def seed(self, counts: Sequence[Count]) -> None:
+        """Take totals that others have come to: what is put counts from there."""
+        self._take_all(counts, anew=True)
+
     def put(self, counts: Sequence[Count]) -> None:
         """Take totals."""
-        with self._lock:
-            for cell, value, offset in counts:
-                if value is not None:
-                    self._take(cell, value, offset)
-            if len(self._seen) > self._prune_at:
-                self._prune()
+        self._take_all(counts, anew=False)
 
     def text(self) -> str:
         """Give what is served, in Prometheus' text format."""
@@ -79,13 +78,22 @@ class Prometheus:
         self._server.shutdown()
         self._server.server_close()
 
-    def _take(self, cell: Cell, value: int, offset: int) -> None:
+    def _take_all(self, counts: Sequence[Count], *, anew: bool) -> None:
+        with self._lock:
+            for cell, value, offset in counts:
+                if value is not None:
+                    before = value if anew else self._seen.get(cell, 0)
+                    self._take(cell, value, offset, before)
+            if len(self._seen) > self._prune_at:
+                self._prune()
+
+    def _take(self, cell: Cell, value: int, offset: int, before: int) -> None:
         place: Labels = (("topic", cell.topic),)
         if cell.partition is not None:
             place = (*place, ("partition", str(cell.partition)))
         labels = (*place, ("status", cell.status))
         # put again, a total adds nothing
-        more = max(0, value - self._seen.get(cell, 0))
+        more = max(0, value - before)
         self._messages[labels] = self._messages.get(labels, 0) + more
         self._seen[cell] = value
         self._offsets[place] = max(offset, self._offsets.get(place, 0))

@@ -93,12 +93,19 @@ def _type(schema: Any, at: str) -> Any:
     for name in ("enum", "const"):
         if name in rules:
             return _choice(rules, name, at)
-    kinds = rules.pop("type", None) or _guessed(rules, at)
-    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    names = _names(rules.pop("type", None) or _guessed(rules, at), at)
     known = {rule for name in names for rule in _RULES.get(name, {})}
     if unknown := sorted(set(rules) - known):
         raise ConfigurationError(f"{at}: the keyword {unknown[0]!r} is not known for {names}")
     return Union[tuple(_one(name, rules, at) for name in names)]  # noqa: UP007 made at run time
+
+
+def _names(kinds: Any, at: str) -> list[str]:
+    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    for name in names:
+        if name not in _RULES:
+            raise ConfigurationError(f"{at}: {name!r} is not a type; known are {sorted(_RULES)}")
+    return names
 
 
 def _guessed(rules: Mapping[str, Any], at: str) -> str:
@@ -111,17 +118,27 @@ def _guessed(rules: Mapping[str, Any], at: str) -> str:
 
 def _choice(rules: dict[str, Any], name: str, at: str) -> Any:
     choices = rules["enum"] if name == "enum" else [rules["const"]]
-    rules = {rule: value for rule, value in rules.items() if rule not in (name, "type")}
-    if rules or not choices:
+    if set(rules) - {name, "type"} or not choices:
         raise ConfigurationError(f"{at}: beside {name} there may be a type alone")
-    if not all(type(choice) in (str, int, type(None)) for choice in choices):
+    if not all(type(choice) in _CHOICES for choice in choices):
         raise ConfigurationError(f"{at}: {name} may hold texts, whole numbers and null")
+    if "type" in rules:
+        names = set(_names(rules["type"], at))
+        choices = [choice for choice in choices if names & _CHOICES[type(choice)]]
+        if not choices:
+            raise ConfigurationError(f"{at}: no choice of {name} is of type {sorted(names)}")
     return Literal[tuple(choices)]
 
 
+# what may be in an enum, and the types it is of
+_CHOICES: dict[type, set[str]] = {
+    str: {"string"},
+    int: {"integer", "number"},
+    type(None): {"null"},
+}
+
+
 def _one(name: str, rules: Mapping[str, Any], at: str) -> Any:
-    if name not in _RULES:
-        raise ConfigurationError(f"{at}: {name!r} is not a type; known are {sorted(_RULES)}")
     if name == "object":
         return _object(rules, at)
     made: Any = _PLAIN.get(name)

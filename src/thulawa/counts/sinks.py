@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from thulawa.counts.model import Count
 
-__all__ = ["AnySink", "Sink", "put_all"]
+__all__ = ["AnySink", "Seeded", "Sink", "put_all", "seed_all"]
 
 
 @runtime_checkable
@@ -22,6 +22,14 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let go of what the sink holds."""
+
+
+@runtime_checkable
+class Seeded(Protocol):
+    """A sink that shows what changes, and so must know where totals stand to begin with."""
+
+    def seed(self, counts: Sequence[Count]) -> None:
+        """Take the totals of partitions that this instance takes over, before those it counts."""
 
 
 AnySink: TypeAlias = Sink | Callable[[Sequence[Count]], object]
@@ -36,3 +44,10 @@ def put_all(sinks: Sequence[AnySink], counts: Sequence[Count]) -> None:
             sink.put(counts)
         else:
             sink(counts)
+
+
+def seed_all(sinks: Sequence[object], counts: Sequence[Count]) -> None:
+    """Hand totals to the sinks that want to know where they begin."""
+    for sink in sinks:
+        if isinstance(sink, Seeded):
+            sink.seed(counts)

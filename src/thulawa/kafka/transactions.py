@@ -183,14 +183,18 @@ def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -
     return written
 
 
-def claim(spec: SinkSpec, task: int, query: str) -> None:
-    """Take a task over before there is a batch: fence earlier attempts, end what they left."""
+def claim(spec: SinkSpec, task: int, query: str) -> int | None:
+    """Take a task over before there is a batch: fence earlier attempts, end what they left.
+
+    Gives the number of the last batch that was committed.
+    """
     key = spec.transactional_id(task)
     if (kept := _kept.pop(key, None)) is not None:
         kept.close()
     sender = _Sender(spec, task)
-    sender.take_over(query)
+    last = sender.take_over(query)
     _kept[key] = sender
+    return last
 
 
 def last_batch(spec: SinkSpec, task: int, query: str) -> int | None:
@@ -304,7 +308,7 @@ class _Sender:
         query, last = self._last
         return batch.query == query and last is not None and batch.number <= last
 
-    def take_over(self, query: str) -> None:
+    def take_over(self, query: str) -> int | None:
         """Fence earlier attempts and end what they left; learn which batch was the last."""
         spec, task = self.spec, self._task
         if spec.markers is None:
@@ -314,7 +318,9 @@ class _Sender:
             again(lambda: bounded(self._producer.init_transactions, _ANSWER), spec.delivery_timeout)
         with _reading(spec) as consumer:
             self._group = consumer.consumer_group_metadata()
-            self._last = (query, _marker(consumer, spec, task, query))
+            last = _marker(consumer, spec, task, query)
+        self._last = (query, last)
+        return last
 
     def begin(self, batch: Batch) -> None:
         """Open a transaction that says the batch is written."""

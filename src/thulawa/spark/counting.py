@@ -6,6 +6,7 @@ those of Kafka by its client. `count_windows` counts the rows of any DataFrame.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +32,7 @@ __all__ = [
     "counted_kafka",
     "counted_log",
     "counted_rows",
+    "first_offsets",
     "inputs_at",
 ]
 
@@ -64,6 +66,12 @@ def counted_rows(df: DataFrame, rule: Rule, since: Mapping[Place, Since]) -> Dat
         "topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "value"
     )
     return narrow.mapInArrow(CountRows(rule, dict(since)), SCHEMA)
+
+
+def first_offsets(df: DataFrame) -> dict[Place, int]:
+    """Give where the rows of each partition begin."""
+    firsts = df.groupBy("topic", "partition").agg(F.min("offset"))
+    return {Place(topic, partition): first for topic, partition, first in firsts.collect()}
 
 
 def counted_log(
@@ -108,7 +116,7 @@ class Inputs(Protocol):
         """Count messages."""
 
     def shared(self, topics: Sequence[str]) -> Owner:
-        """Join those who share the partitions of topics."""
+        """Join those who count these topics for the same application into the same output."""
 
 
 class LogInputs:
@@ -116,16 +124,18 @@ class LogInputs:
 
     def __init__(self, address: str, output: str, application: str) -> None:
         self.changelog = LogChangelog(address, output, application)
-        self._application = application
+        self._job = Path(application, output)
 
     def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
         """Count messages."""
         return counted_log(spark, self.changelog.log.address, ranges, rule)
 
-    def shared(self, topics: Sequence[str]) -> Owner:  # noqa: ARG002 all are asked for by name
+    def shared(self, topics: Sequence[str]) -> Owner:
         """Share by locks on files beside the log."""
         folder = Path(self.changelog.log.address.removeprefix("file:"))
-        return Leases(folder / "leases" / self._application)
+        # a digest: a path may not be as long as many names
+        same = sha256("/".join(sorted(topics)).encode()).hexdigest()[:16]
+        return Leases(folder / "leases" / self._job / same)
 
 
 class KafkaInputs:
@@ -134,15 +144,15 @@ class KafkaInputs:
     def __init__(self, connection: Connection, output: str, application: str) -> None:
         self.changelog = KafkaChangelog(connection, output, application)
         self._connection = connection
-        self._application = application
+        self._job = f"{application}/{output}"
 
     def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
         """Count messages."""
         return counted_kafka(spark, self._connection, ranges, rule)
 
     def shared(self, topics: Sequence[str]) -> Owner:
-        """Share by a consumer group."""
-        return GroupMembership(self._connection, f"{self._application}-members", topics)
+        """Share by a consumer group; Kafka gives a member partitions of its own topics alone."""
+        return GroupMembership(self._connection, f"{self._job}/members", topics)
 
 
 def inputs_at(address: str, output: str, application: str) -> Inputs:
