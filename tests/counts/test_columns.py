@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.counts.helpers import model
 from thulawa.core.errors import WrongResult
 from thulawa.counts import Cell, in_columns
-from thulawa.counts.columns import Counter, Rule, Since
+from thulawa.counts.columns import Counter, Messages, Rule, Since
 from thulawa.counts.model import Place
 from thulawa.counts.statuses import Status, statuses
 from thulawa.counts.totals import Totals
@@ -29,7 +29,8 @@ def count(
     counter = Counter(rule, since or Since())
     times = pa.array([time for time, _ in chunk], pa.int64())
     values = pa.array([sign.encode() for _, sign in chunk], pa.binary())
-    counter.add(pa.array(range(first, first + len(chunk)), pa.int64()), times, values)
+    offsets = pa.array(range(first, first + len(chunk)), pa.int64())
+    counter.add(Messages(offsets, times, values.to_pylist() if first % 2 else values))
     return counter
 
 

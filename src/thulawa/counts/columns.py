@@ -10,6 +10,7 @@ Work per message is Arrow's, but for a status function that is called for each.
 """
 
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,9 +18,9 @@ import pyarrow.compute as pc
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError
-from thulawa.counts.statuses import Status, statuses
+from thulawa.counts.statuses import Status, Values, statuses
 
-__all__ = ["Added", "Counter", "Rule", "Since"]
+__all__ = ["Added", "Counter", "Messages", "Rule", "Since"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,29 @@ class Rule:
         if made.expire < made.window:
             raise ConfigurationError("expire must be at least as long as a window")
         return made
+
+
+class Messages(NamedTuple):
+    """Some messages of one partition, in offset order; timestamps are in milliseconds."""
+
+    offsets: pa.Array
+    timestamps: pa.Array
+    values: Values
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch) -> "Messages":
+        """Take the columns by their names."""
+        return cls(rows["offset"], rows["timestamp"], rows["value"])
+
+    def filter(self, wanted: pa.Array) -> "Messages":
+        """Leave out what is not wanted."""
+        offsets, timestamps, values = self
+        kept = (
+            list(compress(values, wanted.to_pylist()))
+            if isinstance(values, list)
+            else values.filter(wanted)
+        )
+        return Messages(offsets.filter(wanted), timestamps.filter(wanted), kept)
 
 
 class Since(NamedTuple):
@@ -73,23 +97,18 @@ class Counter:
     def __post_init__(self) -> None:
         self._newest = self.since.newest
 
-    def add(self, offsets: pa.Array, timestamps: pa.Array, values: pa.Array) -> None:
-        """Count some messages; timestamps are in milliseconds."""
-        if len(offsets) and offsets[0].as_py() < self.since.offset:
-            wanted = pc.greater_equal(offsets, self.since.offset)
-            offsets, timestamps, values = (
-                column.filter(wanted) for column in (offsets, timestamps, values)
-            )
-        if not len(offsets):
+    def add(self, messages: Messages) -> None:
+        """Count some messages."""
+        if len(messages.offsets) and messages.offsets[0].as_py() < self.since.offset:
+            messages = messages.filter(pc.greater_equal(messages.offsets, self.since.offset))
+        if not len(messages.offsets):
             return
-        windows = _floored(timestamps, self.rule.window)
+        windows = _floored(messages.timestamps, self.rule.window)
         live = self._live(windows)
         if live is not None:
-            offsets, windows, values = (
-                column.filter(live) for column in (offsets, windows, values)
-            )
-        found = statuses(self.rule.status, values)
-        self._count(windows, found, offsets)
+            messages, windows = messages.filter(live), windows.filter(live)
+        found = statuses(self.rule.status, messages.values)
+        self._count(windows, found, messages.offsets)
 
     def added(self) -> list[Added]:
         """Give what was counted, by window."""

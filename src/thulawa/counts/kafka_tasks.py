@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Message
 
-from thulawa.counts.columns import Rule
+from thulawa.counts.columns import Messages, Rule
 from thulawa.counts.tasks import Range, counted_shares
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.reading import read_between
+from thulawa.log.arrow import counting
 
 __all__ = ["CountKafka"]
 
@@ -28,14 +31,22 @@ class CountKafka:
         """Give what the messages of the shares add to each cell."""
         yield counted_shares(batches, self.shares, self.rule, self._read)
 
-    def _read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+    def _read(self, wanted: Range) -> Iterator[Messages]:
         topic, partition = wanted.place
         span = {partition: (wanted.since.offset, wanted.end)}
         for chunk in read_between(self.connection, topic, span, keep=True):
-            yield pa.record_batch(
-                {
-                    "offset": pa.array([one.offset() for one in chunk], pa.int64()),
-                    "timestamp": pa.array([one.timestamp()[1] for one in chunk], pa.int64()),
-                    "value": pa.array([one.value() for one in chunk], pa.binary()),
-                }
+            yield Messages(
+                _offsets(chunk),
+                pa.array([time for _, time in map(Message.timestamp, chunk)], pa.int64()),
+                list(map(Message.value, chunk)),
             )
+
+
+def _offsets(chunk: list[Message]) -> pa.Array:
+    """Give the offsets of messages; where none is missing the first and the last tell them all."""
+    first, last = chunk[0].offset(), chunk[-1].offset()
+    assert first is not None
+    assert last is not None
+    if last - first == len(chunk) - 1:
+        return pc.add(counting(len(chunk)), first)
+    return pa.array(map(Message.offset, chunk), pa.int64())

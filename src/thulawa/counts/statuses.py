@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from thulawa.core.errors import WrongResult
 
-__all__ = ["INVALID", "VALID", "InColumns", "Status", "in_columns", "statuses"]
+__all__ = ["INVALID", "VALID", "InColumns", "Status", "Values", "in_columns", "statuses"]
 
 VALID, INVALID = "valid", "invalid"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -27,6 +27,8 @@ class InColumns:
 
 
 Status: TypeAlias = Callable[[bytes | None], bool | str] | InColumns
+# as whoever reads them has them: to make a column of objects, and objects of it, costs much
+Values: TypeAlias = pa.Array | list[bytes | None]
 
 
 def in_columns(function: Callable[[pa.Array], pa.Array]) -> InColumns:
@@ -40,10 +42,12 @@ def in_columns(function: Callable[[pa.Array], pa.Array]) -> InColumns:
     return InColumns(function)
 
 
-def statuses(status: Status, values: pa.Array) -> pa.Array:
+def statuses(status: Status, values: Values) -> pa.Array:
     """Give the status of each value, as a dictionary-encoded array of texts."""
     if isinstance(status, InColumns):
-        given = status.function(values)
+        given = status.function(
+            pa.array(values, pa.binary()) if isinstance(values, list) else values
+        )
         if isinstance(given, pa.ChunkedArray):
             given = given.combine_chunks()
         if len(given) != len(values) or given.null_count:
@@ -52,7 +56,7 @@ def statuses(status: Status, values: pa.Array) -> pa.Array:
                 f"for {len(values)} messages"
             )
     else:
-        given = _each(status, values.to_pylist())
+        given = _each(status, values if isinstance(values, list) else values.to_pylist())
     return _named(given)
 
 

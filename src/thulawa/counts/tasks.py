@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from thulawa.core.garbage import uncollected
-from thulawa.counts.columns import Added, Counter, Rule, Since
+from thulawa.counts.columns import Added, Counter, Messages, Rule, Since
 from thulawa.counts.model import Place
 from thulawa.log import Log
 from thulawa.log.arrow import by_partition, gathered, read_arrow
@@ -53,7 +53,7 @@ class CountRows:
                 place = Place(topic, partition)
                 if place not in counters:
                     counters[place] = Counter(self.rule, self.since.get(place, Since()))
-                counters[place].add(part["offset"], part["timestamp"], part["value"])
+                counters[place].add(Messages.of(part))
         yield _rows(counters)
 
 
@@ -69,9 +69,10 @@ class CountLog:
         """Give what the messages of the shares add to each cell."""
         with Log(self.address) as log:
 
-            def read(wanted: Range) -> Iterator[pa.RecordBatch]:
+            def read(wanted: Range) -> Iterator[Messages]:
                 topic, partition = wanted.place
-                return read_arrow(log, topic, partition, wanted.since.offset, wanted.end)
+                rows = read_arrow(log, topic, partition, wanted.since.offset, wanted.end)
+                return map(Messages.of, gathered(rows, rows=_ROWS, size=_BYTES))
 
             yield counted_shares(batches, self.shares, self.rule, read)
 
@@ -80,7 +81,7 @@ def counted_shares(
     batches: Iterable[pa.RecordBatch],
     shares: Sequence[Sequence[Range]],
     rule: Rule,
-    read: Callable[[Range], Iterable[pa.RecordBatch]],
+    read: Callable[[Range], Iterable[Messages]],
 ) -> pa.RecordBatch:
     """Read and count the ranges of the shares whose numbers are the rows of a task."""
     counters: dict[Place, Counter] = {}
@@ -88,8 +89,8 @@ def counted_shares(
     with uncollected():
         for one in (one for number in numbers for one in shares[number]):
             counter = counters[one.place] = Counter(rule, one.since)
-            for whole in gathered(read(one), rows=_ROWS, size=_BYTES):
-                counter.add(whole["offset"], whole["timestamp"], whole["value"])
+            for messages in read(one):
+                counter.add(messages)
     return _rows(counters)
 
 

@@ -66,6 +66,9 @@ def read_between(
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
         "auto.offset.reset": "error",
+        # a request that waits for more keeps one for other partitions from being sent: half a
+        # second for each assignment, if the client had its way
+        "fetch.wait.max.ms": 10,
     }
     key = tuple(sorted(settings.items()))
     consumer = _kept.pop(key, None) or Consumer(settings)

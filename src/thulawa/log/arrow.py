@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from thulawa.log.batches import layout
 from thulawa.log.log import Log
 
-__all__ = ["by_partition", "gathered", "read_arrow", "unpack_arrow"]
+__all__ = ["by_partition", "counting", "gathered", "read_arrow", "unpack_arrow"]
 
 
 def read_arrow(
@@ -29,7 +29,7 @@ def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
     """Open a blob whose first record has offset ``first``; refuse a damaged one."""
     count, gaps, at, lengths_at, _, data = layout(blob)
     timestamps = _numbers(blob, at, count, pa.int64())
-    distances = _counting(count) if gaps < 0 else _numbers(blob, gaps, count, pa.int64())
+    distances = counting(count) if gaps < 0 else _numbers(blob, gaps, count, pa.int64())
     offsets = pc.add(distances, first)
     lengths = _numbers(blob, lengths_at, 2 * count, pa.int32())
     present = pc.greater_equal(lengths, 0)
@@ -86,7 +86,7 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBat
 
 
 @lru_cache(maxsize=16)
-def _counting(count: int) -> pa.Array:
+def counting(count: int) -> pa.Array:
     """Count from 0; nearly all batches are of one size."""
     return pa.array(range(count), pa.int64())
 
