@@ -33,7 +33,6 @@ __all__ = [
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1024 * 1024
 _BYTES_OR_NONE = {bytes, type(None)}
-_INT_OR_NONE = {int, type(None)}
 
 
 class Fields(NamedTuple):
@@ -66,7 +65,8 @@ def packed(
     rows = list(records)
     for part in _parts(rows):
         *fields, partitions = zip(*part, strict=True)
-        if set(partitions) != {None} or not _is_usual(Fields(*fields), keyed=topic.compact):
+        size = _usual_size(Fields(*fields), keyed=topic.compact)
+        if set(partitions) != {None} or size is None:
             for record in part:
                 check_for(topic, record)
     return {
@@ -85,10 +85,11 @@ def packed_plainly(records: Fields, topic: str) -> Iterator[bytes]:
     """Pack records that have timestamps, for whichever partition of a topic."""
     for at in range(0, len(records.keys), BATCH_RECORDS):
         part = records.cut(at, at + BATCH_RECORDS)
-        if not _is_usual(part, keyed=False):
+        size = _usual_size(part, keyed=False)
+        if size is None:
             for record in zip(*part, strict=True):
                 check_record(ProducerRecord(*record), topic)
-        for batch in _batches(part, 0):
+        for batch in _batches(part, 0, size):
             yield batch.body
 
 
@@ -111,19 +112,25 @@ def _parts(rows: list[ProducerRecord]) -> Iterator[list[ProducerRecord]]:
     return (rows[at : at + BATCH_RECORDS] for at in range(0, len(rows), BATCH_RECORDS))
 
 
-def _is_usual(records: Fields, *, keyed: bool) -> bool:
-    """Tell that none of these records can be refused; ``keyed``: not for want of a key either."""
+def _usual_size(records: Fields, *, keyed: bool) -> int | None:
+    """Give how many bytes these records have; None when some of them may have to be refused.
+
+    ``keyed``: for want of a key, too.
+    """
     keys, values, headers, timestamps = records
-    return (
+    times = [time for time in timestamps if time is not None]
+    if (
         set(map(type, keys)) <= _BYTES_OR_NONE
         and set(map(type, values)) <= _BYTES_OR_NONE
         and not any(headers)
-        and set(map(type, timestamps)) <= _INT_OR_NONE
-        and min(filter(None, timestamps), default=0) >= 0
-        and max(filter(None, timestamps), default=0) < 2**63
+        and set(map(type, times)) <= {int}
+        and min(times, default=0) >= 0
+        and max(times, default=0) < 2**63
         and not (keyed and None in keys)
-        and size_of((keys, values)) <= LARGEST_RECORD
-    )
+    ):
+        size = size_of((keys, values))
+        return size if size <= LARGEST_RECORD else None
+    return None
 
 
 def size_of(columns: Iterable[Sequence[bytes | None]]) -> int:
@@ -144,11 +151,13 @@ def _by_partition(
     return chosen
 
 
-def _batches(records: Fields, now: int) -> Iterator[Batch]:
+def _batches(records: Fields, now: int, size: int | None = None) -> Iterator[Batch]:
     """Pack records as one batch, or as several if it would be too large."""
     keys, values, headers, stamps = records
     count = len(keys)
-    if count > 1 and size_of((keys, values)) > BATCH_BYTES:
+    if size is None:
+        size = size_of((keys, values))
+    if count > 1 and size > BATCH_BYTES:
         middle = count // 2
         yield from _batches(records.cut(0, middle), now)
         yield from _batches(records.cut(middle, count), now)
