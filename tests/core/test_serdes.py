@@ -135,3 +135,32 @@ def test_serdes_can_be_sent_to_workers(kind: str) -> None:
     serde, value = TRAVELLERS[kind]
     arrived = cloudpickle.loads(cloudpickle.dumps(serde))  # type: ignore[no-untyped-call]
     assert arrived.loads(arrived.dumps(value)) == value
+
+
+@given(st.lists(st.sampled_from([b"1", b"22", b"0", b"01", b"1,2", b"", b"-3", b'"a"', b"1" * 30])))
+def test_many_are_read_as_each_is(data: list[bytes]) -> None:
+    serde = Serdes.json()
+
+    def each() -> list[Any] | None:
+        try:
+            return [serde.deserialize(one) for one in data]
+        except ValueError:
+            return None
+
+    try:
+        many = serde.load_column(data)
+    except ValueError:
+        many = None
+    assert many == each()
+
+
+@given(st.lists(st.integers() | st.booleans() | st.text() | st.none()))
+def test_many_are_written_as_each_is(values: list[Any]) -> None:
+    serde = Serdes.json()
+    assert serde.dump_column(values) == [serde.dumps(value) for value in values]
+
+
+@given(st.lists(st.integers()))
+def test_whole_numbers_are_written_as_each_is(values: list[int]) -> None:
+    serde = Serdes.json()
+    assert serde.dump_column(values) == [serde.dumps(value) for value in values]

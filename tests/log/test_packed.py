@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from thulawa.log import DamagedLog, InvalidRecord, Log, ProducerRecord
 from thulawa.log.batches import unpack
-from thulawa.log.packing import packed_plainly
+from thulawa.log.packing import fields_of, packed_plainly
 
 
 def records(count: int, start: int = 0) -> list[ProducerRecord]:
@@ -19,7 +19,7 @@ def records(count: int, start: int = 0) -> list[ProducerRecord]:
 
 
 def blobs(rows: list[ProducerRecord]) -> list[bytes]:
-    return list(packed_plainly(rows, "t"))
+    return list(packed_plainly(fields_of(rows), "t"))
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

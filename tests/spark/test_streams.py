@@ -161,6 +161,16 @@ def test_counts_go_on_after_a_restart_and_can_be_looked_into(folder: Path, spark
     ]
 
 
+def test_a_batch_writes_no_checksums_beside_its_files(folder: Path, spark: Any) -> None:
+    produce(folder, "in", range(3))
+    with streams(counting(), folder, spark) as running:
+        running.process_all_available()
+    files = {path.name for path in (folder / "checkpoint" / "query-0").rglob("*")}
+    assert {"0", "1.changelog"} <= files
+    checksums = {name for name in files if name.endswith(".crc")}
+    assert not checksums & {".0.crc", ".1.changelog.crc"}
+
+
 def test_a_renamed_store_is_refused_unless_its_loss_is_asked_for(folder: Path, spark: Any) -> None:
     produce(folder, "in", range(9))
     with streams(counting("counts"), folder, spark) as application:

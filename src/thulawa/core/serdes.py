@@ -12,8 +12,8 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -41,6 +41,9 @@ _pack_double = partial(struct.pack, ">d")
 class Serde(Generic[T]):
     """A pair of functions: values to bytes, and back.
 
+    ``serialize_all`` and ``deserialize_all`` do the same to a list where that is quicker than to
+    do it to each; they raise at a list that has anything odd in it.
+
     >>> Serdes.json().dumps({"a": 1})
     b'{"a":1}'
     >>> Serdes.long().loads(Serdes.long().dumps(7))
@@ -50,6 +53,8 @@ class Serde(Generic[T]):
     name: str
     serialize: Callable[[T], bytes]
     deserialize: Callable[[bytes], T]
+    serialize_all: Callable[[Sequence[T]], list[bytes]] | None = field(default=None, kw_only=True)
+    deserialize_all: Callable[[Sequence[bytes]], list[T]] | None = field(default=None, kw_only=True)
 
     def dumps(self, value: T | None) -> bytes | None:
         """Give the bytes of a value; raise `SerializationError` if it has none."""
@@ -73,6 +78,27 @@ class Serde(Generic[T]):
             raise SerializationError(
                 f"a {type(data).__name__} cannot be read as {self.name}"
             ) from _without_data(error)
+
+    def dump_column(self, values: Sequence[Any]) -> list[bytes | None]:
+        """Give the bytes of many values; raise anything if one of them has none.
+
+        Whoever wants to know which one it was asks for each.
+        """
+        return _column(self.serialize, self.serialize_all, values)
+
+    def load_column(self, data: Sequence[bytes | None]) -> list[T | None]:
+        """Give the values of many bytes; raise anything if some are not its bytes."""
+        return _column(self.deserialize, self.deserialize_all, data)
+
+
+def _column(
+    one: Callable[[Any], Any],
+    many: Callable[[Sequence[Any]], list[Any]] | None,
+    column: Sequence[Any],
+) -> list[Any]:
+    if None in column:
+        return [None if item is None else one(item) for item in column]
+    return list(map(one, column)) if many is None else many(column)
 
 
 class Serdes:
@@ -179,7 +205,13 @@ class Serdes:
     @staticmethod
     def json() -> Serde[Any]:
         """Write JSON in its shortest form; refuse NaN, infinities and duplicate keys."""
-        return Serde("JSON", _dump_json, _load_json)
+        return Serde(
+            "JSON",
+            _dump_json,
+            _load_json,
+            serialize_all=_dump_all_json,
+            deserialize_all=_load_all_json,
+        )
 
 
 def _subject(subject: str | None) -> str:
@@ -231,6 +263,22 @@ def _load_json(data: bytes) -> Any:
         end = -1
     # what stands alone has no white space around it, and `decode` would only look for that
     return value if end == len(text) else _decoder.decode(text)
+
+
+def _dump_all_json(values: Sequence[Any]) -> list[bytes]:
+    if set(map(type, values)) == {int}:  # Python writes them as JSON does
+        return str(list(values))[1:-1].encode().split(b", ")
+    return list(map(_dump_json, values))
+
+
+def _load_all_json(data: Sequence[bytes]) -> list[Any]:
+    together = b",".join(data)
+    # digits alone: so each of them is a number for itself, or there is an error, or one too few
+    if data and not together.translate(None, b"0123456789,"):
+        numbers: list[Any] = json.loads(b"[%b]" % together)
+        if len(numbers) == len(data):
+            return numbers
+    return list(map(_load_json, data))
 
 
 def _depth(data: bytes) -> int:

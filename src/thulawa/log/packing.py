@@ -9,19 +9,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from thulawa.log.batches import Columns, pack, summary
 from thulawa.log.errors import InvalidRecord
 from thulawa.log.partitioning import Partitioner
-from thulawa.log.records import LARGEST_RECORD, ProducerRecord, check_record
+from thulawa.log.records import LARGEST_RECORD, Headers, ProducerRecord, check_record
 from thulawa.log.topics import Topic
 
 __all__ = [
     "BATCH_BYTES",
     "BATCH_RECORDS",
     "Batch",
+    "Fields",
     "check_for",
     "described",
+    "fields_of",
     "packed",
     "packed_plainly",
     "size_of",
@@ -30,7 +33,20 @@ __all__ = [
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1024 * 1024
 _BYTES_OR_NONE = {bytes, type(None)}
-_INT_OR_NONE = {int, type(None)}
+
+
+class Fields(NamedTuple):
+    """Records to be written, a sequence for each part of them."""
+
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers]
+    timestamps: Sequence[int | None]
+
+    def cut(self, start: int, end: int) -> "Fields":
+        """Give some of them."""
+        keys, values, headers, timestamps = self
+        return Fields(keys[start:end], values[start:end], headers[start:end], timestamps[start:end])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +64,32 @@ def packed(
     """Pack records for a topic, by partition; ``now`` stamps those without a timestamp."""
     rows = list(records)
     for part in _parts(rows):
-        if not _is_usual(part, keyed=topic.compact):
+        *fields, partitions = zip(*part, strict=True)
+        size = _usual_size(Fields(*fields), keyed=topic.compact)
+        if set(partitions) != {None} or size is None:
             for record in part:
                 check_for(topic, record)
     return {
-        number: [batch for part in _parts(chosen) for batch in _batches(part, now)]
+        number: [batch for part in _parts(chosen) for batch in _batches(fields_of(part), now)]
         for number, chosen in _by_partition(rows, len(topic.partitions), partitioner).items()
     }
 
 
-def packed_plainly(rows: list[ProducerRecord], topic: str) -> Iterator[bytes]:
+def fields_of(rows: Iterable[ProducerRecord]) -> Fields:
+    """Give records in columns, without the partitions they ask for."""
+    *fields, _ = zip(*rows, strict=True)
+    return Fields(*fields)
+
+
+def packed_plainly(records: Fields, topic: str) -> Iterator[bytes]:
     """Pack records that have timestamps, for whichever partition of a topic."""
-    for part in _parts(rows):
-        if not _is_usual(part, keyed=False):
-            for record in part:
-                check_record(record, topic)
-        for batch in _batches(part, 0):
+    for at in range(0, len(records.keys), BATCH_RECORDS):
+        part = records.cut(at, at + BATCH_RECORDS)
+        size = _usual_size(part, keyed=False)
+        if size is None:
+            for record in zip(*part, strict=True):
+                check_record(ProducerRecord(*record), topic)
+        for batch in _batches(part, 0, size):
             yield batch.body
 
 
@@ -86,19 +112,25 @@ def _parts(rows: list[ProducerRecord]) -> Iterator[list[ProducerRecord]]:
     return (rows[at : at + BATCH_RECORDS] for at in range(0, len(rows), BATCH_RECORDS))
 
 
-def _is_usual(rows: list[ProducerRecord], *, keyed: bool) -> bool:
-    """Tell that none of these records can be refused; ``keyed``: not for want of a key either."""
-    keys, values, headers, timestamps, partitions = zip(*rows, strict=True)
-    return (
-        set(map(type, chain(keys, values))) <= _BYTES_OR_NONE
+def _usual_size(records: Fields, *, keyed: bool) -> int | None:
+    """Give how many bytes these records have; None when some of them may have to be refused.
+
+    ``keyed``: for want of a key, too.
+    """
+    keys, values, headers, timestamps = records
+    times = [time for time in timestamps if time is not None]
+    if (
+        set(map(type, keys)) <= _BYTES_OR_NONE
+        and set(map(type, values)) <= _BYTES_OR_NONE
         and not any(headers)
-        and set(map(type, timestamps)) <= _INT_OR_NONE
-        and min(filter(None, timestamps), default=0) >= 0
-        and max(filter(None, timestamps), default=0) < 2**63
-        and set(partitions) == {None}
+        and set(map(type, times)) <= {int}
+        and min(times, default=0) >= 0
+        and max(times, default=0) < 2**63
         and not (keyed and None in keys)
-        and size_of((keys, values)) <= LARGEST_RECORD
-    )
+    ):
+        size = size_of((keys, values))
+        return size if size <= LARGEST_RECORD else None
+    return None
 
 
 def size_of(columns: Iterable[Sequence[bytes | None]]) -> int:
@@ -119,15 +151,17 @@ def _by_partition(
     return chosen
 
 
-def _batches(rows: list[ProducerRecord], now: int) -> Iterator[Batch]:
+def _batches(records: Fields, now: int, size: int | None = None) -> Iterator[Batch]:
     """Pack records as one batch, or as several if it would be too large."""
-    keys, values, headers, stamps, _ = zip(*rows, strict=True)
-    if len(rows) > 1 and size_of((keys, values)) > BATCH_BYTES:
-        middle = len(rows) // 2
-        yield from _batches(rows[:middle], now)
-        yield from _batches(rows[middle:], now)
+    keys, values, headers, stamps = records
+    count = len(keys)
+    if size is None:
+        size = size_of((keys, values))
+    if count > 1 and size > BATCH_BYTES:
+        middle = count // 2
+        yield from _batches(records.cut(0, middle), now)
+        yield from _batches(records.cut(middle, count), now)
         return
-    if None in stamps:
-        stamps = tuple(now if stamp is None else stamp for stamp in stamps)
-    body = pack(Columns(range(len(rows)), stamps, keys, values, headers))
-    yield Batch(len(rows), max(stamps), body)
+    times = [now if stamp is None else stamp for stamp in stamps]
+    body = pack(Columns(range(count), times, keys, values, headers))
+    yield Batch(count, max(times), body)

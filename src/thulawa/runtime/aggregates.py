@@ -4,15 +4,23 @@ Each keeps the time it has seen itself; a record without a key neither counts no
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from thulawa.core.records import Change, Headers, Windowed, make_change
+from thulawa.runtime.blocks import FIXED, Block, Many
 from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
 from thulawa.state.windows import WindowStore
 from thulawa.topology.nodes import Aggregate, PartialAggregate
 from thulawa.topology.windows import TimeWindows
 
-__all__ = ["aggregate", "cached", "partial_aggregate", "start_value", "windowed_aggregate"]
+__all__ = [
+    "aggregate",
+    "aggregate_blocks",
+    "cached",
+    "partial_aggregate",
+    "start_value",
+    "windowed_aggregate",
+]
 
 Folder = Callable[[Any, Any, Any], Any]
 
@@ -22,8 +30,53 @@ def start_value(node: Aggregate | PartialAggregate) -> Callable[[], Any]:
     return node.initializer or (lambda: None)
 
 
+# key, value, timestamp, headers -> new value, old value, is the latest, its timestamp; None: none
+Step: TypeAlias = Callable[[Any, Any, int, Headers], tuple[Any, Any, bool, int] | None]
+
+
 def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: Failed) -> Forward:
     """Fold all records of a key into one value."""
+    step = _step(node, context, failed)
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        done = step(key, value, timestamp, headers)
+        if done is not None:
+            new, old, latest, time = done
+            forward(key, make_change((new, old, latest)), time, headers)
+
+    return process
+
+
+def aggregate_blocks(
+    node: Aggregate, context: TaskContext, each: Forward, forward: Many, failed: Failed
+) -> Many:
+    """Fold the records of a block; send on what a table's change begins with, and more.
+
+    Once a result may be changed in place, the records after it go through ``each``: a result must
+    have been written before the next one is made of it.
+    """
+    step = _step(node, context, failed)
+
+    def process(block: Block) -> None:
+        done: list[Any] = []
+        take = done.append
+        records = block.records()
+        for context.offset, timestamp, key, value, headers in records:
+            result = step(key, value, timestamp, headers)
+            take(result)
+            if result is not None and type(result[0]) not in FIXED:
+                break
+        if len(done) < len(block.offsets) or None in done:
+            block, done = block.select(done), list(filter(None, done))
+        forward(block._replace(timestamps=[one[3] for one in done], values=done))
+        for context.offset, timestamp, key, value, headers in records:
+            each(key, value, timestamp, headers)
+
+    return process
+
+
+def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
+    """Make what folds one record into its key's value."""
     store = context.store(node.store)
     entry_of = store.entry
     put = store.put
@@ -32,31 +85,32 @@ def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: F
     fold = node.aggregator
     drop = context.drop
 
-    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def step(
+        key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> tuple[Any, Any, bool, int] | None:
         if key is None or value is None:
-            return drop()
+            drop()
+            return None
         entry = entry_of(key)
         try:
             if entry is None:
                 old = None
                 new = fold(key, value, initial())
             else:
-                old = entry[0]
+                old, time = entry
                 new = fold(key, value, old)
-                if entry[1] > timestamp:
-                    timestamp = entry[1]
+                if time > timestamp:
+                    timestamp = time
         except Exception as error:  # noqa: BLE001 the handler decides about any error
-            return failed(error, key, value, timestamp, headers)
+            failed(error, key, value, timestamp, headers)
+            return None
         if entry is not None and new is not None and replace is not None:
             replace(key, (new, timestamp))
-            latest = True
-        else:
-            latest = put(key, new, timestamp)
-        if latest is not None:
-            forward(key, make_change((new, old, latest)), timestamp, headers)
-        return None
+            return new, old, True, timestamp
+        latest = put(key, new, timestamp)
+        return None if latest is None else (new, old, latest, timestamp)
 
-    return process
+    return step
 
 
 def partial_aggregate(

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from thulawa.core.errors import StreamError
 from thulawa.core.records import Headers, RecordMetadata
+from thulawa.runtime.blocks import Many
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store, StoreSpec
 from thulawa.topology.nodes import Node, Sink
@@ -38,6 +39,9 @@ class DirectCollector(Collector, Protocol):
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
         """Give what takes the outputs of a sink; None: `send` does."""
+
+    def block_sender(self, sink: Sink, topic: str) -> Many | None:
+        """Give what takes blocks of them; None: nothing does."""
 
 
 class StreamClock:

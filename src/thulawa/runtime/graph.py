@@ -7,6 +7,7 @@ node is looked up while records flow.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from thulawa.core.errors import ProcessingError, StreamError
@@ -14,18 +15,20 @@ from thulawa.core.names import check_name
 from thulawa.core.records import Headers, RecordMetadata
 from thulawa.runtime.aggregates import (
     aggregate,
+    aggregate_blocks,
     cached,
     partial_aggregate,
     windowed_aggregate,
 )
 from thulawa.runtime.asyncs import AsyncStage
+from thulawa.runtime.blocks import Many
 from thulawa.runtime.context import DirectCollector, Failed, Forward, TaskContext
 from thulawa.runtime.foreignkeys import foreign_key_step
 from thulawa.runtime.processors import NodeContext, process
 from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.sessions import session_aggregate
 from thulawa.runtime.sliding import sliding_aggregate
-from thulawa.runtime.stateless import branch, stateless
+from thulawa.runtime.stateless import branch, stateless, stateless_blocks
 from thulawa.runtime.streamjoins import join_buffer, stream_join
 from thulawa.runtime.suppress import suppress
 from thulawa.runtime.tablejoins import lookup_join, table_join
@@ -76,17 +79,54 @@ class Graph:
         self._functions: dict[str, Forward] = {}
         self._closers: list[Callable[[], None]] = []
         self.stages: list[AsyncStage] = []  # in the order of the graph
-        children: dict[str, list[str]] = {node.name: [] for node in group.nodes}
+        self._nodes = nodes
+        self._children: dict[str, list[str]] = {node.name: [] for node in group.nodes}
         for node in group.nodes:
             for parent in node.parents:
-                children[parent].append(node.name)
+                self._children[parent].append(node.name)
         for node in reversed(group.nodes):
-            named = {name: self._functions[name] for name in children[node.name]}
+            named = {name: self._functions[name] for name in self._children[node.name]}
             self._functions[node.name] = self._made(node, named)
 
     def entry(self, source: Source) -> Forward:
         """Give the function that takes the records of a source."""
         return self._functions[source.name]
+
+    def block_entry(self, source: Source) -> Many | None:
+        """Give the function that takes blocks of a source; None: its records go one by one."""
+        chain = self._chain(source)
+        if not any(isinstance(node, Aggregate) for node in chain):
+            return None  # nothing to gain: what each record costs is the user's functions
+        sink, collector = chain.pop(), self._context.collector
+        if not (isinstance(sink, Sink) and isinstance(sink.topic, str)):
+            return None
+        forward = None
+        if isinstance(collector, DirectCollector):
+            forward = collector.block_sender(sink, sink.topic)
+        for kind, nodes in groupby(reversed(chain), type):
+            if forward is None:
+                return None
+            forward = self._block_function(kind, list(nodes)[::-1], forward)
+        return forward
+
+    def _chain(self, source: Source) -> list[Node]:
+        """Give the nodes below a source, up to where the way divides."""
+        chain: list[Node] = []
+        below = self._children[source.name]
+        while len(below) == 1:
+            chain.append(self._nodes[below[0]])
+            below = self._children[below[0]]
+        return [] if below else chain
+
+    def _block_function(self, kind: type[Node], nodes: list[Any], forward: Many) -> Many | None:
+        if kind is Stateless:
+            pairs = [(node, self._failed(node)) for node in nodes]
+            return stateless_blocks(pairs, self._context, forward)
+        (node, *others) = nodes
+        if kind is Aggregate and node.window is None and not node.caching and not others:
+            each = self._functions[node.name]
+            return aggregate_blocks(node, self._context, each, forward, self._failed(node))
+        return None
 
     def close(self) -> None:
         """Close all processors, the last made first."""

@@ -1,25 +1,24 @@
 """The records of one partition that wait for their turn, and which partition is next.
 
 A record is read (deserialized, given its timestamp) when it becomes the head of its queue,
-not before: the choice between partitions needs the heads only.
+not before: the choice between partitions needs the heads only. Where there is no choice, a block
+is read as one.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
 
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import SerializationError, StreamError, TimestampError
-from thulawa.core.records import LAST_TIMESTAMP, Headers
+from thulawa.core.records import LAST_TIMESTAMP
+from thulawa.runtime.blocks import Block, Many, RawRecord
 from thulawa.runtime.context import NO_TIME, Forward, TaskContext
 from thulawa.runtime.handlers import ErrorRecord
 from thulawa.runtime.options import TaskOptions
 from thulawa.topology.nodes import Source
 
 __all__ = ["RawRecord", "RecordQueue"]
-
-# offset, timestamp, key, value, headers
-RawRecord: TypeAlias = tuple[int, int, Any, Any, Headers]
 
 
 class RecordQueue:
@@ -31,6 +30,7 @@ class RecordQueue:
         partition: int,
         source: Source,
         forward: Forward,
+        forward_block: Many | None,
         context: TaskContext,
         options: TaskOptions,
         answer: Callable[[StreamError, ErrorRecord], None],
@@ -38,6 +38,7 @@ class RecordQueue:
         self.topic = topic
         self.partition = partition
         self.forward = forward
+        self.forward_block = forward_block
         self.partition_time = NO_TIME
         self._source = source
         self._context = context
@@ -49,49 +50,107 @@ class RecordQueue:
         self._load_key = None if source.key_serde is None else source.key_serde.deserialize
         self._load_value = None if source.value_serde is None else source.value_serde.deserialize
         self._waiting: deque[RawRecord] = deque()
+        self._blocks: deque[Block] = deque()  # behind those that wait
         self._head: RawRecord | None = None
         self._read_from: RawRecord | None = None
-        self.raw: RawRecord | None = None  # the record that was taken last, as it came
+        self._raw: RawRecord | None = None
+        self._taken: Block | None = None  # what was taken last was this, as it came
 
     def extend(self, records: Iterable[RawRecord]) -> None:
         """Add records, in offset order."""
+        while self._blocks:
+            self._open_block()
         self._waiting.extend(records)
+
+    def extend_block(self, block: Block) -> None:
+        """Add a block of records, in offset order."""
+        self._blocks.append(block)
 
     def held(self) -> list[RawRecord]:
         """Give the records that wait, as they came."""
-        if self._head is None or self._read_from is None:
-            return list(self._waiting)
-        return [self._read_from, *self._waiting]
+        head = [self._read_from] if self._head is not None and self._read_from is not None else []
+        return [*head, *self._waiting, *(one for block in self._blocks for one in block.records())]
+
+    @property
+    def raw(self) -> RawRecord | None:
+        """The record that was taken last, as it came; of a block the one at the task's offset."""
+        if self._taken is None:
+            return self._raw
+        place = bisect_left(self._taken.offsets, self._context.offset)
+        offsets, timestamps, keys, values, headers = self._taken
+        return offsets[place], timestamps[place], keys[place], values[place], headers[place]
 
     def head_time(self) -> int | None:
         """Give the timestamp of the next record; None: there is none."""
-        if self._head is None:
+        while self._head is None and (self._waiting or self._blocks):
+            if not self._waiting:
+                self._open_block()
             self._head = self._read_next()
         return None if self._head is None else self._head[1]
 
+    def pop_block(self) -> Block | None:
+        """Take the next records as one, read; None: the next ones must be taken one by one."""
+        if self._head is not None or self._waiting or not self._blocks:
+            return None
+        block = self._blocks[0]
+        read = self._read_block(block)
+        if read is None:
+            self._open_block()
+            return None
+        self._taken = self._blocks.popleft()
+        newest = max(read.timestamps)
+        self.partition_time = max(self.partition_time, newest)
+        return read
+
+    def _open_block(self) -> None:
+        self._waiting.extend(self._blocks.popleft().records())
+
+    def _read_block(self, block: Block) -> Block | None:
+        """Read the records of a block; None: some must be looked at, or all."""
+        source, times = self._source, block.timestamps
+        if source.timestamp_extractor is not None or not times:
+            return None
+        if min(times) < 0 or max(times) > self._latest():
+            return None
+        keys, values = block.keys, block.values
+        try:
+            if source.key_serde is not None:
+                keys = source.key_serde.load_column(keys)
+            if source.value_serde is not None:
+                values = source.value_serde.load_column(values)
+        except Exception:  # noqa: BLE001 they are read again, with an account of what is wrong
+            return None
+        return block._replace(keys=keys, values=values)
+
+    def _latest(self) -> int:
+        """Give the highest timestamp with which nothing is wrong."""
+        if self._ahead is None:
+            return LAST_TIMESTAMP
+        return min(LAST_TIMESTAMP, self._context.wall_clock_time + self._ahead)
+
     def pop(self) -> RawRecord | None:
-        """Take the next record."""
+        """Take the next record that waits."""
+        self._taken = None
         head = self._head
         if head is None:
             waiting = self._waiting
             if self._as_it_is and waiting and 0 <= (timestamp := waiting[0][1]) <= LAST_TIMESTAMP:
                 if timestamp > self.partition_time:
                     self.partition_time = timestamp
-                self.raw = head = waiting.popleft()
+                self._raw = head = waiting.popleft()
                 return head
             head = self._read_next()
         else:
             self._head = None
-        self.raw = self._read_from
+        self._raw = self._read_from
         return head
 
     def __iter__(self) -> Iterator[RawRecord]:
-        """Take the records one after the other, those too that come while they are taken."""
+        """Take the records that wait, one after the other; blocks are not opened."""
+        self._taken = None
         waiting, only_serdes = self._waiting, self._source.timestamp_extractor is None
         load_key, load_value = self._load_key, self._load_value
-        latest = LAST_TIMESTAMP
-        if self._ahead is not None:
-            latest = min(latest, self._context.wall_clock_time + self._ahead)
+        latest = self._latest()
         while True:
             # what `pop` does to a record with which nothing is wrong, without its calls
             while only_serdes and waiting and self._head is None:
@@ -108,7 +167,7 @@ class RecordQueue:
                     break
                 if timestamp > self.partition_time:
                     self.partition_time = timestamp
-                self.raw = raw
+                self._raw = raw
                 waiting.popleft()
                 yield offset, timestamp, key, value, headers
             record = self.pop()
@@ -117,7 +176,8 @@ class RecordQueue:
             yield record
 
     def __len__(self) -> int:
-        return len(self._waiting) + (self._head is not None)
+        count = len(self._waiting) + (self._head is not None)
+        return count + sum(len(block.offsets) for block in self._blocks)
 
     def _read_next(self) -> RawRecord | None:
         waiting = self._waiting

@@ -4,14 +4,15 @@ Every record passes here, so each operation is a closure of its own with nothing
 per record. ``try`` costs nothing as long as nothing is raised.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from thulawa.core.records import Headers
-from thulawa.runtime.context import Failed, Forward
+from thulawa.runtime.blocks import FIXED, Block, Many
+from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.topology.nodes import Branch, Stateless
 
-__all__ = ["branch", "stateless"]
+__all__ = ["branch", "stateless", "stateless_blocks"]
 
 
 def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
@@ -24,6 +25,52 @@ def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
     if node.operation in ("map_values", "flat_map_values") and node.with_key:
         return _BUILDERS[f"{node.operation}_with_key"](node.function, forward, failed)
     return _BUILDERS[node.operation](node.function, forward, failed)
+
+
+def stateless_blocks(
+    nodes: Sequence[tuple[Stateless, Failed]], context: TaskContext, forward: Many
+) -> Many:
+    """Make the function of stateless nodes, each the child of the one before, for blocks."""
+    nodes = [(node, failed) for node, failed in nodes if node.operation != "pass"]
+    if not nodes:
+        return forward
+    if [node.operation for node, _ in nodes] == ["to_stream"]:
+        return lambda block: forward(block._replace(values=[change[0] for change in block.values]))
+    take, send = _gathering(context, forward)
+    call = take
+    for node, failed in reversed(nodes):
+        call = stateless(node, call, failed)
+
+    def process(block: Block) -> None:
+        for context.offset, timestamp, key, value, headers in block.records():
+            call(key, value, timestamp, headers)
+        send()
+
+    return process
+
+
+def _gathering(context: TaskContext, forward: Many) -> tuple[Forward, Callable[[], None]]:
+    """Make what takes single records, and what sends those it has taken on as a block."""
+    columns: tuple[list[Any], ...] = ([], [], [], [], [])
+    offsets, timestamps, keys, values, every_headers = columns
+
+    def send() -> None:
+        if offsets:
+            block = Block(*(column.copy() for column in columns))
+            for column in columns:
+                column.clear()
+            forward(block)
+
+    def take(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        offsets.append(context.offset)
+        timestamps.append(timestamp)
+        keys.append(key)
+        values.append(value)
+        every_headers.append(headers)
+        if type(value) not in FIXED:
+            send()
+
+    return take, send
 
 
 def _to_stream(forward: Forward) -> Forward:

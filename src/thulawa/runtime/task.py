@@ -13,6 +13,7 @@ from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.asyncs import RunAsync
+from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
@@ -88,11 +89,18 @@ class Task:
 
     def add(self, topic: str, partition: int, records: Iterable[RawRecord]) -> None:
         """Take in records of one partition, in offset order; a new one joins the group."""
+        self._queue_of(topic, partition).extend(records)
+
+    def add_block(self, topic: str, partition: int, block: Block) -> None:
+        """Take in records in columns."""
+        self._queue_of(topic, partition).extend_block(block)
+
+    def _queue_of(self, topic: str, partition: int) -> RecordQueue:
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queue(topic, partition, self._sources[topic])
             self._queues[topic, partition] = queue
-        queue.extend(records)
+        return queue
 
     @property
     def next_wall_clock_time(self) -> int | None:
@@ -214,6 +222,7 @@ class Task:
             partition,
             source,
             self._graph.entry(source),
+            self._graph.block_entry(source),
             self.context,
             self._options,
             self._deserialization_failed,
@@ -241,11 +250,29 @@ class Task:
 
     def _run_alone(self, queue: RecordQueue) -> None:
         """Process the records of the only partition that has any: no choice, less work."""
+        self._taken_from = queue
+        while len(queue):
+            block = queue.pop_block()
+            if block is None:
+                self._run_each(queue, queue)
+            elif not self._run_block(queue, block):
+                self._run_each(queue, block.records())
+
+    def _run_block(self, queue: RecordQueue, block: Block) -> bool:
+        """Process a block as one, where its nodes can and nothing is due before its end."""
+        context, newest = self.context, max(block.timestamps)
+        if queue.forward_block is None or newest >= self._punctuations.next_stream_time:
+            return False
+        context.topic, context.partition = queue.topic, queue.partition
+        context.stream_time = max(context.stream_time, newest)
+        queue.forward_block(block)
+        return True
+
+    def _run_each(self, queue: RecordQueue, records: Iterable[RawRecord]) -> None:
         context, punctuations = self.context, self._punctuations
         forward = queue.forward
         context.topic, context.partition = queue.topic, queue.partition
-        self._taken_from = queue
-        for context.offset, timestamp, key, value, headers in queue:
+        for context.offset, timestamp, key, value, headers in records:
             if timestamp > context.stream_time:
                 context.stream_time = timestamp
             forward(key, value, timestamp, headers)

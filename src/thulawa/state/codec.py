@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from operator import itemgetter
 from typing import Any
 from uuid import UUID
 from zlib import crc32
@@ -93,10 +92,7 @@ class Codec:
             number = _numbers.get(kind)
             lengths = set(map(len, values)) if number is not None else ()
             if number is not None and len(lengths) == 1 and lengths != {0}:
-                (length,) = lengths
-                columns = [
-                    self._column(list(map(itemgetter(place), values))) for place in range(length)
-                ]
+                columns = [self._column(part) for part in zip(*values, strict=True)]
                 return [_TUPLE + number, columns]
         return [_ANY, [self._packed(value) for value in values]]
 

@@ -1,8 +1,8 @@
 """The stores of a task in memory, and how they are kept: a log of changes over pages.
 
-Each batch appends what it changed as one *delta* and rewrites about as many bytes of *pages*,
-in turn, so that what is written follows what changed, not what is stored. A delta goes when
-every page is newer. To load is to read the pages and the deltas after them, in order.
+Each batch appends what it changed as one *delta* and rewrites half as many bytes of *pages*, in
+turn, so that what is written follows what changed, not what is stored. A delta goes when every
+page is newer. To load is to read the pages and the deltas after them, in order.
 
 The copy in memory outlives the batch, and must never show what did not commit. A batch's
 changes are applied at once, with the values they replaced kept aside, and stand under a
@@ -12,7 +12,9 @@ became true; else ours are undone first, and if the copy is then at a stamp of t
 takes the deltas it has missed; if it is not, it is loaded anew. A failed, repeated or late
 attempt therefore leaves no trace, whatever worker it ran on.
 
-Pages grow by linear hashing, one split at a time: no batch ever has to rewrite them all.
+Pages grow by linear hashing: no batch ever has to rewrite them all. A page that is split is not
+written for that. What its young ones hold is in its own image, and in deltas, until its turn
+comes; then it is written together with them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +34,7 @@ PAGE_ENTRIES = 4096
 CHUNK_ENTRIES = 50_000  # a delta of more is cut, so that no value gets too large for its carrier
 CATCH_UP = 8  # deltas that are kept for copies that lag, even when all pages are newer
 _META = "meta"
+_SHARE = 2  # bytes of a delta that pay for a byte of pages
 
 Snapshot: TypeAlias = dict[str, Any]
 
@@ -128,33 +131,48 @@ class _Store:
             return
         power = _power(count)
         mask = 2 * power - 1
-        digest = self._digest
-        for key in keys:
-            page = digest(key) & mask
+        keys = list(keys)
+        for key, digest in zip(keys, self._digests(keys), strict=True):
+            page = digest & mask
             members[page if page < count else page - power].append(key)
 
-    def split(self) -> tuple[int, int]:
-        """Make one more page out of its elder; give the numbers of the two."""
-        count = len(self.members)
-        elder = count - _power(count)
-        keys, self.members[elder] = self.members[elder], []
-        self.members.append([])
-        self.add(keys)
-        return elder, count
+    def split(self, pages: int) -> None:
+        """Make so many pages, the young ones out of their elders."""
+        members, count = self.members, len(self.members)
+        moved: list[Any] = []
+        for page in range(count, pages):
+            elder = page
+            while elder >= count:
+                elder = _elder(elder)
+            moved += members[elder]
+            members[elder] = []
+        members.extend([] for _ in range(count, pages))
+        self.add(moved)
 
     def image(self, page: int) -> bytes:
         """Give the bytes of a page as it is now."""
-        get = self.entries.get
-        found = {key: entry for key in self.members[page] if (entry := get(key)) is not None}
-        self.members[page] = list(found)
-        return _joined(self.keys.encode(list(found)), self.values.encode(list(found.values())))
+        members = self.members[page]
+        found = dict(zip(members, map(self.entries.get, members), strict=True))
+        if None in found.values():
+            found = {key: entry for key, entry in found.items() if entry is not None}
+        keys = self.members[page] = list(found)
+        return _joined(self.keys.encode(keys), self.values.encode(list(found.values())))
 
-    def load(self, page: int, image: bytes) -> None:
-        """Take in the entries of a page; which page a key belongs to need not be worked out."""
+    def load(self, page: int, image: bytes, *, alone: bool) -> None:
+        """Take in the entries of a page; ``alone``: it holds none of a page that was split off."""
         packed_keys, packed_values = _parted(image)
         keys = self.keys.decode(packed_keys)
         dict.update(self.entries, zip(keys, self.values.decode(packed_values), strict=True))
-        self.members[page] = keys
+        if alone:
+            self.members[page] = keys
+        else:
+            self.add(keys)
+
+    def _digests(self, keys: list[Any]) -> Iterable[int]:
+        kinds = set(map(type, keys))
+        if kinds == {str}:
+            return map(crc32, map(str.encode, keys))
+        return map(crc32, keys) if kinds == {bytes} else map(self._digest, keys)
 
     def _digest(self, key: Any) -> int:
         if isinstance(key, bytes):
@@ -224,10 +242,9 @@ class PagedStores:
         number, stamp = self._number + 1, uuid4().hex
         size, chunks = self._write_delta(kept, number)
         meta.lineage.append(_Version(number, stamp, chunks))
-        meta.credit += size
+        meta.credit += size // _SHARE
         for name, store in self._stores.items():
-            written = meta.written.setdefault(name, [0])
-            meta.credit -= self._grow(kept, name, store, written, number)
+            _grow(store, meta.written.setdefault(name, [0]))
         self._rewrite(kept, meta, number)
         self._trim(kept, meta)
         self._snapshot = snapshot
@@ -256,9 +273,10 @@ class PagedStores:
             written = meta.written.get(name, [0])
             store.entries.clear()
             store.members = [[] for _ in written]
-            for page, number in enumerate(written):
-                if number:
-                    store.load(page, _found(kept, _page_name(name, page)))
+            for page, family in _families(written).items():
+                if written[page]:
+                    image = _found(kept, _page_name(name, page))
+                    store.load(page, image, alone=len(family) == 1)
 
     def _apply(self, version: _Version, kept: Readable) -> None:
         for chunk in range(version.chunks):
@@ -282,34 +300,27 @@ class PagedStores:
                 written += len(data)
                 chunks += 1
             before = store.entries.before
-            store.add(key for key, old in before.items() if old is None)
+            if None in before.values():
+                store.add(key for key, old in before.items() if old is None)
         return written, chunks
-
-    def _grow(self, kept: Kept, name: str, store: _Store, written: list[int], number: int) -> int:
-        """Split pages until the entries fit; give the bytes that this wrote."""
-        changed: set[int] = set()
-        while len(store.entries) > PAGE_ENTRIES * len(written):
-            changed.update(store.split())
-            written.append(0)
-        return sum(_write_page(kept, name, store, written, page, number) for page in changed)
 
     def _rewrite(self, kept: Kept, meta: _Meta, number: int) -> None:
         """Rewrite pages in turn, as far as the credit of the deltas goes."""
+        families = {name: _families(meta.written[name]) for name in self._stores}
         places = [(name, page) for name in self._stores for page in range(len(meta.written[name]))]
         for _ in places:
             if meta.credit <= 0:
                 return
             name, page = places[meta.cursor % len(places)]
             meta.cursor = (meta.cursor + 1) % len(places)
-            written = meta.written[name]
-            if written[page] != number:
-                store = self._stores[name]
-                meta.credit -= _write_page(kept, name, store, written, page, number)
+            written, store = meta.written[name], self._stores[name]
+            for member in families[name].get(page, ()):
+                meta.credit -= _write_page(kept, name, store, written, member, number)
         meta.credit = 0
 
     def _trim(self, kept: Kept, meta: _Meta) -> None:
         """Drop the deltas that every page has taken in, but for the last few."""
-        oldest = min((min(meta.written[name]) for name in self._stores), default=0)
+        oldest = min((_oldest(meta.written[name]) for name in self._stores), default=0)
         while len(meta.lineage) > CATCH_UP and meta.lineage[1].number <= oldest:
             del meta.lineage[0]
             version = meta.lineage[0]
@@ -326,11 +337,10 @@ def read_stores(kept: Readable, specs: Mapping[str, StoreSpec]) -> PagedStores:
 
 
 def _chunks(name: str, store: _Store) -> Iterator[bytes]:
-    get = store.entries.get
     changed = list(store.entries.before)
     for at in range(0, len(changed), CHUNK_ENTRIES):
         keys = changed[at : at + CHUNK_ENTRIES]
-        entries = [get(key) for key in keys]
+        entries = list(map(store.entries.get, keys))
         gone: list[Any] = []
         if None in entries:
             gone = [key for key, entry in zip(keys, entries, strict=True) if entry is None]
@@ -338,6 +348,33 @@ def _chunks(name: str, store: _Store) -> Iterator[bytes]:
             entries = [entry for entry in entries if entry is not None]
         encode = store.keys.encode
         yield _joined(name.encode(), encode(keys), store.values.encode(entries), encode(gone))
+
+
+def _grow(store: _Store, written: list[int]) -> None:
+    """Split pages until the entries fit; they are written when it is their turn."""
+    pages = -(-len(store.entries) // PAGE_ENTRIES)
+    if pages > len(written):
+        store.split(pages)
+        written.extend([0] * (pages - len(written)))
+
+
+def _families(written: list[int]) -> dict[int, list[int]]:
+    """Give the pages that have been written, and the first, each with those in its image.
+
+    These are itself and, since it was written, the pages that were split off it or off those.
+    """
+    heads: list[int] = []
+    families: dict[int, list[int]] = {}
+    for page, number in enumerate(written):
+        head = page if number or not page else heads[_elder(page)]
+        heads.append(head)
+        families.setdefault(head, []).append(page)
+    return families
+
+
+def _oldest(written: list[int]) -> int:
+    """Give the version that all pages have, at least."""
+    return min(number for page, number in enumerate(written) if number or not page)
 
 
 def _write_page(
@@ -367,6 +404,11 @@ def _delta_name(number: int, chunk: int) -> str:
 def _power(count: int) -> int:
     """Give the largest power of two that is not above ``count``."""
     return 1 << (count.bit_length() - 1)
+
+
+def _elder(page: int) -> int:
+    """Give the page that a page was split off."""
+    return page - _power(page)
 
 
 def _joined(*parts: bytes) -> bytes:

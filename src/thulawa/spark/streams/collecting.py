@@ -6,10 +6,11 @@ from typing import Any
 from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serdes
+from thulawa.log.packing import Fields
+from thulawa.runtime.blocks import Block, Many, RawRecord
 from thulawa.runtime.context import Forward
 from thulawa.runtime.output import Encoder
 from thulawa.runtime.planning import Part
-from thulawa.runtime.queues import RawRecord
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.wire import SINK, Outgoing, Packed, pack_records
 from thulawa.state.codec import Codec
@@ -29,7 +30,7 @@ class TaskOutput:
         self._place = f"{part.group.id:04}/{number:06}"
         self._number = number
         self._encoder = Encoder(program.options, self.send)
-        self._plain = program.options.max_record_bytes is None  # sizes need not be looked at
+        self._sized = program.options.max_record_bytes is not None
         self._outgoing = Outgoing()
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
@@ -54,14 +55,10 @@ class TaskOutput:
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
         """Give what takes the outputs of a sink to which nothing special is to be done."""
-        if (
-            sink.internal
-            or sink.partitioner is not None
-            or sink.key_serde is None
-            or sink.value_serde is None
-            or not self._plain
-        ):
+        if self._is_special(sink):
             return None
+        assert sink.key_serde is not None
+        assert sink.value_serde is not None
         dump_key, dump_value = sink.key_serde.serialize, sink.value_serde.serialize
         take, send = self._outgoing.taker(topic), self.send
 
@@ -74,6 +71,36 @@ class TaskOutput:
             return take((key_bytes, value_bytes, headers, timestamp, None))
 
         return to_topic
+
+    def block_sender(self, sink: Sink, topic: str) -> Many | None:
+        """Give what takes blocks of them."""
+        if self._is_special(sink):
+            return None
+        assert sink.key_serde is not None
+        assert sink.value_serde is not None
+        dump_keys, dump_values = sink.key_serde.dump_column, sink.value_serde.dump_column
+        take, send = self._outgoing.take_columns, self.send
+
+        def to_topic(block: Block) -> None:
+            try:
+                keys, values = dump_keys(block.keys), dump_values(block.values)
+            except Exception:  # noqa: BLE001 they are written again, and the handler asked
+                for _, timestamp, key, value, headers in block.records():
+                    send(sink, topic, key, value, timestamp, headers)
+            else:
+                take(topic, Fields(keys, values, block.headers, block.timestamps))
+
+        return to_topic
+
+    def _is_special(self, sink: Sink) -> bool:
+        """Tell that more is to be done to outputs than to write them by their serdes."""
+        return (
+            sink.internal
+            or sink.partitioner is not None
+            or sink.key_serde is None
+            or sink.value_serde is None
+            or self._sized
+        )
 
     def _chosen(self, sink: Sink, topic: str, key: Any, value: Any) -> int:
         """Give the partition that a partitioner of the user's own chooses."""

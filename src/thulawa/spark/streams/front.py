@@ -24,7 +24,7 @@ from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
-from thulawa.spark.streams.wire import CLOCK, Packed, Topic, columns_of, packed_batch
+from thulawa.spark.streams.wire import CLOCK, Packed, Topic, as_block, columns_of, packed_batch
 
 __all__ = ["front"]
 
@@ -147,7 +147,7 @@ class _Front:
         task, output = self._tasks[topic]
         # no batch tells the front its time; it only tells records from the far future apart
         task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
-        task.add(*topic, chunk.columns.rows())
+        task.add_block(*topic, as_block(chunk.columns))
         task.run()
         return output.take()
 

@@ -12,7 +12,7 @@ from thulawa.spark.streams.changelogs import TaskChangelogs
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.restoring import Restored
-from thulawa.spark.streams.wire import CLOCK, Packed, records_of, unpack_records
+from thulawa.spark.streams.wire import CLOCK, Packed, block_of, records_of, unpack_records
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
@@ -88,7 +88,7 @@ class Hosted:
                 ],
             )
         else:
-            task.add(row.topic, row.part, records_of(row))
+            task.add_block(row.topic, row.part, block_of(row))
 
     def _made(self, now: int) -> Task:
         self._output.clear()  # what a failed attempt left

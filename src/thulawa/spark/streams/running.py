@@ -32,6 +32,8 @@ _SETTINGS = {
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**24),  # a row is up to a megabyte
+    # Hadoop starts a process to set the mode of each file it makes; checksums are files as well
+    "fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
 

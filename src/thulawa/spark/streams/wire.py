@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from thulawa.core.records import Headers
 from thulawa.log.batches import Columns, unpack
-from thulawa.log.packing import packed_plainly
+from thulawa.log.packing import Fields, fields_of, packed_plainly
 from thulawa.log.records import ProducerRecord
-from thulawa.runtime.queues import RawRecord
+from thulawa.runtime.blocks import Block, RawRecord
 from thulawa.state.codec import Codec
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
     "Outgoing",
     "Packed",
     "Topic",
+    "as_block",
+    "block_of",
     "columns_of",
     "packed_batch",
     "records_of",
@@ -118,18 +120,30 @@ def _headers(column: pa.Array) -> Sequence[Headers]:
     ]
 
 
-def records_of(row: Packed) -> Iterable[RawRecord]:
+def block_of(row: Packed) -> Block:
     """Give the records of a source that a row holds; its place ends with the first one's offset."""
-    return unpack(row.data, int(row.place.rpartition("/")[2])).rows()
+    return as_block(unpack(row.data, int(row.place.rpartition("/")[2])))
+
+
+def as_block(columns: Columns) -> Block:
+    """Give records of a log as a task takes them."""
+    headers: Any = columns.headers
+    return Block(columns.offsets, columns.timestamps, columns.keys, columns.values, headers)
+
+
+def records_of(row: Packed) -> Iterable[RawRecord]:
+    """Give the records of a source that a row holds, one by one."""
+    return block_of(row).records()
 
 
 class Outgoing:
     """Records for topics, by topic and by the partition that somebody chose for them."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_columns", "_rows")
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int | None], list[ProducerRecord]] = defaultdict(list)
+        self._columns: dict[str, list[Fields]] = defaultdict(list)  # they come before the rows
 
     def add(
         self,
@@ -149,15 +163,30 @@ class Outgoing:
         """Give what takes records of a topic as they are: key, value, headers, timestamp, None."""
         return self._rows[topic, None].append
 
+    def take_columns(self, topic: str, records: Fields) -> None:
+        """Take many records of a topic."""
+        rows = self._rows[topic, None]
+        if rows:
+            self._columns[topic].append(fields_of(rows))
+            rows.clear()
+        self._columns[topic].append(records)
+
     def take(self) -> Iterator[tuple[str, int, bytes]]:
         """Give the records in batches, topic, partition or `ANY`, batch; none of them stays."""
+        for topic, parts in self._columns.items():
+            for records in parts:
+                for data in packed_plainly(records, topic):
+                    yield topic, ANY, data
+        self._columns.clear()
         for (topic, partition), rows in self._rows.items():
-            for data in packed_plainly(rows, topic):
-                yield topic, ANY if partition is None else partition, data
+            if rows:
+                for data in packed_plainly(fields_of(rows), topic):
+                    yield topic, ANY if partition is None else partition, data
             rows.clear()
 
     def clear(self) -> None:
         """Forget all records."""
+        self._columns.clear()
         for rows in self._rows.values():
             rows.clear()
 
