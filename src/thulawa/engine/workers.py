@@ -34,7 +34,8 @@ VALUE: Callable[[Record], Any] = attrgetter("value")  # what most functions are 
 
 _Start: TypeAlias = tuple[Ticket, int]
 
-_REPORT_AT = 64
+_REPORT_AT = 64  # calls that have ended, where this may bring what to start next
+_REPORT_ALL = 256  # where there is enough to start
 _REST_AFTER = 256
 
 
@@ -225,7 +226,7 @@ class CoroutineWorkers:
                     del running[ticket]
                     self._done.append((ticket, attempt, result))
                     alone = turn == self._turn and not starts
-                    if alone or len(self._done) >= _REPORT_AT:
+                    if alone or len(self._done) >= (_REPORT_ALL if starts else _REPORT_AT):
                         self._flush()
             self._turn += 1
             calls += 1
