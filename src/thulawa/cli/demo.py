@@ -36,9 +36,9 @@ _SLOWEST = 3
 _LOOKUPS_TO_SETTLE = 4
 _LOOKUPS_IN_WINDOW = 60
 
+# it is over in minutes: what the JVM compiles well, it would compile too late
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS = {
-    # it is over in minutes: what the JVM compiles well, it would compile too late
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.jars": "",  # no broker here
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -141,7 +141,10 @@ def run(job: Job, folder: Path, watcher: Watcher) -> list[Row]:
 
 @contextmanager
 def _spark(folder: Path) -> Iterator[Any]:
+    from thulawa.spark import jvm_archive  # noqa: PLC0415 it loads Spark
+
     settings = _SETTINGS | {
+        "spark.driver.extraJavaOptions": f"{_JAVA} {jvm_archive.options()}",
         "spark.local.dir": f"{folder}/spark",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }

@@ -12,6 +12,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from thulawa.kafka.maven import fetched
+from thulawa.spark import jvm_archive
 from thulawa.spark.log_format import register
 from thulawa.spark.shipping import ship
 
@@ -30,7 +31,8 @@ def configure(builder: Any) -> Any:
 
     Python workers run this interpreter; rows travel as Arrow; state lives in RocksDB; no task
     runs twice at a time, and none of a streaming query is joined with others; tracebacks are
-    whole. Spark's Kafka connector is there when it was fetched before (``thulawa kafka jars``);
+    whole; the JVM starts sooner where its classes were made ready (`thulawa.spark.jvm_archive`).
+    Spark's Kafka connector is there when it was fetched before (``thulawa kafka jars``);
     else `thulawa.spark.kafka_source` fetches and adds it.
 
     .. versionadded:: 0.1.0
@@ -45,6 +47,8 @@ def configure(builder: Any) -> Any:
         # the frames it leaves out are the user's own, called from the engine
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
+    if java := jvm_archive.options():
+        defaults["spark.driver.extraJavaOptions"] = java
     if connector := fetched("connector"):
         defaults["spark.jars"] = ",".join(map(str, connector))
     # a context made in this process looks here for the workers' interpreter, and nowhere else
