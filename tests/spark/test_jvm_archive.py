@@ -22,7 +22,7 @@ def java_options(monkeypatch: pytest.MonkeyPatch, **settings: str) -> str | None
 def test_a_session_uses_what_was_made_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("THULAWA_CACHE", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
     assert java_options(monkeypatch) is None
     file = jvm_archive._place()
     assert file is not None

@@ -2,8 +2,9 @@
 
 What Spark loads to run a first query, some 15,000 classes, the JVM reads, checks and links anew at
 each start. ``python -m thulawa.spark.jvm_archive`` has it write them down once, as it has them in
-memory (class data sharing), into a file of 150 MB in the cache; `options` has a session use it. The
-JVM passes over a file that is of another Java or other jars, so nothing can go wrong with it.
+memory (class data sharing), into a file of 150 MB in the virtual environment, whose jars they are
+from; `options` has a session use it. The JVM passes over a file that is of another Java or of other
+jars, so nothing can go wrong with it.
 """
 
 import os
@@ -13,8 +14,6 @@ import tempfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-
-from thulawa.kafka.maven import cache_folder
 
 __all__ = ["make", "options"]
 
@@ -33,7 +32,7 @@ def make() -> Path | None:
     file = _place()
     if file is None or file.exists():
         return file
-    shutil.rmtree(file.parent, ignore_errors=True)  # of other versions
+    shutil.rmtree(file.parent, ignore_errors=True)  # that of another version
     file.parent.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         written = Path(folder, file.name)
@@ -52,7 +51,7 @@ def _place() -> Path | None:
         return None
     real = Path(java).resolve()
     of = f"{real} {real.stat().st_mtime_ns} {pyspark.__file__} {pyspark.__version__}"
-    return cache_folder() / "jvm" / f"spark-{sha256(of.encode()).hexdigest()[:16]}.jsa"
+    return Path(sys.prefix, "thulawa", f"spark-{sha256(of.encode()).hexdigest()[:16]}.jsa")
 
 
 def _run_queries(folder: Path, java_options: str) -> None:
