@@ -7,7 +7,6 @@ way (`enrichment`), and write to a topic of their own. All figures come from tho
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from heapq import nlargest
@@ -190,11 +189,11 @@ def _race(
         visits = Visits(log, topic, rate=job.rate, keys=job.keys)
         stack.callback(visits.stop)
         lookups = stack.enter_context(closing(Lookups(port)))
-        places = {}
+        runners = []
         for system in SYSTEMS:
             results = f"located-{latency_ms}ms-{system}"
             log.create_topic(results)
-            places[system] = Place(
+            place = Place(
                 log=log.address,
                 visits=topic,
                 results=results,
@@ -203,20 +202,12 @@ def _race(
                 latency_ms=latency_ms,
                 visits_per_batch=job.visits_per_batch(latency_ms),
             )
-        runners = []
-        for system, query in _started(spark, places).items():
+            # one by one: Spark fails at times when the first queries of a session start together
+            query = start(spark, system, place)
             stack.callback(query.stop)
-            results = places[system].results
             tally = stack.enter_context(closing(Tally(log, results, warm_up=_WARM_UP)))
             runners.append(_Runner(system, query, tally))
         yield _Race(job, latency_ms, visits, lookups, runners, watcher)
-
-
-def _started(spark: Any, places: dict[System, Place]) -> dict[System, Any]:
-    """Start the queries, all at once: most of a start is waiting for processes to begin."""
-    with ThreadPoolExecutor() as threads:
-        queries = threads.map(lambda place: start(spark, *place), places.items())
-        return dict(zip(places, queries, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
