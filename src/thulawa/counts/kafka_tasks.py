@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Message
 
 from thulawa.counts.columns import Messages, Rule
 from thulawa.counts.tasks import Range, counted_shares
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.reading import read_between
+from thulawa.kafka.reading import columns_of, read_between
 from thulawa.log.arrow import counting
 
 __all__ = ["CountKafka"]
@@ -35,18 +34,11 @@ class CountKafka:
         topic, partition = wanted.place
         span = {partition: (wanted.since.offset, wanted.end)}
         for chunk in read_between(self.connection, topic, span, keep=True):
-            yield Messages(
-                _offsets(chunk),
-                pa.array([time for _, time in map(Message.timestamp, chunk)], pa.int64()),
-                list(map(Message.value, chunk)),
-            )
+            offsets, times, values = columns_of(chunk)
+            yield Messages(_column(offsets), pa.array(times, pa.int64()), values)
 
 
-def _offsets(chunk: list[Message]) -> pa.Array:
-    """Give the offsets of messages; where none is missing the first and the last tell them all."""
-    first, last = chunk[0].offset(), chunk[-1].offset()
-    assert first is not None
-    assert last is not None
-    if last - first == len(chunk) - 1:
-        return pc.add(counting(len(chunk)), first)
-    return pa.array(map(Message.offset, chunk), pa.int64())
+def _column(offsets: Sequence[int]) -> pa.Array:
+    if isinstance(offsets, range):  # known without being looked at
+        return pc.add(counting(len(offsets)), offsets.start)
+    return pa.array(offsets, pa.int64())

@@ -1,7 +1,7 @@
 """Read topics up to their end, committed records only: for restoring, checking and tools."""
 
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TypeAlias, cast
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -12,7 +12,7 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, translated
 from thulawa.kafka.topics import Topics
 
-__all__ = ["await_committed", "headers_of", "newest", "read_between", "read_to_end"]
+__all__ = ["await_committed", "columns_of", "headers_of", "newest", "read_between", "read_to_end"]
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -87,6 +87,17 @@ def read_between(
 
 # Only consumers that came to the end of what they were to read.
 _kept: dict[tuple[tuple[str, object], ...], Consumer] = {}
+
+
+def columns_of(
+    messages: list[Message],
+) -> tuple[Sequence[int], list[int], list[bytes | None]]:
+    """Give offsets (a range, where none is missing), timestamps and values, in columns."""
+    first, last = messages[0].offset() or 0, messages[-1].offset() or 0
+    whole = last - first == len(messages) - 1
+    offsets = range(first, last + 1) if whole else [one.offset() or 0 for one in messages]
+    times = [time for _, time in map(Message.timestamp, messages)]
+    return offsets, times, cast("list[bytes | None]", list(map(Message.value, messages)))
 
 
 def headers_of(message: Message) -> Headers:
