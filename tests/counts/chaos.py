@@ -184,7 +184,8 @@ class Chaos:
             code = process.poll()
             if code is not None:
                 del self.running[number]
-                if code:
+                # told to stop a second time when it had nearly ended: Python no longer listens then
+                if code not in (0, -signal.SIGTERM):
                     said = (self.folder / f"{number}.err").read_text(errors="replace")
                     raise SystemExit(f"instance {number} failed with {code}:\n{said[-3000:]}")
 
