@@ -8,9 +8,21 @@ from typing import Any
 
 from confluent_kafka import Message, Producer
 
+from thulawa.dsl.builder import StreamsBuilder
+from thulawa.dsl.options import Materialized
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.reading import read_to_end
 from thulawa.kafka.routing import OutRecord
+from thulawa.topology.topology import Topology
+
+
+def counting(name: str, *, changelog: bool = True) -> Topology:
+    """Give a program that counts the records of a topic by the remainder of their value."""
+    builder = StreamsBuilder()
+    by_remainder = builder.stream(f"{name}-in").group_by(lambda key, value: str(value % 3))
+    kept: Materialized[str, int] = Materialized(name="counts", changelog=changelog)
+    by_remainder.count(kept).to_stream().to(f"{name}-out")
+    return builder.build()
 
 
 def fill(connection: Connection, topic: str, numbers: Iterable[int], *, keys: int = 7) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.kafka.helpers import CLEAN, fill, judge, read
+from tests.kafka.helpers import CLEAN, counting, fill, judge, read
 from tests.kafka.test_spark import copy_all
 from thulawa.app import Streams
 from thulawa.dsl.builder import StreamsBuilder
@@ -91,11 +91,8 @@ def test_more_partitions_are_read_by_an_application_with_state_and_nothing_is_lo
     spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
 ) -> None:
     topics.ensure(f"{name}-in", TopicSpec(partitions=2))
-    builder = StreamsBuilder()
-    by_remainder = builder.stream(f"{name}-in").group_by(lambda key, value: str(value % 3))
-    by_remainder.count(Materialized.as_("counts")).to_stream().to(f"{name}-out")
     with Streams(
-        builder.build(), application_id=name, log=f"kafka://{connection.bootstrap}",
+        counting(name, changelog=False), application_id=name, log=f"kafka://{connection.bootstrap}",
         checkpoint=str(tmp_path), spark=spark,
     ) as streams:  # fmt: skip
         fill(connection, f"{name}-in", range(30))

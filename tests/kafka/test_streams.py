@@ -9,25 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.kafka.conftest import PASSWORDS
-from tests.kafka.helpers import fill, read
+from tests.kafka.helpers import counting, fill, read
 from thulawa.app import Streams
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.fetching import Fetching
-from thulawa.dsl.builder import StreamsBuilder
-from thulawa.dsl.options import Materialized
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.groups import committed_offsets, lag
 from thulawa.kafka.topics import Topics, TopicSpec
-from thulawa.topology.topology import Topology
-
-
-def counting(name: str) -> Topology:
-    builder = StreamsBuilder()
-    by_remainder = builder.stream(f"{name}-in").group_by(lambda key, value: str(value % 3))
-    kept: Materialized[str, int] = Materialized(name="counts", changelog=True)
-    by_remainder.count(kept).to_stream().to(f"{name}-out")
-    return builder.build()
 
 
 @pytest.mark.timeout(900)  # seconds on a machine that is not crowded
@@ -67,10 +56,7 @@ def test_at_least_once_saves_the_transactions_and_loses_nothing(
     spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
 ) -> None:
     topics.ensure(f"{name}-in", TopicSpec(partitions=2))
-    builder = StreamsBuilder()
-    by_remainder = builder.stream(f"{name}-in").group_by(lambda key, value: str(value % 3))
-    by_remainder.count(Materialized.as_("counts")).to_stream().to(f"{name}-out")
-    topology = builder.build()
+    topology = counting(name, changelog=False)
     for numbers in (range(30), range(30, 60)):
         fill(connection, f"{name}-in", numbers)
         with Streams(

@@ -57,14 +57,16 @@ class LogChangelog:
         self, changes: Mapping[Place, Sequence[Count]], now: int, ends: Mapping[Place, int]
     ) -> set[Place]:
         """Write changes, each partition's in a transaction; give those that got through."""
-        return {place for place in changes if self._append(place, changes[place], now, ends[place])}
+        count = self.partitions(self._output)
+        return {
+            place
+            for place, ones in changes.items()
+            if self._append(place, ones, now, place.partition % count, ends[place])
+        }
 
-    def _append(self, place: Place, changes: Sequence[Count], now: int, end: int) -> bool:
-        count = len(self._log.end_offsets(self._output))
+    def _append(self, place: Place, changes: Sequence[Count], now: int, to: int, end: int) -> bool:
         records = [
-            ProducerRecord(
-                encode_key(change.cell), encode_value(change), (), now, place.partition % count
-            )
+            ProducerRecord(encode_key(change.cell), encode_value(change), (), now, to)
             for change in changes
         ]
         appended = self._log.append(

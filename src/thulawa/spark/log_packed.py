@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from thulawa.log import Log
@@ -39,7 +40,6 @@ _SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-_COLUMNS = "topic string, partition int, offset bigint, data binary"
 STORED = tuple(_SCHEMA.names)
 _ROWS, _BYTES = 1_000, 2**23  # that go to Spark at a time
 
@@ -54,11 +54,12 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def read_through(
-    reader: Any, address: str, through: Through = _unchanged, columns: str = _COLUMNS
+    reader: Any, address: str, through: Through = _unchanged, columns: str | None = None
 ) -> DataFrame:
-    """Read what a function makes of stored batches, in these columns."""
+    """Read what a function makes of stored batches, in these columns; else as they are stored."""
     sealed = b64encode(cloudpickle.dumps(through)).decode()  # type: ignore[no-untyped-call]
-    rows: DataFrame = reader.schema(columns).option("through", sealed).load(address)
+    schema = columns or from_arrow_schema(_SCHEMA)
+    rows: DataFrame = reader.schema(schema).option("through", sealed).load(address)
     return rows
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
-from thulawa.core.serdes import Serdes
+from thulawa.core.serdes import Serde, Serdes
 from thulawa.log.packing import Fields
 from thulawa.runtime.blocks import Block, Many, RawRecord
 from thulawa.runtime.context import Forward
@@ -55,11 +55,10 @@ class TaskOutput:
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
         """Give what takes the outputs of a sink to which nothing special is to be done."""
-        if self._is_special(sink):
+        serdes = self._plain_serdes(sink)
+        if serdes is None:
             return None
-        assert sink.key_serde is not None
-        assert sink.value_serde is not None
-        dump_key, dump_value = sink.key_serde.serialize, sink.value_serde.serialize
+        dump_key, dump_value = (serde.serialize for serde in serdes)
         take, send = self._outgoing.taker(topic), self.send
 
         def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -74,11 +73,10 @@ class TaskOutput:
 
     def block_sender(self, sink: Sink, topic: str) -> Many | None:
         """Give what takes blocks of them."""
-        if self._is_special(sink):
+        serdes = self._plain_serdes(sink)
+        if serdes is None:
             return None
-        assert sink.key_serde is not None
-        assert sink.value_serde is not None
-        dump_keys, dump_values = sink.key_serde.dump_column, sink.value_serde.dump_column
+        dump_keys, dump_values = (serde.dump_column for serde in serdes)
         take, send = self._outgoing.take_columns, self.send
 
         def to_topic(block: Block) -> None:
@@ -92,15 +90,12 @@ class TaskOutput:
 
         return to_topic
 
-    def _is_special(self, sink: Sink) -> bool:
-        """Tell that more is to be done to outputs than to write them by their serdes."""
-        return (
-            sink.internal
-            or sink.partitioner is not None
-            or sink.key_serde is None
-            or sink.value_serde is None
-            or self._sized
-        )
+    def _plain_serdes(self, sink: Sink) -> tuple[Serde[Any], Serde[Any]] | None:
+        """Give the serdes of keys and values; None: more is to be done than to write by them."""
+        key_serde, value_serde = sink.key_serde, sink.value_serde
+        if sink.internal or sink.partitioner is not None or self._sized:
+            return None
+        return None if key_serde is None or value_serde is None else (key_serde, value_serde)
 
     def _chosen(self, sink: Sink, topic: str, key: Any, value: Any) -> int:
         """Give the partition that a partitioner of the user's own chooses."""
