@@ -1,10 +1,10 @@
-"""Spark's classes made ready for the JVM, so that it starts in half the time.
+"""Spark's classes made ready for the JVM, so that it starts sooner.
 
-What Spark loads to run a first query, some 15,000 classes, the JVM reads, checks and links anew at
-each start. ``python -m thulawa.spark.jvm_archive`` has it write them down once, as it has them in
-memory (class data sharing), into a file of 150 MB in the virtual environment, whose jars they are
-from; `options` has a session use it. The JVM passes over a file that is of another Java or of other
-jars, so nothing can go wrong with it.
+The classes that Spark loads to run a first query the JVM reads, checks and links anew at each
+start. ``python -m thulawa.spark.jvm_archive`` has it write them down once, as it has them in
+memory (class data sharing), into a file of some 160 MB in the virtual environment, whose jars they
+are from; `options` has a session use it. The JVM passes over a file that is of another Java or of
+other jars.
 """
 
 import os
