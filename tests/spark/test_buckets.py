@@ -394,7 +394,8 @@ def test_rows_of_another_layout_are_refused_in_a_frame(spark: SparkSession, log:
 
 def test_a_report_tells_what_the_lanes_have_come_to(spark: SparkSession) -> None:
     async def slow(row: Any) -> str:
-        await asyncio.sleep(0.02)
+        # Gold's calls take longer than the pause between two looks at the lanes.
+        await asyncio.sleep(0.02 if row.key.startswith("Platinum") else 0.5)
         return "done"
 
     report = thulawa.LaneReport(spark)
@@ -404,7 +405,7 @@ def test_a_report_tells_what_the_lanes_have_come_to(spark: SparkSession) -> None
             slow,
             key="key",
             returns="said string",
-            in_flight=10,
+            in_flight=20,
             lanes=thulawa.Lanes.of(TWO, strict=True),
             lane=lambda row: TWO.lane(row.key),
             report=report,
@@ -414,5 +415,5 @@ def test_a_report_tells_what_the_lanes_have_come_to(spark: SparkSession) -> None
     assert done.count() == 90
     figures = report.lanes()
     assert (figures["Platinum"].done, figures["Gold"].done) == (30, 60)
-    assert 1 <= figures["Gold"].in_flight <= 10
+    assert 1 <= figures["Gold"].in_flight <= 20
     assert figures["Gold"].residence.p99 >= figures["Platinum"].residence.p50 >= 0.02

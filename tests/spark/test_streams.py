@@ -80,7 +80,7 @@ def shipping(place: str, **options: Any) -> Topology:
         orders = orders.group_by_key().count(Materialized.as_("counts")).to_stream()
 
     async def ship(key: Any, value: Any) -> Any:
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
         return key, value
 
     orders.map_async(
@@ -107,7 +107,7 @@ def test_an_application_tells_what_its_lanes_have_come_to(
     assert 1 <= lanes["usual"].in_flight <= 5
     assert lanes["usual"].waiting > 0
     assert lanes["usual"].oldest > 0
-    assert lanes["usual"].residence.p50 >= 0.005
+    assert lanes["usual"].residence.p50 >= 0.05
 
 
 class Ticker(Processor[str, int, str, int]):
