@@ -52,7 +52,7 @@ class Ending(Settling):
 
         One loop without calls, for it is what most events are (figures in docs/adr/0010).
         """
-        calls, queues, now = self.calls, self.queues, self.now
+        calls, queues, now, timed = self.calls, self.queues, self.now, self.timed
         leave = self.outcomes.append
         freed: list[KeyQueue] = []
         started, since, count = 0.0, 0.0, 0  # calls that began and came together count together
@@ -61,7 +61,7 @@ class Ending(Settling):
                 self.gone(ticket, attempt)
                 continue
             del calls[ticket]
-            if ticket.timer is not None:
+            if timed and ticket.timer is not None:
                 self.timers.cancel(ticket.timer)
                 ticket.timer = None
             record, queue = ticket.record, ticket.queue

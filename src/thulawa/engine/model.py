@@ -71,7 +71,6 @@ class Ticket:
     """
 
     # without slots, for then what most tickets never use can stand in the class: half the cost
-    attempt: int = 0
     failures: int = 0
     overloads: int = 0
     first_started: float = -1.0
@@ -85,6 +84,7 @@ class Ticket:
     def __init__(self, record: Record, queue: "KeyQueue") -> None:
         self.record = record
         self.queue = queue
+        self.attempt = 0
 
     def members(self) -> "list[Ticket]":
         """Give the tickets of the call that this ticket stands for."""

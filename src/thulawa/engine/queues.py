@@ -31,8 +31,8 @@ class KeyQueue:
 
     # without slots, as tickets are: what most queues never use stands in the class
     head: Record | None
-    rest: deque[Record] | None = None  # most keys hold one at a time, and a deque costs 600 bytes
-    retries: deque[Ticket] | None = None
+    rest: deque[Record] | None  # most keys hold one at a time, and a deque costs 600 bytes
+    retries: deque[Ticket] | None
     taken: int = 0
     stamp: int = 0
     parked: int = 0
@@ -41,6 +41,8 @@ class KeyQueue:
     def __init__(self, key: Hashable, head: Record) -> None:
         self.key = key
         self.head = head
+        self.rest = None  # asked often: what stands in the class is found the slow way
+        self.retries = None
 
     def append(self, record: Record) -> None:
         """Add a record at the end."""

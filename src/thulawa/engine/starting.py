@@ -58,12 +58,12 @@ class Starting(Ending):
 
     def start(self, leads: list[Ticket]) -> None:
         """Start the calls that these tickets stand for."""
-        now, calls = self.now, self.calls
+        now, calls, batched = self.now, self.calls, self.batch_size is not None
         for lead in leads:
             lead.started = now
             lead.attempt = attempt = lead.attempt + 1
             calls[lead] = attempt
-            if lead.batch is not None:
+            if batched and lead.batch is not None:
                 for ticket in lead.batch[1:]:
                     ticket.attempt += 1
         self.starts.extend(leads)
@@ -126,12 +126,13 @@ class Starting(Ending):
             leads = []
             for queue in self.ready.take(free):
                 queue.taken = 1
-                if queue.rest or queue.retries:
+                if queue.retries:
                     leads.append(queue.pop())
-                else:  # what `pop` does when there is but one: most keys have no more
-                    assert queue.head is not None
-                    leads.append(Ticket(queue.head, queue))
-                    queue.head = None
+                else:  # what `pop` does, without the call
+                    record, rest = queue.head, queue.rest
+                    assert record is not None
+                    queue.head = rest.popleft() if rest else None
+                    leads.append(Ticket(record, queue))
             self.start(leads)
 
     def _start_one(self) -> None:

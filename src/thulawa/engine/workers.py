@@ -31,6 +31,7 @@ from thulawa.engine.model import Record, Ticket
 __all__ = ["VALUE", "CoroutineWorkers", "Report", "Workers", "argument_maker", "self_cancelled"]
 
 VALUE: Callable[[Record], Any] = attrgetter("value")  # what most functions are called with
+_VALUE_OF_TICKET: Callable[[Ticket], Any] = attrgetter("record.value")
 
 _Start: TypeAlias = tuple[Ticket, int]
 
@@ -200,6 +201,7 @@ class CoroutineWorkers:
         """Run calls until none is left to start; tell whether the worker is fit for others."""
         starts, running, context = self._starts, self._running, self._context
         function, argument, cancelling = self._function, self._argument, worker.task.cancelling
+        by_value = argument is _VALUE_OF_TICKET
         calls = 0
         fit = True
         while starts and fit:
@@ -212,7 +214,7 @@ class CoroutineWorkers:
             worker.attempt = attempt
             turn = self._turn
             try:  # here: each call would pay for a coroutine of its own (docs/adr/0010)
-                result = await function(argument(ticket))
+                result = await function(ticket.record.value if by_value else argument(ticket))
             except asyncio.CancelledError:
                 if self._closing:
                     raise
@@ -320,6 +322,5 @@ def argument_maker(
     if batched:
         return lambda ticket: [of_record(member.record) for member in ticket.members()]
     if of_record is VALUE:
-        value: Callable[[Ticket], Any] = attrgetter("record.value")  # one step, and that in C
-        return value
+        return _VALUE_OF_TICKET
     return lambda ticket: of_record(ticket.record)
