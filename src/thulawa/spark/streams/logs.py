@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
+from confluent_kafka import KafkaError as Code
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import BrokerUnreachable, KafkaError
+from thulawa.kafka.errors import BrokerUnreachable, KafkaError, translated
 from thulawa.kafka.groups import commit_offsets
 from thulawa.kafka.reading import await_committed, read_to_end
 from thulawa.kafka.routing import Policies
@@ -68,7 +69,10 @@ class Topics(Protocol):
         """
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Give keys and values of a topic up to its end, each partition in offset order."""
+        """Give keys and values of a topic, each partition in offset order.
+
+        Up to its end, or to where a transaction is open that an earlier life left: see `settle`.
+        """
 
     def put(self, name: str, key: bytes, value: bytes) -> None:
         """Write one record to partition 0 of a topic; it is there when this returns."""
@@ -265,13 +269,13 @@ class KafkaTopics:
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Give keys and values of a topic up to its end."""
-        for chunk in read_to_end(self.connection, name):
+        for chunk in read_to_end(self.connection, name, committed=True):
             for message in chunk:
                 yield message.key(), message.value()
 
     def put(self, name: str, key: bytes, value: bytes) -> None:
         """Write one record to partition 0 of a topic."""
-        self._produce(name, value, key, 0)
+        self._produce(name, key, value)
 
     def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
         """Fence the writers of an earlier life, and wait until all they wrote can be read."""
@@ -309,11 +313,16 @@ class KafkaTopics:
             policies=self.policies,
         )
 
-    def _produce(self, name: str, *record: Any) -> None:
+    def _produce(self, name: str, key: bytes | None = None, value: bytes | None = None) -> None:
+        refused: list[Code] = []
         producer = Producer(self.connection.client())
-        producer.produce(name, *record)
+        producer.produce(
+            name, value, key, 0, lambda error, _: refused.append(error) if error else None
+        )
         if producer.flush(_PATIENCE):
             raise BrokerUnreachable(f"{self.connection.bootstrap} took no record of {name}")
+        for error in refused:
+            raise translated(error, "writing a record", topic=name)
 
 
 def topics_at(

@@ -66,7 +66,7 @@ def restore(
 
     ``spark`` is the session of the program's query, with its settings.
     """
-    generation, progress = _told(topics, program.offsets_topic)
+    generation, _ = _told(topics, program.offsets_topic)
     query = checkpoint.query
     if generation is None:
         if query is None:
@@ -78,7 +78,7 @@ def restore(
         _refuse_another_life(generation, query)
         return None
     _refuse_partial(program)
-    return _Restore(spark, program, topics, checkpoint, shown).run(generation, progress)
+    return _Restore(spark, program, topics, checkpoint, shown).run()
 
 
 class _Restore:
@@ -96,10 +96,12 @@ class _Restore:
         self._read = 0
         self._all = 0
 
-    def run(self, generation: Generation, progress: list[Progress]) -> list[RestoredStore]:
+    def run(self) -> list[RestoredStore]:
         program, topics = self._program, self._topics
         names = (program.offsets_topic, *program.changelogs.values())
         topics.settle(program.application_id, len(program.slots), names)
+        generation, progress = _told(topics, program.offsets_topic)  # of open transactions too, now
+        assert generation is not None
         markers = topics.last_batches(program.application_id, generation.query, len(program.slots))
         todo = recover(generation, len(program.slots), markers, progress)
         query = str(uuid4())
