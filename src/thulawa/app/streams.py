@@ -28,7 +28,12 @@ from thulawa.spark.session import session
 from thulawa.spark.streams.logs import topics_at
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Checkpoint
-from thulawa.spark.streams.recovery import RestoredStore, Restoring, restore
+from thulawa.spark.streams.recovery import (
+    RestoredStore,
+    Restoring,
+    refuse_lost_changelogs,
+    restore,
+)
 from thulawa.spark.streams.running import StreamsQuery, own_session
 from thulawa.spark.streams.shipping import check_travels
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store
@@ -341,6 +346,8 @@ class Streams:
             width=admitted.width,
             changelogs=changelogs,
         )
+        if changelogs and not self._allow_state_loss:
+            refuse_lost_changelogs(program, self._topics, self._checkpoint)
         return replace(program, outputs=self._create_topics(program))
 
     def _new_reports(self) -> dict[str, LaneReport]:
@@ -378,8 +385,6 @@ class Streams:
         made = program.plan
         if program.has_timers:
             self._topics.create(program.clock_topic, 1)
-        if program.changelogs:
-            self._topics.create(program.offsets_topic, len(program.slots), compact=True)
         for repartition in made.repartitions.values():
             if repartition.is_topic:
                 name = f"{self.application_id}-{repartition.topic}"
@@ -394,6 +399,8 @@ class Streams:
                 if isinstance(sink.topic, str) and not sink.internal:
                     self._topics.create(sink.topic, len(part.tasks))
                     written.append(sink.topic)
+        if program.changelogs:  # last: where it is, they are
+            self._topics.create(program.offsets_topic, len(program.slots), compact=True)
         return self._topics.partitions(tuple(written))
 
     def _started(self) -> StreamsQuery:

@@ -26,7 +26,7 @@ from thulawa.spark.streams.restoring import Report
 from thulawa.spark.streams.running import active
 from thulawa.state.changelogs import Position
 
-__all__ = ["RestoredStore", "Restoring", "Shown", "restore"]
+__all__ = ["RestoredStore", "Restoring", "Shown", "refuse_lost_changelogs", "restore"]
 
 _log = logging.getLogger("thulawa.streams")
 _GENERATION = b"generation"
@@ -53,6 +53,21 @@ class RestoredStore:
 
 
 Shown = Callable[[Restoring], None]
+
+
+def refuse_lost_changelogs(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
+    """Refuse to go on where the checkpoint is lost and a changelog too: its store would be empty.
+
+    To be asked before topics are made: one that was just made has no records either.
+    """
+    names = (program.offsets_topic, *program.changelogs.values())
+    there = topics.partitions(names)
+    lost = [name for name in names if name not in there]
+    if lost and program.offsets_topic in there and checkpoint.query is None:
+        raise StateError(
+            f"the checkpoint is lost, and the changelog {lost[0]!r} is gone; put one of them back, "
+            "or begin anew with thulawa reset"
+        )
 
 
 def restore(
