@@ -65,8 +65,9 @@ class Streams:
     ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
     with passwords); ``checkpoint`` is the folder that makes it exactly once over restarts, and
     belongs to this application alone. With Kafka ``processing_guarantee="at_least_once"`` saves
-    the transactions, and ``policies`` say what becomes of oversized records and of those for
-    topics that are not there. Topics without serdes use ``key_serde`` (text) and
+    the transactions, ``policies`` say what becomes of oversized records and of those for
+    topics that are not there, and a batch must end within ``transaction_timeout`` (5 minutes, and
+    no more than the brokers allow). Topics without serdes use ``key_serde`` (text) and
     ``value_serde`` (JSON).
 
     A batch takes up to ``max_records`` records, as soon as the one before is done, or every
@@ -99,6 +100,7 @@ class Streams:
         max_records: int | Fetching | None = 100_000,
         processing_guarantee: Guarantee = "exactly_once",
         policies: Policies | None = None,
+        transaction_timeout: Duration | None = None,
         trigger: Duration | None = None,
         weight: int = 1,
         on_error: Literal["stop"] | Restart | Callable[[Exception], Answer] = "stop",
@@ -113,7 +115,7 @@ class Streams:
         self.application_id = application_id
         self._topology = topology
         self.log = log
-        self._topics = topics_at(log, processing_guarantee, policies)
+        self._topics = topics_at(log, processing_guarantee, policies, _seconds(transaction_timeout))
         self._guarantee = processing_guarantee
         self._checkpoint = Checkpoint(checkpoint or f"checkpoints/{application_id}")
         self._spark = spark
