@@ -59,5 +59,5 @@ def topics(connection: Connection) -> Topics:
 
 @pytest.fixture
 def name() -> str:
-    """Give a name that no other test uses, for topics and applications."""
-    return f"{_RUN}-{next(_numbers)}"
+    """Give a name that no other test uses, for topics, applications and views."""
+    return f"{_RUN}_{next(_numbers)}"
