@@ -75,6 +75,7 @@ def test_a_source_reads_by_pattern_from_chosen_offsets_with_a_password(
         spark, secured, pattern=f"{name}-[ab]",
         starting={f"{name}-a": {0: 8}, f"{name}-b": {0: 9}},
     )  # fmt: skip
+    assert PASSWORDS["ann"] not in source._jdf.queryExecution().toString()
     sink = SinkSpec(connection=secured, application=name, guarantee="at_least_once")
     copy_all(source, sink, f"{name}-out", tmp_path / "cp")
     assert sorted(int(m.value() or b"") for m in read(connection, f"{name}-out")) == [8, 9, 9]
