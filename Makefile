@@ -21,7 +21,7 @@ demo-topic-health: setup ## Count valid and invalid messages by the second (ARGS
 test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
-test-kafka: setup ## Run the tests that need a Kafka broker; it is started for them
+test-kafka: setup ## Run the tests that need a Kafka broker: THULAWA_KAFKA, or one that is started
 	$(BIN)/pytest tests/kafka $(ARGS)
 
 chaos: setup ## Kill drivers, workers and brokers at every point (ARGS="--rounds 3 --only driver")

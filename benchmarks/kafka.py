@@ -1,13 +1,12 @@
 """Measure Thulawa beside its peers on Kafka: ``python -m benchmarks.kafka [--quick] [--json]``.
 
-One broker, one partition, all systems in the same run, one after the other for each cell. Each
-system is up and has processed a few records before its clock starts. Output is looked at as a
-read-committed reader sees it, and read to its end afterwards: whatever is missing, repeated or out
-of its key's order is in the row.
+One broker (that of THULAWA_KAFKA, or one that is started), one partition, all systems in the same
+run, one after the other for each cell. Each system is up and has processed a few records before its
+clock starts. Output is looked at as a read-committed reader sees it, and read to its end
+afterwards: whatever is missing, repeated or out of its key's order is in the row.
 """
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
@@ -18,18 +17,19 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 import thulawa
 from benchmarks import peers
+from benchmarks.brokers import connected
 from benchmarks.kafka_arms import CALLING, COUNTING, Arm, Place
 from benchmarks.kafka_load import Watch, backlog, check, check_counts, least, watching
 from benchmarks.kafka_paced import Arrived, arriving
 from benchmarks.report import Column, Progress, Report, Row, figure, machine, percent
 from benchmarks.sessions import QUIET
 from benchmarks.workload import Keys
-from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.maven import connector_jars
 from thulawa.kafka.topics import Topics
@@ -41,6 +41,7 @@ IN_FLIGHT = 1_000
 _LEAST = 9.0  # seconds of arrivals: less shows no stall
 _QUIET = 1.5  # seconds without anything new, after all should be there
 _START = 180.0  # seconds for a system to come up on a busy machine
+_RUN = f"bench-{uuid4().hex[:8]}"
 _numbers = count()
 
 
@@ -76,7 +77,7 @@ class Bench:
 
     def place(self, mean: float = 0.0, max_records: int = 100_000) -> Place:
         """Make fresh topics and a folder for one run."""
-        name = f"b{next(_numbers)}"
+        name = f"{_RUN}-{next(_numbers)}"
         place = Place(
             self.connection, name, self.folder / name, self.spark, mean, IN_FLIGHT, max_records
         )
@@ -120,12 +121,12 @@ def _bench(seconds: float, records: int) -> Iterator[Bench]:
     connector_jars()
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        Broker(f"bench-{os.getpid()}", port=0) as broker,
+        connected(_RUN) as connection,
     ):
         # started when it is needed, and there from then on
         session = partial(thulawa.session, "bench-kafka", master="local[2]", settings=QUIET)
         try:
-            yield Bench(broker.connection, session, Path(folder), seconds, records)
+            yield Bench(connection, session, Path(folder), seconds, records)
         finally:
             if (spark := SparkSession.getActiveSession()) is not None:
                 spark.stop()

@@ -19,21 +19,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from confluent_kafka import Producer
 
 import thulawa
+from benchmarks.brokers import connected, names
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine
 from benchmarks.sessions import QUIET
 from examples.topic_health.generator import payment
 from examples.topic_health.messages import PAYMENT
 from thulawa.counts import json_schema
-from thulawa.kafka.broker import Broker
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.log import Log, ProducerRecord
 
 __all__ = ["main"]
 
+_RUN = f"bench-health-{uuid4().hex[:8]}"
+_TX = f"{_RUN}-tx"
 _PARTITIONS = 4
 _ROUNDS = 5  # the first one warms up
 _PER_SECOND = 10_000  # messages in a window
@@ -73,21 +76,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _rows(folder: Path, total: int, arms: Sequence[str], progress: Progress) -> Iterator[Row]:
     least = None
     if {"streams", "kafka"} & set(arms):
-        with Broker(f"bench-health-{os.getpid()}", port=0) as broker:
+        with connected(_RUN) as connection:
             progress("topic_health", "filling Kafka")
-            connection = broker.up().connection
             _fill_kafka(connection, total)
+            before = names(connection) - {f"{_TX}-streams-metrics"}
             if "streams" in arms:
                 progress("topic_health", "Kafka Streams")
                 measured = _streams(connection.bootstrap, total, folder)
                 least = 2 * float(measured["messages_per_second"])
-                topics = _topics(connection) - {"tx"}
-                yield {"system": "Kafka Streams 4.1.1", **measured, "own_topics": len(topics)}
+                own = len(names(connection) - before)
+                yield {"system": "Kafka Streams 4.1.1", **measured, "own_topics": own}
             if "kafka" in arms:
                 progress("topic_health", "Thulawa on Kafka")
-                before = _topics(connection)
+                before = names(connection)
                 measured = _thulawa(f"kafka://{connection.bootstrap}", total)
-                own = len(_topics(connection) - before)
+                own = len(names(connection) - before)
                 yield _judged("Thulawa, Kafka", measured | {"own_topics": own}, least)
     if "log" in arms:
         progress("topic_health", "Thulawa on the embedded log")
@@ -95,7 +98,7 @@ def _rows(folder: Path, total: int, arms: Sequence[str], progress: Progress) -> 
         _fill_log(address, total)
         measured = _thulawa(address, total)
         with Log(address) as log:
-            own = len(set(log.topics()) - {"tx"})
+            own = len(set(log.topics()) - {_TX})
         yield _judged("Thulawa, embedded log", measured | {"own_topics": own}, least)
 
 
@@ -117,11 +120,11 @@ def _payments(total: int) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _fill_kafka(connection: Any, total: int) -> None:
-    Topics(connection).ensure("tx", TopicSpec(partitions=_PARTITIONS))
-    Topics(connection).ensure("tx-streams-metrics", TopicSpec(partitions=_PARTITIONS))
+    for topic in (_TX, f"{_TX}-streams-metrics"):
+        Topics(connection).ensure(topic, TopicSpec(partitions=_PARTITIONS))
     producer = Producer({**connection.client(), "linger.ms": 50, "batch.num.messages": 10_000})
     for number, (partition, value, time_) in enumerate(_payments(total)):
-        producer.produce("tx", value, None, partition, timestamp=time_)
+        producer.produce(_TX, value, None, partition, timestamp=time_)
         if number % 10_000 == 0:
             producer.flush(60)
     if producer.flush(60):
@@ -130,22 +133,14 @@ def _fill_kafka(connection: Any, total: int) -> None:
 
 def _fill_log(address: str, total: int) -> None:
     with Log(address) as log:
-        log.create_topic("tx", partitions=_PARTITIONS)
+        log.create_topic(_TX, partitions=_PARTITIONS)
         waiting: list[ProducerRecord] = []
         for partition, value, time_ in _payments(total):
             waiting.append(ProducerRecord(None, value, (), time_, partition))
             if len(waiting) == _CHUNK:
-                log.append({"tx": waiting})
+                log.append({_TX: waiting})
                 waiting = []
-        log.append({"tx": waiting})
-
-
-def _topics(connection: Any) -> set[str]:
-    """Name the topics there are, but for those of the broker's own."""
-    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 for this alone
-
-    names = AdminClient(connection.client()).list_topics(timeout=30).topics
-    return {name for name in names if not name.startswith("__")}
+        log.append({_TX: waiting})
 
 
 def _streams(bootstrap: str, total: int, folder: Path) -> Row:
@@ -158,7 +153,7 @@ def _streams(bootstrap: str, total: int, folder: Path) -> Row:
     threads = str(os.cpu_count() or 2)
     answer = _run(
         ["java", "-Xmx2g", "-cp", f"{built}/target/classes:{built}/jars/*",
-         "thulawa.peers.TopicHealth", bootstrap, "tx", str(total), threads, f"{folder}/state"]
+         "thulawa.peers.TopicHealth", bootstrap, _TX, str(total), threads, f"{folder}/state"]
     )  # fmt: skip
     found = json.loads(answer.strip().splitlines()[-1])
     return _rates(found["messages"], found["seconds"], found["cpu"])
@@ -201,10 +196,10 @@ def _thulawa(address: str, total: int) -> Row:
     note: Callable[[Any], None] = lambda _: ended.append((time.perf_counter(), _cpu()))  # noqa: E731
     try:
         health = thulawa.WindowCounts(
-            "tx",
+            _TX,
             status=json_schema(PAYMENT),
-            output="metrics",
-            application_id="bench-health",
+            output=f"{_TX}-metrics",
+            application_id=_RUN,
             log=address,
             max_records=total // _PARTITIONS // _ROUNDS,
             sinks=[note],

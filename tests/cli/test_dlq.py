@@ -103,6 +103,19 @@ def test_what_cannot_go_back_stops_those_behind_it_unless_it_is_left_out(log: Lo
     assert dlq("replay", "dead", "--execute", "--to", "numbers").stdout == ""
 
 
+def test_a_row_of_map_by_key_is_not_sent_back_for_the_record_it_came_from(log: Log) -> None:
+    log.create_topic("rows-dead")
+    log.create_topic("rows")
+    told = (("thulawa.dead_letter", b"q/0/0/7"), ("__streams.errors.topic", b"numbers"))
+    log.append({"rows-dead": [ProducerRecord(b"k", b'{"value": 0}', told)]})
+    refused = dlq("replay", "rows-dead", "--execute")
+    assert (refused.exit_code, log.end_offsets("numbers")) == (1, {0: 0})
+    assert "a row as JSON" in refused.stdout
+    assert dlq("replay", "rows-dead", "--execute", "--to", "rows").exit_code == 0
+    (row,) = log.read("rows", 0, 0)
+    assert (row.value, row.headers) == (b'{"value": 0}', ())
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

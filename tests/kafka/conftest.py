@@ -1,12 +1,18 @@
-"""One broker for all tests of a process, with a name of its own."""
+"""The broker of the tests: that of THULAWA_KAFKA, or one of their own for all of a process.
+
+Tests that ask for `broker` may kill it, fill its disk or want its passwords, and have their own in
+any case. The others only ask for a `connection`.
+"""
 
 import os
 import shutil
 from collections.abc import Iterator
 from itertools import count
+from uuid import uuid4
 
 import pytest
 
+from benchmarks.brokers import given, swept
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.maven import fetched
@@ -14,6 +20,7 @@ from thulawa.kafka.topics import Topics
 from thulawa.kafka.transactions import forget_kept
 
 PASSWORDS = {"ann": "right-and-secret"}
+_RUN = f"t{uuid4().hex[:8]}"
 _numbers = count()
 
 
@@ -26,9 +33,23 @@ def broker() -> Iterator[Broker]:
         forget_kept()
 
 
+@pytest.fixture(scope="session")
+def given_broker() -> Iterator[Connection | None]:
+    """Connect to the broker of THULAWA_KAFKA; the topics of this run are deleted at its end."""
+    if (connection := given()) is None:
+        yield None
+        return
+    with swept(connection, _RUN):
+        yield connection
+        forget_kept()
+
+
 @pytest.fixture
-def connection(broker: Broker) -> Connection:
-    return broker.up().connection
+def connection(request: pytest.FixtureRequest, given_broker: Connection | None) -> Connection:
+    if given_broker is not None and "broker" not in request.fixturenames:
+        return given_broker
+    own: Broker = request.getfixturevalue("broker")
+    return own.up().connection
 
 
 @pytest.fixture
@@ -38,5 +59,5 @@ def topics(connection: Connection) -> Topics:
 
 @pytest.fixture
 def name() -> str:
-    """Give a name that no other test uses, for topics and applications."""
-    return f"t{next(_numbers)}"
+    """Give a name that no other test uses, for topics, applications and views."""
+    return f"{_RUN}_{next(_numbers)}"

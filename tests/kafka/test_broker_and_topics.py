@@ -89,6 +89,15 @@ def test_a_connection_speaks_to_both_clients_and_shows_no_secret() -> None:
     assert java["kafka.bootstrap.servers"] == "one:9092,two:9092"
 
 
+def test_a_key_and_its_passphrase_are_secrets_in_both_languages() -> None:
+    connection = Connection(
+        "a:1",
+        {"sasl.oauthbearer.assertion.private.key.passphrase": "s3cret"},
+        {"ssl.keystore.key": "s3cret", "ssl.key.password": "s3cret"},
+    )
+    assert "s3cret" not in repr(connection)
+
+
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "a:1,b", "http://x"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="address"):

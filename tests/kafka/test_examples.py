@@ -9,7 +9,7 @@ from thulawa.kafka.connection import Connection
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("spark", "broker")  # its topics have the same names each time
 def test_the_orders_of_the_bucket_pattern_are_shipped_by_priority_on_kafka(
     connection: Connection,
     tmp_path: Path,

@@ -7,9 +7,9 @@ import pytest
 from tests.kafka.helpers import out, read
 from thulawa.kafka import transactions
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import Fenced, TopicDiffers
+from thulawa.kafka.errors import Fenced, RecordTooLarge, TopicDiffers
 from thulawa.kafka.groups import committed_offsets
-from thulawa.kafka.topics import Topics
+from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import Batch, SinkSpec, write
 from thulawa.spark.streams.logs import KafkaTopics
 
@@ -29,6 +29,7 @@ def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
     assert topics.end_offsets(name) != topics.end_offsets(name, committed=False)
 
     began = time.monotonic()
+    assert [value for _, value in mine.records(name)] == [b"1", b"2"], "who starts does not wait"
     mine.settle(name, 2, (name,))
     assert time.monotonic() - began < 60, "the transaction itself would be open for 300 s"
     assert mine.last_batches(name, "q", 3) == {0: 4, 1: 3}
@@ -57,3 +58,11 @@ def test_compacted_topics_are_made_once_and_hold_what_is_put(
     assert committed_offsets(connection, f"{name}-app") == {name: {0: 1}}
     mine.delete(name)
     assert mine.partitions((name,)) == {}
+
+
+def test_a_record_that_the_broker_refuses_is_not_taken_for_written(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(settings={"max.message.bytes": "100"}))
+    with pytest.raises(RecordTooLarge, match=name):
+        KafkaTopics(connection).put(name, b"k", b"x" * 1_000)

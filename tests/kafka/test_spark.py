@@ -8,14 +8,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.kafka.conftest import PASSWORDS
 from tests.kafka.helpers import CLEAN, fill, judge, read
+from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import AuthenticationFailed, BrokerUnreachable, UnknownTopic
+from thulawa.kafka.routing import Policies
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import SinkSpec
 from thulawa.spark.kafka_progress import progress_offsets
-from thulawa.spark.kafka_sink import kafka_sink
+from thulawa.spark.kafka_sink import kafka_sink, options_of, sink_of
 from thulawa.spark.kafka_source import kafka_source
 
 
@@ -73,6 +75,7 @@ def test_a_source_reads_by_pattern_from_chosen_offsets_with_a_password(
         spark, secured, pattern=f"{name}-[ab]",
         starting={f"{name}-a": {0: 8}, f"{name}-b": {0: 9}},
     )  # fmt: skip
+    assert PASSWORDS["ann"] not in source._jdf.queryExecution().toString()
     sink = SinkSpec(connection=secured, application=name, guarantee="at_least_once")
     copy_all(source, sink, f"{name}-out", tmp_path / "cp")
     assert sorted(int(m.value() or b"") for m in read(connection, f"{name}-out")) == [8, 9, 9]
@@ -109,11 +112,11 @@ def test_a_source_that_cannot_work_is_refused_at_once(
 
 
 def test_a_batch_that_is_run_again_has_its_partitions_in_the_same_tasks(
-    spark: SparkSession, connection: Connection, topics: Topics, tmp_path: Path
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
 ) -> None:
     # Java's hash of these puts partition 1 before 0; offsets in a checkpoint are in order
-    swapped = [name for name in (f"steady-{n}" for n in range(20)) if _java_order(name) == [1, 0]]
-    topic = swapped[0]
+    names = (f"{name}-{number}" for number in range(20))
+    topic = next(one for one in names if _java_order(one) == [1, 0])
     topics.ensure(topic, TopicSpec(partitions=2))
     fill(connection, topic, range(40))
     source = kafka_source(spark, connection, topic)
@@ -146,6 +149,22 @@ def _java_order(topic: str) -> list[int]:
         return (mixed ^ mixed >> 16) & 3
 
     return sorted((0, 1), key=bucket)
+
+
+def test_a_sink_reaches_the_workers_whole() -> None:
+    spec = TopicSpec(partitions=3, cleanup="compact", copies=2, settings={"retention.ms": "5"})
+    sink = SinkSpec(
+        connection=Connection("a:1", {"sasl.password": "x"}),
+        application="app",
+        name="other",
+        guarantee="at_least_once",
+        policies=Policies(missing="create", oversized="dead_letter", dead_letter="d", spec=spec),
+        buckets=Buckets({"a": 50, "b": 50}),
+        transaction_timeout=70.5,
+        delivery_timeout=7.25,
+        markers="m",
+    )
+    assert sink_of(options_of(sink, "t")) == sink
 
 
 def test_a_sink_behind_tasks_that_may_move_is_refused(

@@ -11,7 +11,7 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.kafka import transactions
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import Fenced, RecordTooLarge, UnknownTopic
+from thulawa.kafka.errors import BrokerUnreachable, Fenced, RecordTooLarge, UnknownTopic
 from thulawa.kafka.routing import OutRecord, Policies
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import Batch, SinkSpec, Written, last_batch, write
@@ -157,6 +157,20 @@ def test_records_go_where_java_s_clients_put_them_or_where_they_ask_to(
             assert message.partition() == 1
         else:
             assert message.partition() == partition_of(key, 2)
+
+
+def test_records_that_are_still_on_their_way_are_no_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patient = Connection("127.0.0.1:1", {"message.timeout.ms": "600000"})
+    sink = SinkSpec(
+        connection=patient, application="a", guarantee="at_least_once", delivery_timeout=1
+    )
+    monkeypatch.setattr(transactions, "_ANSWER", 0.0)
+    sender = transactions._Sender(sink, 0)
+    sender._producer.produce("t", b"1")
+    with pytest.raises(BrokerUnreachable, match="1 record"):
+        sender.flush()
 
 
 @pytest.mark.parametrize(

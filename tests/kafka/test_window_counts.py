@@ -64,7 +64,8 @@ def test_names_that_hold_a_hyphen_are_not_mistaken_for_others(
     connection: Connection, topics: Topics, name: str
 ) -> None:
     # joined by hyphens, application, output and topic would be the same
-    jobs = [(f"{name}-a", "b", f"{name}-c"), (name, "a-b", f"{name}-c"), (name, "a", f"b-{name}-c")]
+    a, b, c = f"{name}a", f"{name}b", f"{name}c"
+    jobs = [(f"{name}-{a}", b, c), (name, f"{a}-{b}", c), (name, a, f"{b}-{c}")]
     for application, output, topic in jobs:
         topics.ensure(topic)
         changelog = KafkaChangelog(connection, output, application)

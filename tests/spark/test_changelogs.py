@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from thulawa.app import Streams
+from thulawa.core.errors import StateError
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.options import Materialized
 from thulawa.log import Log, ProducerRecord
@@ -121,3 +122,14 @@ def test_a_lost_checkpoint_is_rebuilt_and_every_record_counts_once(
     with streams(tmp_path, spark) as application:
         application.process_all_available("9 minutes")
     assert outputs(tmp_path) == model(range(102))
+
+
+def test_a_changelog_that_is_gone_is_not_taken_for_an_empty_store(tmp_path: Path) -> None:
+    produce(tmp_path, range(3))
+    with Log(address(tmp_path)) as log:  # as an earlier life left it, but for the changelog
+        log.create_topic("app-offsets", partitions=2, compact=True)
+    for _ in range(2):
+        with pytest.raises(StateError, match="app-counts-changelog"):
+            streams(tmp_path, None).restore()
+    with Log(address(tmp_path)) as log:
+        assert "app-counts-changelog" not in log.topics()

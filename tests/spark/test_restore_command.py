@@ -22,6 +22,7 @@ streams = Streams(builder.build(), application_id="words", log="file:./topics")
 """
 
 
+@pytest.mark.timeout(600)  # seconds on a machine that is not crowded: three queries are started
 def test_a_lost_checkpoint_is_rebuilt_from_the_command_line(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,12 @@ from thulawa.spark.session import session
 from thulawa.spark.streams.logs import topics_at
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Checkpoint
-from thulawa.spark.streams.recovery import RestoredStore, Restoring, restore
+from thulawa.spark.streams.recovery import (
+    RestoredStore,
+    Restoring,
+    refuse_lost_changelogs,
+    restore,
+)
 from thulawa.spark.streams.running import StreamsQuery, own_session
 from thulawa.spark.streams.shipping import check_travels
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store
@@ -60,8 +65,9 @@ class Streams:
     ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
     with passwords); ``checkpoint`` is the folder that makes it exactly once over restarts, and
     belongs to this application alone. With Kafka ``processing_guarantee="at_least_once"`` saves
-    the transactions, and ``policies`` say what becomes of oversized records and of those for
-    topics that are not there. Topics without serdes use ``key_serde`` (text) and
+    the transactions, ``policies`` say what becomes of oversized records and of those for
+    topics that are not there, and a batch must end within ``transaction_timeout`` (5 minutes, and
+    no more than the brokers allow). Topics without serdes use ``key_serde`` (text) and
     ``value_serde`` (JSON).
 
     A batch takes up to ``max_records`` records, as soon as the one before is done, or every
@@ -94,6 +100,7 @@ class Streams:
         max_records: int | Fetching | None = 100_000,
         processing_guarantee: Guarantee = "exactly_once",
         policies: Policies | None = None,
+        transaction_timeout: Duration | None = None,
         trigger: Duration | None = None,
         weight: int = 1,
         on_error: Literal["stop"] | Restart | Callable[[Exception], Answer] = "stop",
@@ -108,7 +115,7 @@ class Streams:
         self.application_id = application_id
         self._topology = topology
         self.log = log
-        self._topics = topics_at(log, processing_guarantee, policies)
+        self._topics = topics_at(log, processing_guarantee, policies, _seconds(transaction_timeout))
         self._guarantee = processing_guarantee
         self._checkpoint = Checkpoint(checkpoint or f"checkpoints/{application_id}")
         self._spark = spark
@@ -341,6 +348,8 @@ class Streams:
             width=admitted.width,
             changelogs=changelogs,
         )
+        if changelogs and not self._allow_state_loss:
+            refuse_lost_changelogs(program, self._topics, self._checkpoint)
         return replace(program, outputs=self._create_topics(program))
 
     def _new_reports(self) -> dict[str, LaneReport]:
@@ -378,8 +387,6 @@ class Streams:
         made = program.plan
         if program.has_timers:
             self._topics.create(program.clock_topic, 1)
-        if program.changelogs:
-            self._topics.create(program.offsets_topic, len(program.slots), compact=True)
         for repartition in made.repartitions.values():
             if repartition.is_topic:
                 name = f"{self.application_id}-{repartition.topic}"
@@ -394,6 +401,8 @@ class Streams:
                 if isinstance(sink.topic, str) and not sink.internal:
                     self._topics.create(sink.topic, len(part.tasks))
                     written.append(sink.topic)
+        if program.changelogs:  # last: where it is, they are
+            self._topics.create(program.offsets_topic, len(program.slots), compact=True)
         return self._topics.partitions(tuple(written))
 
     def _started(self) -> StreamsQuery:

@@ -100,7 +100,8 @@ class _KafkaLetters:
         self._sink = SinkSpec(connection=connection, application=_WHO, name=topic)
 
     def read(self) -> Iterator[Letter]:
-        for chunk in read_to_end(self._connection, self._topic):
+        # what a running application has not committed is no letter yet
+        for chunk in read_to_end(self._connection, self._topic, committed=True):
             for one in chunk:
                 _, timestamp = one.timestamp()
                 headers: Any = tuple(one.headers() or ())

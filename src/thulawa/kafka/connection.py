@@ -12,7 +12,10 @@ from thulawa.core.errors import ConfigurationError
 
 __all__ = ["Connection", "is_secret", "masked"]
 
-_SECRETS = ("password", "secret", "jaas", "key.pem", "certificate.pem", "token")
+_SECRETS = (
+    "password", "passphrase", "secret", "jaas", "key.pem", "keystore.key", "certificate.pem",
+    "token",
+)  # fmt: skip
 _MASK = "***"
 _SAME_IN_JAVA = ("security.protocol", "client.id", "client.dns.lookup", "client.rack")
 _SCHEME = "kafka://"

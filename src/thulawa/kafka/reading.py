@@ -25,16 +25,18 @@ def read_to_end(
     *partitions: int,
     patience: float = 30.0,
     since: MutableMapping[int, int] | None = None,
+    committed: bool = False,
 ) -> Iterator[list[Message]]:
     """Give the records of partitions (all, unless some are named) up to where they end now.
 
     ``since`` holds the offsets to begin at, and holds those behind the end when all is read.
-    Records of transactions that were aborted are left out; one that is still open is waited for.
+    Records of transactions that were aborted are left out; one that is still open is waited for,
+    or, with ``committed``, is where they end.
     Raises `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more:
     never gives fewer records than there are.
     """
     admin = Topics(connection)
-    ends = admin.end_offsets(topic, committed=False)[topic]
+    ends = admin.end_offsets(topic, committed=committed)[topic]
     starts = admin.start_offsets(topic)[topic] | dict(since or {})
     spans = {p: (starts[p], end) for p, end in ends.items() if p in (partitions or ends)}
     yield from read_between(connection, topic, spans, patience=patience)

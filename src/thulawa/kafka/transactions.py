@@ -401,10 +401,10 @@ class _Sender:
 
     def _flush(self) -> None:
         deadline = time.monotonic() + self.spec.delivery_timeout + _ANSWER
-        while self._producer.flush(1.0):
+        while left := self._producer.flush(1.0):
             self._raise_failed()
             if time.monotonic() > deadline:
-                break
+                raise BrokerUnreachable(f"{left} records are not stored in the time they have")
         self._raise_failed()
 
     def _shake(self, error: Code) -> None:

@@ -7,10 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["ERRORS", "Letter", "Refusal"]
+__all__ = ["ERRORS", "ROW", "Letter", "Refusal"]
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 ERRORS = "__streams.errors."
+ROW = "thulawa.dead_letter"
+"""A header of letters whose value is a row of `map_by_key`; it says which one."""
+
 _OURS = "thulawa.errors."
 
 
@@ -53,7 +56,9 @@ class Letter:
     def original_headers(self) -> Headers:
         """The headers that the record came with."""
         return tuple(
-            (name, value) for name, value in self.headers if not name.startswith((ERRORS, _OURS))
+            (name, value)
+            for name, value in self.headers
+            if name != ROW and not name.startswith((ERRORS, _OURS))
         )
 
     def destination(self, to: str | None, topics: Collection[str]) -> str | Refusal:
@@ -61,6 +66,8 @@ class Letter:
         size = self.told("size")
         if size and int(size) > len(self.value or b""):
             return Refusal(f"only the first {len(self.value or b''):,} of {size} bytes are here")
+        if to is None and ROW in dict(self.headers):
+            return Refusal("it is a row as JSON, and no record of a topic; name one with --to")
         topic = to or self.told("topic")
         if not topic:
             return Refusal("it does not say which topic it came from; name one with --to")

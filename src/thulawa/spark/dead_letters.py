@@ -23,13 +23,13 @@ from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaErro
 from thulawa.engine import Outcome
 from thulawa.log import Log, ProducerRecord
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
+from thulawa.runtime.letters import ROW
 from thulawa.spark.rows import Row
 from thulawa.spark.task import Task
 
 __all__ = ["DeadLetters", "LogTopic", "Place", "place_of"]
 
 _AT_ONCE = 1_000
-_ORIGIN = "thulawa.dead_letter"
 _WRITES = 2**32  # of one task: more than it could have rows
 
 
@@ -145,7 +145,7 @@ class DeadLetters:
             self.written = frozenset(self._rows_written())
 
     def _rows_written(self) -> Iterator[int]:
-        for origin in self._place.headers(_ORIGIN):
+        for origin in self._place.headers(ROW):
             text = origin.decode()
             if text.startswith(self._origin):
                 yield int(text.removeprefix(self._origin))
@@ -159,7 +159,7 @@ class DeadLetters:
             key=_key(record.key),
             value=_json(values),
             timestamp=0,
-            headers=((_ORIGIN, f"{self._origin}{record.offset}".encode()),),
+            headers=((ROW, f"{self._origin}{record.offset}".encode()),),
             **self._source(values, record.offset),
         )
         error = ProcessingError(str(outcome.error), node=self._name, offset=record.offset)

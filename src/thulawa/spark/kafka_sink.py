@@ -5,6 +5,7 @@ transaction, together with the number of the batch (see `thulawa.kafka.transacti
 a task's rows to be the same when a batch is run again: what moves them is refused.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -36,7 +37,9 @@ __all__ = [
     "connection_of",
     "connection_options",
     "kafka_sink",
+    "options_of",
     "register",
+    "sink_of",
 ]
 
 FORMAT = "thulawa-kafka"
@@ -54,6 +57,9 @@ _OPTIONS = (
     "deadLetterTopic",
     "partitions",
     "cleanup",
+    "copies",
+    "topicSettings",
+    "markers",
     "checkpointLocation",
     "queryName",
 )
@@ -85,7 +91,7 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
     if sink.buckets is not None and topic is not None:
         agree(sink.connection, topic, sink.buckets)
     register(spark)
-    return df.writeStream.format(FORMAT).options(**_options(sink, topic))
+    return df.writeStream.format(FORMAT).options(**options_of(sink, topic))
 
 
 @dataclass(slots=True)
@@ -117,7 +123,7 @@ class KafkaFormat(DataSource):
         """Append the batches of a query."""
         topic = self.options.get("topic")
         check_columns(schema, topic)
-        return KafkaStreamWriter(_sink(self.options), topic)
+        return KafkaStreamWriter(sink_of(self.options), topic)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
@@ -152,9 +158,9 @@ def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
     ]
 
 
-def _options(sink: SinkSpec, topic: str | None) -> dict[str, str]:
+def options_of(sink: SinkSpec, topic: str | None) -> dict[str, str]:
     """Write a sink as options of a format."""
-    policies = sink.policies
+    policies, spec = sink.policies, sink.policies.spec
     options = {
         "application": sink.application,
         "sink": sink.name,
@@ -163,19 +169,22 @@ def _options(sink: SinkSpec, topic: str | None) -> dict[str, str]:
         "deliveryTimeout": f"{sink.delivery_timeout} s",
         "missingTopic": policies.missing,
         "oversized": policies.oversized,
-        "partitions": str(policies.spec.partitions),
-        "cleanup": policies.spec.cleanup,
+        "partitions": str(spec.partitions),
+        "cleanup": spec.cleanup,
+        "topicSettings": json.dumps(dict(spec.settings)),
         **connection_options(sink.connection),
     }
     given = {
         "topic": topic,
         "deadLetterTopic": policies.dead_letter,
         "buckets": None if sink.buckets is None else sink.buckets.text,
+        "copies": None if spec.copies < 0 else str(spec.copies),
+        "markers": sink.markers,
     }
     return options | {name: value for name, value in given.items() if value is not None}
 
 
-def _sink(options: Mapping[str, str]) -> SinkSpec:
+def sink_of(options: Mapping[str, str]) -> SinkSpec:
     """Read a sink from the options of a format; Spark does not keep the case of their names."""
     check_names(options, _OPTIONS, "sink")
     connection = connection_of(options)
@@ -191,6 +200,7 @@ def _sink(options: Mapping[str, str]) -> SinkSpec:
         transaction_timeout=_seconds(options, "transactionTimeout", 300),
         delivery_timeout=_seconds(options, "deliveryTimeout", 120),
         buckets=Buckets.of(options["buckets"]) if "buckets" in options else None,
+        markers=options.get("markers"),
         policies=Policies(
             missing=cast("Missing", options.get("missingTopic", "fail")),
             oversized=cast("Oversized", options.get("oversized", "fail")),
@@ -198,6 +208,8 @@ def _sink(options: Mapping[str, str]) -> SinkSpec:
             spec=TopicSpec(
                 partitions=count_of(options, "partitions") or 1,
                 cleanup=cast("Cleanup", options.get("cleanup", "delete")),
+                copies=count_of(options, "copies") or -1,
+                settings=json.loads(options.get("topicSettings", "{}")),
             ),
         ),
     )

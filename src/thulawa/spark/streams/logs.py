@@ -2,16 +2,17 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
+from confluent_kafka import KafkaError as Code
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import BrokerUnreachable, KafkaError
+from thulawa.kafka.errors import BrokerUnreachable, KafkaError, translated
 from thulawa.kafka.groups import commit_offsets
 from thulawa.kafka.reading import await_committed, read_to_end
 from thulawa.kafka.routing import Policies
@@ -68,7 +69,10 @@ class Topics(Protocol):
         """
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Give keys and values of a topic up to its end, each partition in offset order."""
+        """Give keys and values of a topic, each partition in offset order.
+
+        Up to its end, or to where a transaction is open that an earlier life left: see `settle`.
+        """
 
     def put(self, name: str, key: bytes, value: bytes) -> None:
         """Write one record to partition 0 of a topic; it is there when this returns."""
@@ -208,6 +212,7 @@ class KafkaTopics:
     connection: Connection
     guarantee: Guarantee = "exactly_once"
     policies: Policies = field(default_factory=Policies)
+    transaction_timeout: float | None = None  # seconds; None: as the sink has it
 
     def register(self, spark: SparkSession) -> None:
         """Make the format known."""
@@ -245,7 +250,7 @@ class KafkaTopics:
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics."""
-        return kafka_sink(rows.mapInArrow(unpack_outgoing, _OUTGOING), self._sink(application))
+        return kafka_sink(rows.mapInArrow(unpack_outgoing, _OUTGOING), self.sink(application))
 
     def start(self, writer: Any) -> Any:
         """Start the writer's query."""
@@ -265,26 +270,26 @@ class KafkaTopics:
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Give keys and values of a topic up to its end."""
-        for chunk in read_to_end(self.connection, name):
+        for chunk in read_to_end(self.connection, name, committed=True):
             for message in chunk:
                 yield message.key(), message.value()
 
     def put(self, name: str, key: bytes, value: bytes) -> None:
         """Write one record to partition 0 of a topic."""
-        self._produce(name, value, key, 0)
+        self._produce(name, key, value)
 
     def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
         """Fence the writers of an earlier life, and wait until all they wrote can be read."""
-        fence(self._sink(application), tasks)
+        fence(self.sink(application), tasks)
         await_committed(self.connection, *names)
 
     def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:
         """Give the last batch that each task of a query has written."""
-        return last_batches(self._sink(application), tasks, query)
+        return last_batches(self.sink(application), tasks, query)
 
     def claim(self, application: str, query: str, batch: int, task: int) -> None:
         """Have a task's part of a batch count as written."""
-        write(self._sink(application), Batch(query, batch, task), [])
+        write(self.sink(application), Batch(query, batch, task), [])
 
     def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None]:
         """Commit offsets as those of the group of the application's name, for ordinary tools.
@@ -301,37 +306,50 @@ class KafkaTopics:
 
         return commit
 
-    def _sink(self, application: str) -> SinkSpec:
-        return SinkSpec(
+    def sink(self, application: str) -> SinkSpec:
+        """Give the sink that an application writes with."""
+        spec = SinkSpec(
             connection=self.connection,
             application=application,
             guarantee=self.guarantee,
             policies=self.policies,
         )
+        if (longest := self.transaction_timeout) is None:
+            return spec
+        delivery = min(spec.delivery_timeout, longest)
+        return replace(spec, transaction_timeout=longest, delivery_timeout=delivery)
 
-    def _produce(self, name: str, *record: Any) -> None:
+    def _produce(self, name: str, key: bytes | None = None, value: bytes | None = None) -> None:
+        refused: list[Code] = []
         producer = Producer(self.connection.client())
-        producer.produce(name, *record)
+        producer.produce(
+            name, value, key, 0, lambda error, _: refused.append(error) if error else None
+        )
         if producer.flush(_PATIENCE):
             raise BrokerUnreachable(f"{self.connection.bootstrap} took no record of {name}")
+        for error in refused:
+            raise translated(error, "writing a record", topic=name)
 
 
 def topics_at(
     address: str | Connection,
     guarantee: Guarantee = "exactly_once",
     policies: Policies | None = None,
+    transaction_timeout: float | None = None,
 ) -> Topics:
     """Give the topics at an address: ``file:./topics``, ``kafka://host:9092``, a `Connection`."""
     if guarantee not in get_args(Guarantee):
         known = ", ".join(get_args(Guarantee))
         raise ConfigurationError(f"processing_guarantee is one of {known}, not {guarantee!r}")
     if isinstance(address, Connection) or address.startswith("kafka://"):
-        return KafkaTopics(Connection.of(address), guarantee, policies or Policies())
+        return KafkaTopics(
+            Connection.of(address), guarantee, policies or Policies(), transaction_timeout
+        )
     if address.startswith("file:"):
-        if guarantee != "exactly_once" or policies is not None:
+        if guarantee != "exactly_once" or policies is not None or transaction_timeout is not None:
             raise ConfigurationError(
                 "an embedded log is written exactly once at no extra cost, and has no policies; "
-                "leave processing_guarantee and policies out"
+                "leave processing_guarantee, policies and transaction_timeout out"
             )
         with Log(address) as log:  # workers may stand in another folder
             return EmbeddedTopics(log.address)

@@ -26,7 +26,7 @@ from thulawa.spark.streams.restoring import Report
 from thulawa.spark.streams.running import active
 from thulawa.state.changelogs import Position
 
-__all__ = ["RestoredStore", "Restoring", "Shown", "restore"]
+__all__ = ["RestoredStore", "Restoring", "Shown", "refuse_lost_changelogs", "restore"]
 
 _log = logging.getLogger("thulawa.streams")
 _GENERATION = b"generation"
@@ -55,6 +55,21 @@ class RestoredStore:
 Shown = Callable[[Restoring], None]
 
 
+def refuse_lost_changelogs(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
+    """Refuse to go on where the checkpoint is lost and a changelog too: its store would be empty.
+
+    To be asked before topics are made: one that was just made has no records either.
+    """
+    names = (program.offsets_topic, *program.changelogs.values())
+    there = topics.partitions(names)
+    lost = [name for name in names if name not in there]
+    if lost and program.offsets_topic in there and checkpoint.query is None:
+        raise StateError(
+            f"the checkpoint is lost, and the changelog {lost[0]!r} is gone; put one of them back, "
+            "or begin anew with thulawa reset"
+        )
+
+
 def restore(
     spark: SparkSession,
     program: Program,
@@ -66,7 +81,7 @@ def restore(
 
     ``spark`` is the session of the program's query, with its settings.
     """
-    generation, progress = _told(topics, program.offsets_topic)
+    generation, _ = _told(topics, program.offsets_topic)
     query = checkpoint.query
     if generation is None:
         if query is None:
@@ -78,7 +93,7 @@ def restore(
         _refuse_another_life(generation, query)
         return None
     _refuse_partial(program)
-    return _Restore(spark, program, topics, checkpoint, shown).run(generation, progress)
+    return _Restore(spark, program, topics, checkpoint, shown).run()
 
 
 class _Restore:
@@ -96,10 +111,12 @@ class _Restore:
         self._read = 0
         self._all = 0
 
-    def run(self, generation: Generation, progress: list[Progress]) -> list[RestoredStore]:
+    def run(self) -> list[RestoredStore]:
         program, topics = self._program, self._topics
         names = (program.offsets_topic, *program.changelogs.values())
         topics.settle(program.application_id, len(program.slots), names)
+        generation, progress = _told(topics, program.offsets_topic)  # of open transactions too, now
+        assert generation is not None
         markers = topics.last_batches(program.application_id, generation.query, len(program.slots))
         todo = recover(generation, len(program.slots), markers, progress)
         query = str(uuid4())
