@@ -84,7 +84,11 @@ class WindowCounts:
         self._every = milliseconds(every, name="every") / 1000
         self._inputs: Inputs = inputs_at(log, output, application_id)
         self._changelog = self._inputs.changelog
-        self._division = partitions
+        self._division: Division = (
+            partitions
+            if isinstance(partitions, str)
+            else {topic: tuple(numbers) for topic, numbers in partitions.items()}
+        )
         self._sinks = tuple(sinks)
         self._merging = Merging(self._rule.expire) if merge else None
         self._max_records = max_records
@@ -106,7 +110,7 @@ class WindowCounts:
         """Count from now on, in a thread; wrong topics are refused here."""
         if self._thread is not None:
             raise ConfigurationError(f"{self.application_id!r} has been started already")
-        self._changelog.prepare(self._topics)
+        self._prepare()
         self._session()
         self._thread = threading.Thread(
             target=self._run, name=f"counts-{self.application_id}", daemon=True
@@ -137,12 +141,15 @@ class WindowCounts:
         return not self._thread.is_alive()
 
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
-        """Wait until what is in this instance's partitions when this is called is counted."""
+        """Wait until what is in this instance's partitions when this is called is counted.
+
+        The sinks have it then, too; the error that ended the application is raised.
+        """
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         ends = self._ends()
         while not self._reached(ends):
             if self._thread is None or not self._thread.is_alive():
-                raise self._error or ThulawaError(f"{self.application_id!r} does not run")
+                raise ThulawaError(f"{self.application_id!r} does not run")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.application_id!r} has not come so far in the time given")
             time.sleep(0.02)
@@ -165,7 +172,7 @@ class WindowCounts:
 
         For a job that runs now and then, without `start`.
         """
-        self._changelog.prepare(self._topics)
+        self._prepare()
         total = 0
         while found := self._round():
             total += found
@@ -179,7 +186,7 @@ class WindowCounts:
         again.
         """
         with self._lock:
-            self._changelog.prepare(self._topics)
+            self._prepare()
             self._acquire()
             since = {place: totals.since for place, totals in self._totals.items()}
             rows = counted_rows(df, self._rule, since)
@@ -191,7 +198,7 @@ class WindowCounts:
     def starting_offsets(self) -> dict[str, dict[str, int]]:
         """Give the next offset of each partition, as Kafka's connector and the log's take them."""
         with self._lock:
-            self._changelog.prepare(self._topics)
+            self._prepare()
             self._acquire()
             found: dict[str, dict[str, int]] = {}
             for place, totals in sorted(self._totals.items()):
@@ -212,15 +219,27 @@ class WindowCounts:
             self._spark = session(self.application_id)
         return self._spark
 
+    def _prepare(self) -> None:
+        """See that topics, and partitions that were named, are there."""
+        self._changelog.prepare(self._topics)
+        for topic, numbers in () if isinstance(self._division, str) else self._division.items():
+            count = self._changelog.partitions(topic)
+            for number in set(numbers) - set(range(count)):
+                raise ConfigurationError(
+                    f"partitions: {topic!r} has no partition {number}, but 0 to {count - 1}"
+                )
+
     def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                began = time.monotonic()
-                self._round()
-                self._stopping.wait(max(0.0, began + self._every - time.monotonic()))
-        except Exception as error:  # noqa: BLE001 it is raised where somebody waits
-            _log.error("%s has ended: %s", self.application_id, error)
-            self._error = error
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            with self._lock:  # who sees the totals of a round that failed sees its error, too
+                try:
+                    self._round()
+                except Exception as error:  # noqa: BLE001 it is raised where somebody waits
+                    self._error = error
+                    _log.error("%s has ended: %s", self.application_id, error)
+                    return
+            self._stopping.wait(max(0.0, began + self._every - time.monotonic()))
 
     def _round(self) -> int:
         """Count what has come, up to ``max_records`` of each partition; give how many."""
@@ -366,6 +385,8 @@ class WindowCounts:
 
     def _reached(self, ends: Mapping[Place, int]) -> bool:
         with self._lock:
+            if self._error is not None:
+                raise self._error
             return bool(self._owner) and all(
                 totals.position >= ends[place] for place, totals in self._totals.items()
             )
