@@ -95,6 +95,19 @@ def test_who_waits_for_all_that_is_there_learns_that_a_sink_did_not_get_it(tmp_p
         health.process_all_available("60 s")
 
 
+def test_a_job_that_was_cancelled_is_told_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cancelled(_: Sequence[Count]) -> None:
+        raise RuntimeError("[SPARK_JOB_CANCELLED] Job 0 cancelled\n\tat org.apache.spark …")
+
+    with counting(story(tmp_path), sinks=[cancelled]) as health, pytest.raises(RuntimeError):
+        health.await_termination("60 s")
+    assert [one.getMessage() for one in caplog.records] == [
+        "health has ended: Spark's job was cancelled"
+    ]
+
+
 def test_a_partition_that_the_topic_does_not_have_is_refused_at_the_start(tmp_path: Path) -> None:
     health = counting(story(tmp_path), partitions={"tx": iter([0, 2])})
     for begin in (health.start, health.count_available, health.starting_offsets):

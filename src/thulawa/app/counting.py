@@ -30,6 +30,7 @@ from thulawa.spark.session import session
 __all__ = ["WindowCounts"]
 
 _log = logging.getLogger("thulawa.counts")
+_CANCELLED = "[SPARK_JOB_CANCELLED]"  # by Ctrl-C, most often: PySpark cancels jobs then
 Division: TypeAlias = Literal["all", "shared"] | Partitions
 Lost: TypeAlias = Literal["fail", "skip"]
 
@@ -216,7 +217,10 @@ class WindowCounts:
 
     def _session(self) -> Any:
         if self._spark is None:
-            self._spark = session(self.application_id)
+            # a bar for each round would fill the terminal
+            self._spark = session(
+                self.application_id, settings={"spark.ui.showConsoleProgress": "false"}
+            )
         return self._spark
 
     def _prepare(self) -> None:
@@ -237,7 +241,8 @@ class WindowCounts:
                     self._round()
                 except Exception as error:  # noqa: BLE001 it is raised where somebody waits
                     self._error = error
-                    _log.error("%s has ended: %s", self.application_id, error)
+                    told = "Spark's job was cancelled" if _CANCELLED in str(error) else error
+                    _log.error("%s has ended: %s", self.application_id, told)
                     return
             self._stopping.wait(max(0.0, began + self._every - time.monotonic()))
 
