@@ -197,7 +197,10 @@ class WindowCounts:
             self._commit({place: found for place, found in counted.items() if place in since}, {})
 
     def starting_offsets(self) -> dict[str, dict[str, int]]:
-        """Give the next offset of each partition, as Kafka's connector and the log's take them."""
+        """Give the next offset of each partition.
+
+        ``.option("startingOffsets", json.dumps(health.starting_offsets()))`` begins there.
+        """
         with self._lock:
             self._prepare()
             self._acquire()
