@@ -115,6 +115,14 @@ def test_a_partition_that_the_topic_does_not_have_is_refused_at_the_start(tmp_pa
             begin()
 
 
+def test_a_query_of_ones_own_shares_its_partitions_with_nobody(tmp_path: Path) -> None:
+    health = counting(story(tmp_path), partitions="shared")
+    with pytest.raises(ConfigurationError, match="name them"):
+        health.starting_offsets()
+    with pytest.raises(ConfigurationError, match="name them"):
+        health.count_batch(None)
+
+
 def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_path: Path) -> None:
     address = f"file:{tmp_path}/topics"
     with Log(address) as log:

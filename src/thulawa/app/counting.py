@@ -30,6 +30,8 @@ from thulawa.spark.session import session
 __all__ = ["WindowCounts"]
 
 _log = logging.getLogger("thulawa.counts")
+_PAUSE = 0.02
+_JOINING = 60.0  # a member that died is missed before that
 _CANCELLED = "[SPARK_JOB_CANCELLED]"  # by Ctrl-C, most often: PySpark cancels jobs then
 Division: TypeAlias = Literal["all", "shared"] | Partitions
 Lost: TypeAlias = Literal["fail", "skip"]
@@ -153,7 +155,7 @@ class WindowCounts:
                 raise ThulawaError(f"{self.application_id!r} does not run")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.application_id!r} has not come so far in the time given")
-            time.sleep(0.02)
+            time.sleep(_PAUSE)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -174,9 +176,13 @@ class WindowCounts:
         For a job that runs now and then, without `start`.
         """
         self._prepare()
-        total = 0
-        while found := self._round():
+        total, deadline = 0, time.monotonic() + _JOINING
+        while (found := self._round()) or not self._joined():
             total += found
+            if not found:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.application_id!r} was given no share to count")
+                time.sleep(_PAUSE)
         return total
 
     def count_batch(self, df: Any, batch: int = 0) -> None:  # noqa: ARG002 Spark hands it over
@@ -187,8 +193,7 @@ class WindowCounts:
         again.
         """
         with self._lock:
-            self._prepare()
-            self._acquire()
+            self._acquire_all()
             since = {place: totals.since for place, totals in self._totals.items()}
             rows = counted_rows(df, self._rule, since)
             if not self._begun:
@@ -202,8 +207,7 @@ class WindowCounts:
         ``.option("startingOffsets", json.dumps(health.starting_offsets()))`` begins there.
         """
         with self._lock:
-            self._prepare()
-            self._acquire()
+            self._acquire_all()
             found: dict[str, dict[str, int]] = {}
             for place, totals in sorted(self._totals.items()):
                 found.setdefault(place.topic, {})[str(place.partition)] = totals.position
@@ -270,6 +274,16 @@ class WindowCounts:
     def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
         """Run step one as a job of Spark."""
         return added_by(self._inputs.counted(self._session(), ranges, self._rule).toArrow())
+
+    def _acquire_all(self) -> None:
+        """Acquire partitions for a query that reads what it likes, whoever else counts."""
+        if self._division == "shared":
+            raise ConfigurationError(
+                "a query of your own reads its partitions whosever they are: say "
+                'partitions="all", or name them'
+            )
+        self._prepare()
+        self._acquire()
 
     def _acquire(self) -> None:
         """See which partitions are this instance's; learn of the new ones where they stand."""
@@ -395,9 +409,12 @@ class WindowCounts:
         with self._lock:
             if self._error is not None:
                 raise self._error
-            return bool(self._owner) and all(
+            return self._joined() and all(
                 totals.position >= ends[place] for place, totals in self._totals.items()
             )
+
+    def _joined(self) -> bool:
+        return self._owner is not None and self._owner.joined
 
     def _give_up(self) -> None:
         self._totals.clear()
