@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wrong = sum(sent != counted for _, sent, counted in rows)
         console.print(
             f"{sum(generator.sent.values()):,} payments, {generator.late_ones:,} of them late, in "
-            f"{len(counts)} totals of {_PARTITIONS} partitions; "
-            f"{wrong} windows differ from what was sent"
+            f"{len(counts)} totals of {_PARTITIONS} partitions;\n"
+            f"{wrong} of {len(rows)} windows differ from what was sent"
         )
         Path(options.picture).write_text(_picture(rows), encoding="utf-8")
         console.print(f"Picture: {options.picture}", soft_wrap=True)
@@ -93,6 +93,12 @@ def _run(
                 spark=spark,
             )
             with health:
+                # Spark's workers start with the first payment: the others are counted as they come
+                generator.send(1, int(time.time() * 1000))
+                health.process_all_available("2 minutes")
+                console.print(
+                    f"{options.rate:,} payments a second for {options.seconds:g} seconds:"
+                )
                 _send(generator, options.seconds, options.rate)
                 health.process_all_available("2 minutes")
                 return generator, health.counts()

@@ -87,6 +87,42 @@ def test_an_error_ends_the_application_and_is_raised_where_one_waits(tmp_path: P
     assert health.stop()
 
 
+def test_who_waits_for_all_that_is_there_learns_that_a_sink_did_not_get_it(tmp_path: Path) -> None:
+    def down(_: Sequence[Count]) -> None:
+        raise ConnectionError("no")
+
+    with counting(story(tmp_path), sinks=[down]) as health, pytest.raises(ConnectionError):
+        health.process_all_available("60 s")
+
+
+def test_a_job_that_was_cancelled_is_told_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cancelled(_: Sequence[Count]) -> None:
+        raise RuntimeError("[SPARK_JOB_CANCELLED] Job 0 cancelled\n\tat org.apache.spark …")
+
+    with counting(story(tmp_path), sinks=[cancelled]) as health, pytest.raises(RuntimeError):
+        health.await_termination("60 s")
+    assert [one.getMessage() for one in caplog.records] == [
+        "health has ended: Spark's job was cancelled"
+    ]
+
+
+def test_a_partition_that_the_topic_does_not_have_is_refused_at_the_start(tmp_path: Path) -> None:
+    health = counting(story(tmp_path), partitions={"tx": iter([0, 2])})
+    for begin in (health.start, health.count_available, health.starting_offsets):
+        with pytest.raises(ConfigurationError, match="no partition 2"):
+            begin()
+
+
+def test_a_query_of_ones_own_shares_its_partitions_with_nobody(tmp_path: Path) -> None:
+    health = counting(story(tmp_path), partitions="shared")
+    with pytest.raises(ConfigurationError, match="name them"):
+        health.starting_offsets()
+    with pytest.raises(ConfigurationError, match="name them"):
+        health.count_batch(None)
+
+
 def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_path: Path) -> None:
     address = f"file:{tmp_path}/topics"
     with Log(address) as log:
@@ -185,6 +221,7 @@ def test_an_output_that_was_deleted_is_an_error_and_not_an_endless_wait(tmp_path
         ({"partitions": {"other": [0]}}, "other"),
         ({"lost": "ignore"}, "skip"),
         ({"max_records": 0}, "max_records"),
+        ({"status": {"type": "object"}}, "json_schema"),
         ({"window": 0}, "window"),
         ({"application_id": "no/slash"}, "application"),
     ],

@@ -45,6 +45,9 @@ PAYMENT = {
         (b"[]", False),
         (b"", False),
         (b"\xff\xfe", False),
+        (b'{"id": 1, "amount": 1, "other": "caf\xc3\xa9"}', True),
+        (b'{"id": 1, "amount": 1, "other": "caf\xe9"}', False),
+        (b'{"id": 1, "amount": 1, "caf\xe9": 1}', False),
         (None, False),
     ],
 )
@@ -90,6 +93,9 @@ def test_each_keyword_is_heeded(schema: dict[str, Any], good: bytes, bad: bytes)
         ({"properties": {"a": {"type": "string", "minimum": 3}}}, r"schema\.a.*minimum"),
         ({"type": "string", "minLength": -1}, "schema"),
         ({"properties": {"a": 7}}, "not a schema"),
+        ({"$ref": "#/definitions/a"}, "keyword '\\$ref'"),
+        ({"properties": {"a": {"typ": "string"}}}, r"schema\.a.*'typ'"),
+        ('{"type": "object"}', "not a schema"),
     ],
     ids=lambda given: str(given)[:40],
 )

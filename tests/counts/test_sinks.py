@@ -66,7 +66,7 @@ def test_points_go_out_in_batches() -> None:
     assert [len(body.splitlines()) for body in bodies] == [2, 2, 1]
 
 
-def test_a_request_that_fails_for_a_while_is_sent_again() -> None:
+def test_a_request_that_fails_for_a_while_is_sent_again(caplog: pytest.LogCaptureFixture) -> None:
     pauses: list[float] = []
     with server(503, 429) as (url, bodies):
         influx = Influx(url, database="health", sleep=pauses.append)
@@ -74,6 +74,9 @@ def test_a_request_that_fails_for_a_while_is_sent_again() -> None:
         influx.close()
     assert bodies == ["topic-health,topic=tx,partition=0 valid=4i 1000"] * 3
     assert pauses == [0.1, 0.2]
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", f"{url} takes nothing (503); trying again for up to 300 s")
+    ]
 
 
 def test_what_is_refused_is_an_error_at_once() -> None:
@@ -118,6 +121,16 @@ def test_nobody_there_is_an_error_after_some_time() -> None:
     influx = Influx(url, database="health", patience="100 ms", sleep=lambda _: None)
     with pytest.raises(InfluxUnreachable, match="at the next start"):
         influx.put([Count(VALID, 4, 5)])
+    with pytest.raises(InfluxUnreachable, match=r"Connection refused$"):
+        influx.create_database()
+
+
+def test_a_database_that_is_not_there_is_named_with_what_to_do() -> None:
+    with server(404, text='{"error":"database not found"}') as (url, _):
+        influx = Influx(url, database="health")
+        with pytest.raises(InfluxUnreachable, match=r"create_database\(\)"):
+            influx.put([Count(VALID, 4, 5)])
+        influx.close()
 
 
 def test_names_are_escaped_in_line_protocol() -> None:
@@ -181,6 +194,26 @@ def test_prometheus_adds_nothing_that_others_have_counted(tmp_path: Path) -> Non
             metrics.close()
         assert f'topic_health_messages_total{{{labels},status="valid"}} 1\n' in text
         assert f'topic_health_messages_total{{{labels},status="invalid"}} 0\n' in text
+
+
+def test_prometheus_is_shown_no_offset_of_a_sum() -> None:
+    metrics = Prometheus(0)
+    try:
+        metrics.put([Count(VALID._replace(partition=None), 4, 0)])
+        text = metrics.text()
+    finally:
+        metrics.close()
+    assert 'topic_health_messages_total{topic="tx",status="valid"} 4\n' in text
+    assert "topic_health_offset{" not in text
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    metrics = Prometheus(0)
+    try:
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{metrics.port}.*in use"):
+            Prometheus(metrics.port)
+    finally:
+        metrics.close()
 
 
 class Sums:

@@ -1,7 +1,7 @@
 """Windows of Kafka's topics are counted exactly, with the output topic and nothing beside it."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -132,18 +132,15 @@ def removed(connection: Connection, topic: str, before: int) -> None:
     answer.result(30)
 
 
+def counting(connection: Connection, name: str, **more: Any) -> LocalCounts:
+    given: dict[str, Any] = {"status": is_valid, "output": f"{name}-metrics"}
+    address = f"kafka://{connection.bootstrap}"
+    return LocalCounts(name, application_id=name, log=address, **(given | more))
+
+
 def test_the_end_of_a_transaction_is_no_message_that_was_lost(
     connection: Connection, topics: Topics, name: str
 ) -> None:
-    def counting() -> LocalCounts:
-        return LocalCounts(
-            name,
-            status=is_valid,
-            output=f"{name}-metrics",
-            application_id=name,
-            log=f"kafka://{connection.bootstrap}",
-        )
-
     topics.ensure(name)
     producer = Producer({**connection.client(), "transactional.id": name})
     producer.init_transactions(30)
@@ -151,15 +148,32 @@ def test_the_end_of_a_transaction_is_no_message_that_was_lost(
         producer.begin_transaction()
         producer.produce(name, b"v")
         producer.commit_transaction(30)
-        health = counting()
+        health = counting(connection, name)
         assert health.count_available() == 1
         health.stop()
         # what ended the transaction had an offset, too
         removed(connection, name, 2 * count)
     assert topics.start_offsets(name) == {name: {0: 4}}
-    health = counting()
+    health = counting(connection, name)
     assert health.count_available() == 0
     health.stop()
+
+
+def test_who_shares_counts_what_is_there_only_once_it_has_its_share(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=2))
+    producer = Producer(connection.client())
+    for partition in (0, 1):
+        producer.produce(name, b"v", partition=partition, timestamp=1_000)
+    producer.flush(30)
+
+    now_and_then = counting(connection, name, partitions="shared")
+    assert now_and_then.count_available() == 2
+    now_and_then.stop()
+    with counting(connection, name, partitions="shared", output=f"{name}-b") as health:
+        health.process_all_available("60 s")
+        assert len(health.counts()) == 2
 
 
 def test_jobs_of_one_application_do_not_take_each_others_partitions(

@@ -121,6 +121,10 @@ def test_what_cannot_be_counted_is_refused(spark: "SparkSession", tmp_path: Path
         WindowCounts(
             "nowhere", status=is_valid, output="metrics", application_id="a", log=address
         ).start()
+    with pytest.raises(UnknownTopic, match="metricss"):
+        read_counts(spark, address, "metricss")
+    with pytest.raises(ConfigurationError, match="kafka://"):
+        read_counts(spark, "localhost:9092", "metrics")
     with Log(address) as log:
         log.create_topic("plain")
     with pytest.raises(ConfigurationError, match="compacted"):

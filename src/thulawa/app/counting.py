@@ -30,6 +30,9 @@ from thulawa.spark.session import session
 __all__ = ["WindowCounts"]
 
 _log = logging.getLogger("thulawa.counts")
+_PAUSE = 0.02
+_JOINING = 60.0  # a member that died is missed before that
+_CANCELLED = "[SPARK_JOB_CANCELLED]"  # by Ctrl-C, most often: PySpark cancels jobs then
 Division: TypeAlias = Literal["all", "shared"] | Partitions
 Lost: TypeAlias = Literal["fail", "skip"]
 
@@ -84,7 +87,11 @@ class WindowCounts:
         self._every = milliseconds(every, name="every") / 1000
         self._inputs: Inputs = inputs_at(log, output, application_id)
         self._changelog = self._inputs.changelog
-        self._division = partitions
+        self._division: Division = (
+            partitions
+            if isinstance(partitions, str)
+            else {topic: tuple(numbers) for topic, numbers in partitions.items()}
+        )
         self._sinks = tuple(sinks)
         self._merging = Merging(self._rule.expire) if merge else None
         self._max_records = max_records
@@ -106,7 +113,7 @@ class WindowCounts:
         """Count from now on, in a thread; wrong topics are refused here."""
         if self._thread is not None:
             raise ConfigurationError(f"{self.application_id!r} has been started already")
-        self._changelog.prepare(self._topics)
+        self._prepare()
         self._session()
         self._thread = threading.Thread(
             target=self._run, name=f"counts-{self.application_id}", daemon=True
@@ -137,15 +144,18 @@ class WindowCounts:
         return not self._thread.is_alive()
 
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
-        """Wait until what is in this instance's partitions when this is called is counted."""
+        """Wait until what is in this instance's partitions when this is called is counted.
+
+        The sinks have it then, too; the error that ended the application is raised.
+        """
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         ends = self._ends()
         while not self._reached(ends):
             if self._thread is None or not self._thread.is_alive():
-                raise self._error or ThulawaError(f"{self.application_id!r} does not run")
+                raise ThulawaError(f"{self.application_id!r} does not run")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.application_id!r} has not come so far in the time given")
-            time.sleep(0.02)
+            time.sleep(_PAUSE)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -165,10 +175,14 @@ class WindowCounts:
 
         For a job that runs now and then, without `start`.
         """
-        self._changelog.prepare(self._topics)
-        total = 0
-        while found := self._round():
+        self._prepare()
+        total, deadline = 0, time.monotonic() + _JOINING
+        while (found := self._round()) or not self._joined():
             total += found
+            if not found:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.application_id!r} was given no share to count")
+                time.sleep(_PAUSE)
         return total
 
     def count_batch(self, df: Any, batch: int = 0) -> None:  # noqa: ARG002 Spark hands it over
@@ -179,8 +193,7 @@ class WindowCounts:
         again.
         """
         with self._lock:
-            self._changelog.prepare(self._topics)
-            self._acquire()
+            self._acquire_all()
             since = {place: totals.since for place, totals in self._totals.items()}
             rows = counted_rows(df, self._rule, since)
             if not self._begun:
@@ -189,10 +202,12 @@ class WindowCounts:
             self._commit({place: found for place, found in counted.items() if place in since}, {})
 
     def starting_offsets(self) -> dict[str, dict[str, int]]:
-        """Give the next offset of each partition, as Kafka's connector and the log's take them."""
+        """Give the next offset of each partition.
+
+        ``.option("startingOffsets", json.dumps(health.starting_offsets()))`` begins there.
+        """
         with self._lock:
-            self._changelog.prepare(self._topics)
-            self._acquire()
+            self._acquire_all()
             found: dict[str, dict[str, int]] = {}
             for place, totals in sorted(self._totals.items()):
                 found.setdefault(place.topic, {})[str(place.partition)] = totals.position
@@ -209,18 +224,34 @@ class WindowCounts:
 
     def _session(self) -> Any:
         if self._spark is None:
-            self._spark = session(self.application_id)
+            # a bar for each round would fill the terminal
+            self._spark = session(
+                self.application_id, settings={"spark.ui.showConsoleProgress": "false"}
+            )
         return self._spark
 
+    def _prepare(self) -> None:
+        """See that topics, and partitions that were named, are there."""
+        self._changelog.prepare(self._topics)
+        for topic, numbers in () if isinstance(self._division, str) else self._division.items():
+            count = self._changelog.partitions(topic)
+            for number in set(numbers) - set(range(count)):
+                raise ConfigurationError(
+                    f"partitions: {topic!r} has no partition {number}, but 0 to {count - 1}"
+                )
+
     def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                began = time.monotonic()
-                self._round()
-                self._stopping.wait(max(0.0, began + self._every - time.monotonic()))
-        except Exception as error:  # noqa: BLE001 it is raised where somebody waits
-            _log.error("%s has ended: %s", self.application_id, error)
-            self._error = error
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            with self._lock:  # who sees the totals of a round that failed sees its error, too
+                try:
+                    self._round()
+                except Exception as error:  # noqa: BLE001 it is raised where somebody waits
+                    self._error = error
+                    told = "Spark's job was cancelled" if _CANCELLED in str(error) else error
+                    _log.error("%s has ended: %s", self.application_id, told)
+                    return
+            self._stopping.wait(max(0.0, began + self._every - time.monotonic()))
 
     def _round(self) -> int:
         """Count what has come, up to ``max_records`` of each partition; give how many."""
@@ -243,6 +274,16 @@ class WindowCounts:
     def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
         """Run step one as a job of Spark."""
         return added_by(self._inputs.counted(self._session(), ranges, self._rule).toArrow())
+
+    def _acquire_all(self) -> None:
+        """Acquire partitions for a query that reads what it likes, whoever else counts."""
+        if self._division == "shared":
+            raise ConfigurationError(
+                "a query of your own reads its partitions whosever they are: say "
+                'partitions="all", or name them'
+            )
+        self._prepare()
+        self._acquire()
 
     def _acquire(self) -> None:
         """See which partitions are this instance's; learn of the new ones where they stand."""
@@ -366,9 +407,14 @@ class WindowCounts:
 
     def _reached(self, ends: Mapping[Place, int]) -> bool:
         with self._lock:
-            return bool(self._owner) and all(
+            if self._error is not None:
+                raise self._error
+            return self._joined() and all(
                 totals.position >= ends[place] for place, totals in self._totals.items()
             )
+
+    def _joined(self) -> bool:
+        return self._owner is not None and self._owner.joined
 
     def _give_up(self) -> None:
         self._totals.clear()

@@ -119,6 +119,11 @@ class GroupMembership:
     def __init__(self, connection: Connection, group: str, topics: Sequence[str]) -> None:
         self._membership = Membership(connection, group, topics)
 
+    @property
+    def joined(self) -> bool:
+        """The group takes a moment to give a new member its share."""
+        return self._membership.joined
+
     def owned(self, places: Iterable[Place]) -> set[Place]:
         """Give those that the group has given to this instance."""
         return {Place(*one) for one in self._membership.assigned()} & set(places)

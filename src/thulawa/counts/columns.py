@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError
-from thulawa.counts.statuses import Status, Values, statuses
+from thulawa.counts.statuses import InColumns, Status, Values, statuses
 
 __all__ = ["Added", "Counter", "Messages", "Rule", "Since"]
 
@@ -33,7 +33,11 @@ class Rule:
 
     @classmethod
     def of(cls, status: Status, window: Duration, expire: Duration) -> "Rule":
-        """Check the durations."""
+        """Check them."""
+        if not callable(status) and not isinstance(status, InColumns):
+            raise ConfigurationError(
+                f"status={status!r} is no function; json_schema(…) makes one of a schema"
+            )
         made = cls(status, milliseconds(window, name="window"), milliseconds(expire, name="expire"))
         if made.window < 1:
             raise ConfigurationError("window must be at least 1 ms")

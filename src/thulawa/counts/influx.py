@@ -13,6 +13,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from urllib.parse import unquote, urlencode, urlsplit
 
 from thulawa.core.durations import Duration, milliseconds
@@ -26,6 +27,7 @@ _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
 _TOO_OLD = "points beyond retention policy"
 _SHOWN = 300
 _NONE = "(none)"
+_NO_DATABASE = "; mend the address, or make the database, with create_database() for instance"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
 
@@ -88,13 +90,17 @@ class Influx:
         points = lines(counts, self._measurement)
         path = f"{self._root}/write?{urlencode({'db': self._database, 'precision': 'ms'})}"
         for at in range(0, len(points), self._batch):
-            self._post(path, "\n".join(points[at : at + self._batch]).encode())
+            self._post(
+                path,
+                "\n".join(points[at : at + self._batch]).encode(),
+                late="; the counts are in the topic, and are sent again at the next start",
+            )
 
     def create_database(self) -> None:
         """Make the database unless it is there (InfluxDB 1.x)."""
         name = self._database.replace("\\", "\\\\").replace('"', '\\"')
         query = urlencode({"q": f'CREATE DATABASE "{name}"'})
-        self._post(f"{self._root}/query?{query}", b"")
+        self._post(f"{self._root}/query?{query}", b"", late="")
 
     def close(self) -> None:
         """Close the connection; the next `put` opens it again."""
@@ -102,7 +108,8 @@ class Influx:
             self._connection.close()
             self._connection = None
 
-    def _post(self, path: str, body: bytes) -> None:
+    def _post(self, path: str, body: bytes, late: str) -> None:
+        """Send it until it is taken; ``late`` ends the error when it was not in time."""
         deadline = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
         while True:
@@ -118,11 +125,21 @@ class Influx:
                 _log.warning("%s has dropped points: %s", self._where, answer)
                 return
             if status and status not in _TRY_AGAIN:
-                raise InfluxUnreachable(f"{self._where} refused what was sent ({status}): {answer}")
+                hint = _NO_DATABASE if status == HTTPStatus.NOT_FOUND else ""
+                raise InfluxUnreachable(
+                    f"{self._where} refused what was sent ({status}): {answer}{hint}"
+                )
             if time.monotonic() + pause > deadline:
                 raise InfluxUnreachable(
-                    f"{self._where} took nothing for {self._patience:.0f} s: {answer}; the "
-                    "counts are in the topic, and are sent again at the next start"
+                    f"{self._where} took nothing for {self._patience:.0f} s: {answer or status}"
+                    f"{late}"
+                )
+            if pause == _FIRST_PAUSE:
+                _log.warning(
+                    "%s takes nothing (%s); trying again for up to %.0f s",
+                    self._where,
+                    answer or status,
+                    self._patience,
                 )
             self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

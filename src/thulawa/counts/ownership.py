@@ -28,6 +28,10 @@ _MEMBER = "@"  # no topic's name begins with it
 class Owner(Protocol):
     """Tells which partitions are this instance's."""
 
+    @property
+    def joined(self) -> bool:
+        """Whether it is settled what this instance has to begin with, be it nothing."""
+
     def owned(self, places: Iterable[Place]) -> set[Place]:
         """Give those of the partitions that are this instance's now; asked before each batch."""
 
@@ -37,6 +41,8 @@ class Owner(Protocol):
 
 class Fixed:
     """The partitions that were named; all of them where none were."""
+
+    joined = True
 
     def __init__(self, partitions: Partitions | None = None) -> None:
         self._chosen = (
@@ -55,6 +61,8 @@ class Fixed:
 
 class Leases:
     """Locks on files in a folder of those who count the same partitions."""
+
+    joined = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

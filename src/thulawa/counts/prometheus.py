@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeAlias
 
 from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ConfigurationError
 from thulawa.counts.model import Cell, Count
 
 __all__ = ["Prometheus"]
@@ -45,7 +46,10 @@ class Prometheus:
         self._messages: dict[Labels, int] = {}
         self._offsets: dict[Labels, int] = {}
         self._windows: dict[Labels, float] = {}
-        self._server = ThreadingHTTPServer((host, port), _handler(self.text))
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(self.text))
+        except OSError as error:
+            raise ConfigurationError(f"cannot listen at {host}:{port}: {error}") from error
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True).start()
 
@@ -96,7 +100,8 @@ class Prometheus:
         more = max(0, value - before)
         self._messages[labels] = self._messages.get(labels, 0) + more
         self._seen[cell] = value
-        self._offsets[place] = max(offset, self._offsets.get(place, 0))
+        if cell.partition is not None:  # a sum has no offset
+            self._offsets[place] = max(offset, self._offsets.get(place, 0))
         self._windows[place] = max(cell.window / 1000, self._windows.get(place, 0))
 
     def _prune(self) -> None:

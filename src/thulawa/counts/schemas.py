@@ -52,6 +52,8 @@ def json_schema(schema: Mapping[str, Any]) -> Callable[[bytes | None], bool]:
     >>> is_valid(b'{"id": 7}'), is_valid(b'{"id": 0}'), is_valid(b'{"id"'), is_valid(None)
     (True, False, False, False)
     """
+    if not isinstance(schema, Mapping):
+        raise ConfigurationError(f"{schema!r} is not a schema; give what json.loads makes of it")
     check = _Check(dict(schema))
     try:
         check(b"null")  # a schema that cannot be is refused here, not at the first message
@@ -70,6 +72,8 @@ class _Check:
         if value is None:
             return False
         try:
+            if not value.isascii():
+                value.decode()  # msgspec does not look at the text of entries it passes over
             self._decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False  # nested too deeply to be read, too
@@ -113,6 +117,8 @@ def _guessed(rules: Mapping[str, Any], at: str) -> str:
     for name in ("object", "array"):
         if set(rules) & set(_RULES[name]):
             return name
+    for unknown in sorted(set(rules) - {rule for known in _RULES.values() for rule in known}):
+        raise ConfigurationError(f"{at}: the keyword {unknown!r} is not known")
     raise ConfigurationError(f"{at}: give it a type")
 
 

@@ -34,10 +34,14 @@ Values: TypeAlias = pa.Array | list[bytes | None]
 def in_columns(function: Callable[[pa.Array], pa.Array]) -> InColumns:
     """Give statuses for a whole column at once: faster than a call for each message.
 
-    The function takes an Arrow array of binary values and gives an array of booleans or of texts,
-    as long as it is::
+    The function takes an Arrow array of binary values, null for a tombstone, and gives an array of
+    booleans or of texts, as long as it is and without nulls. An error ends the application, a
+    ValueError too: here it would stand for all the messages.
 
-        in_columns(lambda values: pc.starts_with(values.cast("string"), "{"))
+    >>> import pyarrow.compute as pc
+    >>> status = in_columns(lambda values: pc.fill_null(pc.starts_with(values, "{"), False))
+    >>> statuses(status, [b"{}", b"no", None]).to_pylist()
+    ['valid', 'invalid', 'invalid']
     """
     return InColumns(function)
 
@@ -53,7 +57,7 @@ def statuses(status: Status, values: Values) -> pa.Array:
         if len(given) != len(values) or given.null_count:
             raise WrongResult(
                 f"the status function gave {len(given)} statuses, {given.null_count} of them null, "
-                f"for {len(values)} messages"
+                f"for {len(values)} messages (pc.fill_null gives nulls a status)"
             )
     else:
         given = _each(status, values if isinstance(values, list) else values.to_pylist())

@@ -13,7 +13,8 @@ __all__ = ["Membership"]
 class Membership:
     """A member of a group that divides the partitions of topics among its members.
 
-    A member that dies is missed after ``session`` seconds. Belongs to one thread.
+    A member that dies is missed after ``session`` seconds. ``joined`` tells whether the group has
+    given this one its first share, which may be nothing. Belongs to one thread.
     """
 
     def __init__(
@@ -32,7 +33,8 @@ class Membership:
                 "queued.max.messages.kbytes": 64,
             }
         )
-        self._consumer.subscribe(list(topics))
+        self.joined = False
+        self._consumer.subscribe(list(topics), on_assign=self._join)
 
     def assigned(self) -> set[tuple[str, int]]:
         """Give the partitions that are this member's now; ask at least every few minutes."""
@@ -43,6 +45,9 @@ class Membership:
         except KafkaException as error:
             raise translated(error, f"sharing partitions in group {self._group}") from error
         return {(place.topic, place.partition) for place in places}
+
+    def _join(self, *_: object) -> None:
+        self.joined = True
 
     def close(self) -> None:
         """Leave the group; the others are told at once."""

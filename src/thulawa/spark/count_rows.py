@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
 
 from thulawa.counts.model import Count
 from thulawa.kafka.connection import Connection
+from thulawa.spark.counting import inputs_at
 from thulawa.spark.kafka_source import load_connector
 
 __all__ = ["DataFrameSink", "read_counts"]
@@ -21,8 +22,8 @@ class DataFrameSink:
     """Hands the totals that changed to a function, as a DataFrame.
 
     Its columns are topic, partition (null where merged), window (a timestamp), status, value and
-    offset. ``DataFrameSink(lambda df: df.write.mode("append").parquet("counts"))`` appends: of
-    two rows of one cell, that with the higher offset holds.
+    offset (0 where merged). ``DataFrameSink(lambda df: df.write.mode("append").parquet("counts"))``
+    appends: of the rows of one cell, that with the highest value holds.
     """
 
     def __init__(self, write: Callable[[DataFrame], Any]) -> None:
@@ -51,10 +52,12 @@ class DataFrameSink:
 def read_counts(spark: SparkSession, log: str, output: str, *, merge: bool = False) -> DataFrame:
     """Give the counts in an output topic as they are now: topic, partition, window, status, value.
 
-    With ``merge`` they are summed over partitions. Windows that have expired are gone.
+    With ``merge`` they are summed over partitions. Windows that have expired are gone. A topic
+    that is not there is refused.
 
     .. versionadded:: 0.1.0
     """
+    inputs_at(log, output, "reader").changelog.partitions(output)  # refuses what is not there
     rows = _records(spark, log, output)
     key = F.from_json(F.col("key").cast("string"), _KEY).alias("key")
     value = F.from_json(F.col("value").cast("string"), _VALUE).alias("value")
