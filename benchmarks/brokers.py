@@ -17,7 +17,7 @@ def given() -> Connection | None:
     """Connect to the broker of THULAWA_KAFKA, if it gives one."""
     if not (address := os.environ.get("THULAWA_KAFKA")):
         return None
-    connection = Connection(address)
+    connection = Connection.of(address)
     reachable(connection)
     return connection
 

@@ -1,11 +1,16 @@
 """Dead letters in Kafka, from the command line."""
 
 import json
+from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
+from tests.kafka.conftest import PASSWORDS
 from tests.kafka.helpers import out, read
 from thulawa.cli.commands import app
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.topics import Topics
@@ -41,3 +46,28 @@ def test_a_letter_of_the_sink_goes_back_once_when_its_topic_is_there(
     assert back == [(b"key-0", b"7", 1_007, None), (b"key-1", b"8", 1_008, None)]
     shown = json.loads(dlq(connection, "show", dead, second["letter"]).stdout)
     assert (shown["value"], shown["replayed"]) == ("8", True)
+
+
+def test_a_broker_that_wants_a_password_gets_it_from_a_file(
+    broker: Broker, topics: Topics, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics.ensure(name)
+    secured = broker.secured("ann", PASSWORDS["ann"])
+    file = tmp_path / "kafka.properties"
+    told = "".join(f"{setting} = {value}\n" for setting, value in secured.settings.items())
+    file.write_text(f"# what every client needs\n\n{told}")
+    monkeypatch.setenv("THULAWA_KAFKA_SETTINGS", str(file))
+    assert Connection.of(secured.bootstrap) == secured
+    assert dlq(secured, "list", name).exit_code == 0
+
+
+def test_a_file_of_settings_is_read_or_its_fault_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kafka.properties"
+    monkeypatch.setenv("THULAWA_KAFKA_SETTINGS", str(file))
+    with pytest.raises(ConfigurationError, match=r"THULAWA_KAFKA_SETTINGS: .*kafka\.properties"):
+        Connection.of("a:1")
+    file.write_text("client.id=me\nsecret\n")
+    with pytest.raises(ConfigurationError, match="line 2: write name=value"):
+        Connection.of("a:1")

@@ -35,7 +35,7 @@ def up(
     THULAWA_KAFKA gives a broker, that one is used and nothing is started.
     """
     if given := os.environ.get("THULAWA_KAFKA"):
-        reachable(Connection(given))
+        reachable(Connection.of(given))
         typer.echo(given)
         return
     typer.echo(Broker(name, port=port, brokers=count).up().bootstrap)

@@ -7,6 +7,7 @@ Java client; what the two spell differently is translated, and what cannot be is
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from thulawa.core.errors import ConfigurationError
 
@@ -64,7 +65,10 @@ class Connection:
 
     @classmethod
     def of(cls, address: "str | Connection | None" = None) -> "Connection":
-        """Give a connection for an address, ``THULAWA_KAFKA`` where there is none."""
+        """Give a connection for an address, ``THULAWA_KAFKA`` where there is none.
+
+        Settings are those of the file that ``THULAWA_KAFKA_SETTINGS`` names, if it names one.
+        """
         if isinstance(address, Connection):
             return address
         found = address or os.environ.get("THULAWA_KAFKA")
@@ -73,7 +77,7 @@ class Connection:
                 "no broker is given: pass host:port, or set THULAWA_KAFKA "
                 "(thulawa kafka up starts one on this machine)"
             )
-        return cls(found)
+        return cls(found, _settings_in(os.environ.get("THULAWA_KAFKA_SETTINGS")))
 
     def __repr__(self) -> str:
         shown = [repr(self.bootstrap), *(repr(masked(s)) for s in (self.settings, self.java) if s)]
@@ -119,6 +123,27 @@ class Connection:
                 f"{', '.join(sorted(security))}: Spark's Kafka client spells this differently; "
                 "say it in Java's names too, as Connection(…, java={…})"
             )
+
+
+def _settings_in(path: str | None) -> dict[str, str]:
+    """Read a file of settings, ``name=value`` in each line; ``#`` begins a remark."""
+    if not path:
+        return {}
+    try:
+        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise ConfigurationError(f"THULAWA_KAFKA_SETTINGS: {error}") from error
+    settings: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise ConfigurationError(
+                f"{path}, line {number}: write name=value, in librdkafka's names"
+            )
+        settings[name.strip()] = value.strip()
+    return settings
 
 
 def _jaas(mechanism: str, name: str, password: str) -> str:
