@@ -68,6 +68,7 @@ Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 _ANSWER = 30.0
 _CLAIM = 10.0  # less than a broker takes to come back: another producer waits for it
 _ABORT = 5.0
+_REPORT = 1.0
 _FIRST_MARKERS = 8
 
 
@@ -395,6 +396,7 @@ class _Sender:
                     poll(0.05)
                     self._raise_failed()
                 except KafkaException as error:
+                    poll(_REPORT)  # a record before this one may be why, and not yet reported
                     self._raise_failed()
                     raise translated(error, "sending", topic=topic) from error
         poll(0)
