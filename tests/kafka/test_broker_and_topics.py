@@ -1,5 +1,7 @@
 """The broker for development, topics and groups; connections that show no secret."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.kafka.conftest import PASSWORDS
@@ -29,7 +31,7 @@ def test_up_is_idempotent_and_others_see_the_broker(broker: Broker) -> None:
 
 def test_a_taken_port_is_named(broker: Broker) -> None:
     port = int(broker.up().bootstrap.rpartition(":")[2])
-    with pytest.raises(BrokerFailed, match=str(port)):
+    with pytest.raises(BrokerFailed, match=rf"port {port} is taken; .* --port$"):
         Broker("tests-never-started", port=port).up()
 
 
@@ -93,6 +95,14 @@ def test_a_connection_speaks_to_both_clients_and_shows_no_secret() -> None:
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="address"):
         Connection(address)
+
+
+@pytest.mark.parametrize("use", [Topics, reachable])
+def test_a_setting_that_the_client_does_not_know_is_refused(
+    use: Callable[[Connection], object],
+) -> None:
+    with pytest.raises(ConfigurationError, match=r'No such .* "no\.such"'):
+        use(Connection("localhost:1", {"no.such": "1"}))
 
 
 def test_a_setting_that_java_spells_differently_is_refused_unless_said_in_java() -> None:

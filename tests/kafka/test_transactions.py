@@ -181,7 +181,7 @@ def test_records_go_where_java_s_clients_put_them_or_where_they_ask_to(
     ("changes", "reason"),
     [
         ({"application": ""}, "application"),
-        ({"guarantee": "perhaps"}, "exactly_once"),
+        ({"guarantee": "perhaps"}, "^guarantee is one of exactly_once, .* not 'perhaps'"),
         ({"delivery_timeout": 400.0}, "transaction_timeout"),
     ],
     ids=["no application", "no such guarantee", "longer than the transaction"],

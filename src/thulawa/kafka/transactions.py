@@ -113,7 +113,7 @@ class SinkSpec:
             raise ConfigurationError("a sink needs the name of its application, and its own")
         if self.guarantee not in get_args(Guarantee):
             known = ", ".join(get_args(Guarantee))
-            raise ConfigurationError(f"processing_guarantee is one of {known}")
+            raise ConfigurationError(f"guarantee is one of {known}, not {self.guarantee!r}")
         if not 1 <= self.delivery_timeout <= self.transaction_timeout:
             raise ConfigurationError(
                 "delivery_timeout must be at least 1 s and at most transaction_timeout"
