@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.kafka.conftest import PASSWORDS
 from tests.kafka.helpers import fill
+from thulawa.cli.commands import app
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.broker import Broker, brokers
 from thulawa.kafka.connection import Connection
@@ -27,6 +29,21 @@ def test_up_is_idempotent_and_others_see_the_broker(broker: Broker) -> None:
     assert Broker(broker.name).up().status() == before
     assert before.name in [one.name for one in brokers()]
     assert before.running == before.nodes == 1
+
+
+def test_a_broker_that_was_made_otherwise_is_not_taken_for_the_one_asked_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THULAWA_KAFKA", raising=False)
+    made = broker.up().bootstrap
+    up = ["kafka", "up", "--name", broker.name]
+    same = CliRunner().invoke(app, [*up, "--brokers", "1", "--port", made.rpartition(":")[2]])
+    assert (same.exit_code, same.stdout) == (0, f"{made}\n")
+    assert CliRunner().invoke(app, up).stdout == f"{made}\n"
+    for option in (("--port", "9"), ("--brokers", "3")):
+        other = CliRunner().invoke(app, [*up, *option])
+        assert other.exit_code == 2
+        assert f"1 broker(s) at {made}" in other.output
 
 
 def test_a_taken_port_is_named(broker: Broker) -> None:
