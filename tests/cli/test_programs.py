@@ -72,6 +72,13 @@ def test_what_is_no_program_is_refused(project: Path, target: str) -> None:
     assert thulawa("describe", target).exit_code == 2
 
 
+@pytest.mark.parametrize("option", ["--application-id", "--log", "--checkpoint"])
+def test_options_that_a_program_has_said_already_are_refused(project: Path, option: str) -> None:
+    result = thulawa("reset", "app:streams", option, "file:./other")
+    assert result.exit_code == 2
+    assert f"leave {option} out" in result.output
+
+
 def test_a_program_without_changelogs_cannot_be_restored(project: Path) -> None:
     with Log("file:./topics") as log:
         log.create_topic("visits")
