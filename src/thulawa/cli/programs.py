@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import thulawa
-from thulawa.cli.failures import explained
-from thulawa.core.errors import ConfigurationError
+from thulawa.cli.failures import FAILED, explained, last_words
+from thulawa.core.errors import ConfigurationError, ThulawaError
 
 if TYPE_CHECKING:
     from thulawa.spark.streams.recovery import Restoring
@@ -61,6 +61,11 @@ def run(
     except KeyboardInterrupt:
         streams.stop()
         raise
+    except ThulawaError:
+        raise
+    except Exception as error:  # Spark's, which it has logged with all there is to it
+        typer.secho(last_words(error), err=True, fg="red")
+        raise typer.Exit(FAILED) from error
 
 
 def describe(
