@@ -1,5 +1,6 @@
 """The broker for development, topics and groups; connections that show no secret."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -44,6 +45,16 @@ def test_a_broker_that_was_made_otherwise_is_not_taken_for_the_one_asked_for(
         other = CliRunner().invoke(app, [*up, *option])
         assert other.exit_code == 2
         assert f"1 broker(s) at {made}" in other.output
+
+
+def test_the_doctor_sees_a_broker_that_was_started_here(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THULAWA_KAFKA", raising=False)
+    shown = CliRunner().invoke(app, ["doctor", "--json"]).stdout
+    findings = {row["what"]: row for row in map(json.loads, shown.splitlines())}
+    assert findings["Kafka broker"]["state"] == "ok"
+    assert broker.up().bootstrap in findings["Kafka broker"]["found"].split(", ")
 
 
 def test_a_taken_port_is_named(broker: Broker) -> None:
