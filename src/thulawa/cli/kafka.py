@@ -13,7 +13,7 @@ from thulawa.cli.failures import explained
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.broker import Broker, Status, brokers
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.maven import connector_jars
+from thulawa.kafka.maven import JarSet, connector_jars, fetched
 from thulawa.kafka.topics import reachable
 
 __all__ = ["app"]
@@ -46,6 +46,7 @@ def up(
         typer.echo(given)
         return
     _refuse_differences(Broker(name).status(), port, count)
+    _tell_of_fetching("broker")
     broker = Broker(name, port=9092 if port is None else port, brokers=count or 1)
     typer.echo(broker.up().bootstrap)
 
@@ -91,5 +92,11 @@ def status(
 @explained
 def jars() -> None:
     """Fetch the jars of Spark's Kafka connector, and print where they are."""
+    _tell_of_fetching("connector")
     for jar in connector_jars():
         typer.echo(str(jar))
+
+
+def _tell_of_fetching(jars: JarSet) -> None:
+    if not fetched(jars):
+        typer.echo(f"fetching the jars of the {jars} with Maven: once, some minutes", err=True)
