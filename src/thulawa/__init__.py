@@ -60,6 +60,10 @@ if TYPE_CHECKING:
         Retry,
         Sharing,
     )
+    from thulawa.kafka.connection import Connection
+    from thulawa.kafka.routing import Policies
+    from thulawa.kafka.topics import TopicSpec
+    from thulawa.kafka.transactions import SinkSpec
     from thulawa.log import Log
     from thulawa.runtime.caches import Cache
     from thulawa.runtime.handlers import DeadLetterQueue, Handlers
@@ -74,6 +78,9 @@ if TYPE_CHECKING:
     )
     from thulawa.spark.count_rows import DataFrameSink, read_counts
     from thulawa.spark.counting import count_windows
+    from thulawa.spark.kafka_progress import GroupCommits
+    from thulawa.spark.kafka_sink import kafka_sink
+    from thulawa.spark.kafka_source import kafka_source
     from thulawa.spark.lane_report import LaneReport
     from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
     from thulawa.spark.session import configure, session
@@ -133,6 +140,10 @@ _HOMES = {
         "Retry",
         "Sharing",
     ),
+    "thulawa.kafka.connection": ("Connection",),
+    "thulawa.kafka.routing": ("Policies",),
+    "thulawa.kafka.topics": ("TopicSpec",),
+    "thulawa.kafka.transactions": ("SinkSpec",),
     "thulawa.log": ("Log",),
     "thulawa.runtime.caches": ("Cache",),
     "thulawa.runtime.handlers": ("DeadLetterQueue", "Handlers"),
@@ -145,6 +156,9 @@ _HOMES = {
         "partition_column",
         "watch_buckets",
     ),
+    "thulawa.spark.kafka_progress": ("GroupCommits",),
+    "thulawa.spark.kafka_sink": ("kafka_sink",),
+    "thulawa.spark.kafka_source": ("kafka_source",),
     "thulawa.spark.lane_report": ("LaneReport",),
     "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
     "thulawa.spark.counting": ("count_windows",),
@@ -161,12 +175,14 @@ __all__ = [
     "Buckets",
     "Cache",
     "ConfigurationError",
+    "Connection",
     "Consumed",
     "DataFrameSink",
     "DeadLetterQueue",
     "EmitStrategy",
     "Engine",
     "Fetching",
+    "GroupCommits",
     "Grouped",
     "Handlers",
     "JoinWindows",
@@ -182,6 +198,7 @@ __all__ = [
     "Options",
     "Outcome",
     "Overload",
+    "Policies",
     "Processor",
     "ProcessorContext",
     "Produced",
@@ -196,6 +213,7 @@ __all__ = [
     "Serdes",
     "SessionWindows",
     "Sharing",
+    "SinkSpec",
     "SlidingWindows",
     "State",
     "StoreSpec",
@@ -207,6 +225,7 @@ __all__ = [
     "Terminal",
     "ThulawaError",
     "TimeWindows",
+    "TopicSpec",
     "Topology",
     "TopologyBuilder",
     "UnknownBucket",
@@ -218,6 +237,8 @@ __all__ = [
     "count_windows",
     "flat_map_by_key",
     "in_buckets",
+    "kafka_sink",
+    "kafka_source",
     "map_by_key",
     "partition_column",
     "read_counts",

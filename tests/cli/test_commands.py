@@ -65,6 +65,16 @@ def test_the_doctor_says_that_a_broker_does_not_answer() -> None:
     assert shown.returncode == 1
 
 
+@pytest.mark.parametrize("command", [("up", "--port", "0"), ("jars",)], ids=["up", "jars"])
+def test_a_first_fetch_of_jars_is_told_of(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "java").touch(mode=0o755)  # Maven alone is missing
+    here = str(tmp_path)
+    shown = thulawa_command("kafka", *command, PATH=here, JAVA_HOME="", THULAWA_CACHE=here)
+    assert shown.returncode == 1
+    assert shown.stderr.startswith("fetching")
+    assert "mvn" in shown.stderr
+
+
 def test_the_demo_measures_three_systems_and_keeps_order(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
     shown = thulawa_command(

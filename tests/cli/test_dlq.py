@@ -99,6 +99,7 @@ def test_what_cannot_go_back_stops_those_behind_it_unless_it_is_left_out(log: Lo
     done = dlq("replay", "dead", "--execute", "--skip")
     assert done.exit_code == 0
     assert "there is no topic 'gone'" in done.stdout
+    assert "1 sent back, 2 left out for good" in done.stderr
     assert log.end_offsets("numbers") == {0: 3}
     assert dlq("replay", "dead", "--execute", "--to", "numbers").stdout == ""
 

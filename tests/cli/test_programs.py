@@ -72,6 +72,60 @@ def test_what_is_no_program_is_refused(project: Path, target: str) -> None:
     assert thulawa("describe", target).exit_code == 2
 
 
+_FAILED_QUERY = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An \
+exception was thrown from the Python worker: ValueError: JSONDecodeError
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "worker.py", line 3622, in main
+    process()
+thulawa.core.errors.SerializationError: SOURCE: a bytes cannot be read as JSON; choose
+another serde
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Logical Plan:
+WriteToMicroBatchDataSource thulawa-kafka
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (_FAILED_QUERY, "thulawa.core.errors.SerializationError: SOURCE: a bytes cannot be"),
+        ("the network is down", "RuntimeError: the network is down\n"),
+    ],
+    ids=["an error of a worker", "another"],
+)
+def test_a_run_that_fails_ends_with_what_ended_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
+    (project / "failing.py").write_text(f"""
+import thulawa
+from app import topology
+
+class Failing(thulawa.Streams):
+    def start(self):
+        return self
+    def await_termination(self, timeout=None):
+        raise RuntimeError({text!r})
+
+streams = Failing(topology, application_id="failing", log="file:./topics")
+""")
+    result = thulawa("run", "failing:streams")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(said)
+    assert len(result.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("option", ["--application-id", "--log", "--checkpoint"])
+def test_options_that_a_program_has_said_already_are_refused(project: Path, option: str) -> None:
+    result = thulawa("reset", "app:streams", option, "file:./other")
+    assert result.exit_code == 2
+    assert f"leave {option} out" in result.output
+
+
 def test_a_program_without_changelogs_cannot_be_restored(project: Path) -> None:
     with Log("file:./topics") as log:
         log.create_topic("visits")

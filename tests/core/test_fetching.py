@@ -87,6 +87,14 @@ def test_it_says_what_binds() -> None:
     assert control.limit == pytest.approx(1_000, rel=0.2)
 
 
+def test_a_bound_binds_once_it_is_reached() -> None:
+    control = FetchControl(Fetching(least=50, most=500_000, seconds=2.0, first=10_000))
+    control.batch(10_000, 400.0, more=True)
+    assert (control.limit, control.binding) == (2_500, "time")
+    control.batch(1, 0.000_001, more=True)
+    assert (control.limit, control.binding) == (5_000, "time")
+
+
 def test_a_long_batch_that_took_all_there_was_lowers_the_limit_too() -> None:
     control = FetchControl(Fetching(least=10, most=10_000, seconds=1.0, first=10_000))
     control.batch(5_000, 10.0, more=False)

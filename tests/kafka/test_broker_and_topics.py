@@ -1,9 +1,14 @@
 """The broker for development, topics and groups; connections that show no secret."""
 
+import json
+from collections.abc import Callable
+
 import pytest
+from typer.testing import CliRunner
 
 from tests.kafka.conftest import PASSWORDS
 from tests.kafka.helpers import fill
+from thulawa.cli.commands import app
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.broker import Broker, brokers
 from thulawa.kafka.connection import Connection
@@ -27,9 +32,34 @@ def test_up_is_idempotent_and_others_see_the_broker(broker: Broker) -> None:
     assert before.running == before.nodes == 1
 
 
+def test_a_broker_that_was_made_otherwise_is_not_taken_for_the_one_asked_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THULAWA_KAFKA", raising=False)
+    made = broker.up().bootstrap
+    up = ["kafka", "up", "--name", broker.name]
+    same = CliRunner().invoke(app, [*up, "--brokers", "1", "--port", made.rpartition(":")[2]])
+    assert (same.exit_code, same.stdout) == (0, f"{made}\n")
+    assert CliRunner().invoke(app, up).stdout == f"{made}\n"
+    for option in (("--port", "9"), ("--brokers", "3")):
+        other = CliRunner().invoke(app, [*up, *option])
+        assert other.exit_code == 2
+        assert f"1 broker(s) at {made}" in other.output
+
+
+def test_the_doctor_sees_a_broker_that_was_started_here(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THULAWA_KAFKA", raising=False)
+    shown = CliRunner().invoke(app, ["doctor", "--json"]).stdout
+    findings = {row["what"]: row for row in map(json.loads, shown.splitlines())}
+    assert findings["Kafka broker"]["state"] == "ok"
+    assert broker.up().bootstrap in findings["Kafka broker"]["found"].split(", ")
+
+
 def test_a_taken_port_is_named(broker: Broker) -> None:
     port = int(broker.up().bootstrap.rpartition(":")[2])
-    with pytest.raises(BrokerFailed, match=str(port)):
+    with pytest.raises(BrokerFailed, match=rf"port {port} is taken; .* --port$"):
         Broker("tests-never-started", port=port).up()
 
 
@@ -102,6 +132,14 @@ def test_a_key_and_its_passphrase_are_secrets_in_both_languages() -> None:
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="address"):
         Connection(address)
+
+
+@pytest.mark.parametrize("use", [Topics, reachable])
+def test_a_setting_that_the_client_does_not_know_is_refused(
+    use: Callable[[Connection], object],
+) -> None:
+    with pytest.raises(ConfigurationError, match=r'No such .* "no\.such"'):
+        use(Connection("localhost:1", {"no.such": "1"}))
 
 
 def test_a_setting_that_java_spells_differently_is_refused_unless_said_in_java() -> None:

@@ -109,6 +109,26 @@ def test_a_source_that_cannot_work_is_refused_at_once(
     assert "not-it" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="pattern"):
         kafka_source(spark, connection, name, pattern="x.*")
+    starting: Any = "newest"
+    with pytest.raises(ConfigurationError, match="earliest, latest or"):
+        kafka_source(spark, connection, name, starting=starting)
+
+
+def test_partitions_without_a_starting_offset_begin_with_their_first_record(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    for topic in (f"{name}-in", f"{name}-out"):
+        topics.ensure(topic, TopicSpec(partitions=2))
+    fill(connection, f"{name}-in", range(20))
+    ends = topics.end_offsets(f"{name}-in")[f"{name}-in"]
+    source = kafka_source(spark, connection, f"{name}-in", starting={f"{name}-in": {0: ends[0]}})
+    sink = SinkSpec(connection=connection, application=name, guarantee="at_least_once")
+    copy_all(source, sink, f"{name}-out", tmp_path / "cp")
+    expected = [one for one in facts(connection, f"{name}-in") if one[0] == 1]
+    assert expected
+    assert facts(connection, f"{name}-out") == expected
+    with pytest.raises(ConfigurationError, match=r"starting .* other, which is not read"):
+        kafka_source(spark, connection, f"{name}-in", starting={"other": {0: 1}})
 
 
 def test_a_batch_that_is_run_again_has_its_partitions_in_the_same_tasks(

@@ -144,6 +144,24 @@ def test_missing_topics_and_oversized_records_fail_unless_a_policy_says_otherwis
     assert topics.partitions(f"{topic}-gone") == {f"{topic}-gone": 3}
 
 
+def test_what_is_too_large_for_a_topic_that_the_sink_makes_is_a_dead_letter_too(
+    sink: SinkSpec, topic: str
+) -> None:
+    made, dead = f"{topic}-made", f"{topic}-dead"
+    policies = Policies(missing="create", oversized="dead_letter", dead_letter=dead)
+    records = out(made, [1], value=b"x" * 2_000_000) + out(made, [2])
+    assert write(replace(sink, policies=policies), Batch("q", 0, 0), [records]) == Written(2, 1)
+    assert judge(read(sink.connection, made), [2]) == CLEAN
+    assert len(read(sink.connection, dead)) == 1
+
+
+def test_many_records_that_are_too_large_are_called_so(sink: SinkSpec, topic: str) -> None:
+    # the transaction has failed by the time that the later ones are sent
+    chunks = (out(topic, [number], value=b"x" * 2_000_000) for number in range(100))
+    with pytest.raises(RecordTooLarge, match=f"topic {topic}"):
+        write(sink, Batch("q", 0, 0), chunks)
+
+
 def test_records_go_where_java_s_clients_put_them_or_where_they_ask_to(
     sink: SinkSpec, topic: str
 ) -> None:
@@ -177,7 +195,7 @@ def test_records_that_are_still_on_their_way_are_no_success(
     ("changes", "reason"),
     [
         ({"application": ""}, "application"),
-        ({"guarantee": "perhaps"}, "exactly_once"),
+        ({"guarantee": "perhaps"}, "^guarantee is one of exactly_once, .* not 'perhaps'"),
         ({"delivery_timeout": 400.0}, "transaction_timeout"),
     ],
     ids=["no application", "no such guarantee", "longer than the transaction"],

@@ -252,7 +252,10 @@ class Streams:
         return [] if self._query is None else self._query.progress()
 
     def lag(self) -> dict[str, dict[int, int]]:
-        """Give how many records each partition holds that the last batch has not read."""
+        """Give how many records each partition holds that no committed batch has read.
+
+        Asks the log, or the brokers. Empty when it was never started.
+        """
         return {} if self._query is None else self._query.lag()
 
     def fetching(self) -> FetchStatistics | None:

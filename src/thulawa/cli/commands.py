@@ -31,6 +31,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",  # fills paragraphs, where they are broken as in the docstring else
 )
 app.add_typer(topics.app, name="topics")
 app.add_typer(kafka.app, name="kafka")

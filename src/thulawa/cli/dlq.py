@@ -44,7 +44,7 @@ def list_letters(topic: Topic, log: Where = "topics", json_lines: Json = False) 
             typer.echo(json.dumps(_row(one, replayed=replayed), ensure_ascii=False))
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("letter", "exception", "message", "from", "key", "sent back"):
+    for name in ("letter", "exception", "message", "from", "key", "done"):
         table.add_column(name)
     for one, replayed in found:
         table.add_row(
@@ -86,7 +86,7 @@ def _print(one: Letter, *, replayed: bool, as_json: bool) -> None:
         ("key", shown(one.key)),
         ("value", shown(one.value)),
         *((f"header {name}", shown(value)) for name, value in one.original_headers),
-        ("sent back", "yes" if replayed else "no"),
+        ("done", "yes" if replayed else "no"),
     ):
         typer.echo(f"{name:>10}  {text}")
     if trace := one.told("stacktrace"):
@@ -121,8 +121,10 @@ def replay(
                 letters.send(plan.partition, plan.letters, plan.last)
             _tell(plan, execute=execute, as_json=json_lines)
     count = sum(len(plan.letters) for plan in plans)
-    done = f"{count} sent back" if execute else f"{count} would be sent back; add --execute"
-    typer.echo(done, err=True)
+    done = f"{count} sent back" if execute else f"{count} would be sent back"
+    if skip and (left_out := sum(len(plan.refused) for plan in plans)):
+        done += f", {left_out} left out for good"
+    typer.echo(done if execute else f"{done}; add --execute", err=True)
     if not skip and any(plan.refused for plan in plans):
         raise typer.Exit(FAILED)
 

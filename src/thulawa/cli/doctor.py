@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from thulawa.kafka.broker import brokers
 from thulawa.kafka.maven import fetched
 
 __all__ = ["Finding", "examine", "spark_s_needs"]
@@ -22,13 +23,6 @@ State: TypeAlias = Literal["ok", "missing", "optional"]
 _SPARK = "4.2.0"
 _JAVA = 17
 _PYTHON = (3, 11)
-# What Spark's Kafka connector consists of.
-_JARS = (
-    f"spark-sql-kafka-0-10_2.13-{_SPARK}.jar",
-    "spark-token-provider-kafka-0-10_2.13-*.jar",
-    "kafka-clients-*.jar",
-    "commons-pool2-*.jar",
-)
 _BROKER = "start the broker, or set THULAWA_KAFKA to the host:port of one that runs"
 _STATEFUL = ("googleapis-common-protos", "grpcio", "grpcio-status", "protobuf", "zstandard")
 
@@ -141,6 +135,9 @@ def _connector() -> Finding:
 def _broker() -> Finding:
     address = os.environ.get("THULAWA_KAFKA", "")
     if not address:
+        here = [status for status in (one.status() for one in brokers()) if status.running]
+        if here:
+            return Finding("Kafka broker", "ok", ", ".join(status.bootstrap for status in here))
         advice = "only for Kafka: thulawa kafka up, or set THULAWA_KAFKA to host:port"
         return Finding("Kafka broker", "optional", "none", advice)
     host, _, port = address.partition(",")[0].rpartition(":")

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import wraps
+from itertools import dropwhile
 from typing import ParamSpec, TypeVar
 
 import typer
 
 from thulawa.core.errors import ConfigurationError, ThulawaError
 
-__all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "MISUSED", "explained"]
+__all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "MISUSED", "explained", "last_words"]
 
 FAILED = 1
 MISUSED = 2
@@ -37,6 +38,16 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
             raise _ended("interrupted", INTERRUPTED) from error
 
     return run
+
+
+def last_words(error: Exception) -> str:
+    """Say what ended a query: of Spark's text, the error at the end of the last traceback."""
+    text = str(error).partition("\n=== Streaming Query ===")[0]
+    _, traceback, lines = text.rpartition("Traceback (most recent call last):\n")
+    if not traceback:
+        return f"{type(error).__name__}: {text}"
+    told = dropwhile(lambda line: line.startswith(" "), lines.splitlines())
+    return "\n".join(line for line in told if not line.startswith(" SQLSTATE"))
 
 
 def _ended(reason: str, code: int) -> typer.Exit:

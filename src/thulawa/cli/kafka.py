@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from thulawa.cli.failures import explained
-from thulawa.kafka.broker import Broker, brokers
+from thulawa.core.errors import ConfigurationError
+from thulawa.kafka.broker import Broker, Status, brokers
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.maven import connector_jars
+from thulawa.kafka.maven import JarSet, connector_jars, fetched
 from thulawa.kafka.topics import reachable
 
 __all__ = ["app"]
@@ -26,19 +27,38 @@ Name = Annotated[str, typer.Option(help="Which broker; several can run side by s
 @explained
 def up(
     name: Name = "default",
-    port: Annotated[int, typer.Option(help="Of the first broker; 0: any.", min=0)] = 9092,
-    count: Annotated[int, typer.Option("--brokers", help="How many.", min=1, max=9)] = 1,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Of the first broker; 0: any.", min=0, show_default="9092"),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option("--brokers", help="How many.", min=1, max=9, show_default="1"),
+    ] = None,
 ) -> None:
     """Start Apache Kafka on loopback, or leave it running; print its address.
 
-    The first time its jars are fetched with Maven. Its data stays until ``down --remove``. Where
-    THULAWA_KAFKA gives a broker, that one is used and nothing is started.
+    The first time its jars are fetched with Maven. Its data, port and number of brokers stay until
+    down --remove. Where THULAWA_KAFKA gives a broker, that one is used and nothing is started.
     """
     if given := os.environ.get("THULAWA_KAFKA"):
         reachable(Connection.of(given))
         typer.echo(given)
         return
-    typer.echo(Broker(name, port=port, brokers=count).up().bootstrap)
+    _refuse_differences(Broker(name).status(), port, count)
+    _tell_of_fetching("broker")
+    broker = Broker(name, port=9092 if port is None else port, brokers=count or 1)
+    typer.echo(broker.up().bootstrap)
+
+
+def _refuse_differences(made: Status, port: int | None, count: int | None) -> None:
+    ports = [address.rpartition(":")[2] for address in made.bootstrap.split(",")]
+    if made.nodes and (port not in (None, 0, int(ports[0])) or count not in (None, made.nodes)):
+        raise ConfigurationError(
+            f"{made.name!r} was made with {made.nodes} broker(s) at {made.bootstrap}; leave --port "
+            f"and --brokers out, take another --name, or begin anew: "
+            f"thulawa kafka down --name {made.name} --remove"
+        )
 
 
 @app.command()
@@ -72,5 +92,11 @@ def status(
 @explained
 def jars() -> None:
     """Fetch the jars of Spark's Kafka connector, and print where they are."""
+    _tell_of_fetching("connector")
     for jar in connector_jars():
         typer.echo(str(jar))
+
+
+def _tell_of_fetching(jars: JarSet) -> None:
+    if not fetched(jars):
+        typer.echo(f"fetching the jars of the {jars} with Maven: once, some minutes", err=True)

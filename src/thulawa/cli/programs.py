@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import thulawa
-from thulawa.cli.failures import explained
-from thulawa.core.errors import ConfigurationError
+from thulawa.cli.failures import FAILED, explained, last_words
+from thulawa.core.errors import ConfigurationError, ThulawaError
 
 if TYPE_CHECKING:
     from thulawa.spark.streams.recovery import Restoring
@@ -30,7 +30,8 @@ Target = Annotated[
 ]
 ApplicationId = Annotated[str | None, typer.Option(help="The application's name.")]
 LogAddress = Annotated[
-    str | None, typer.Option("--log", help="Where its topics are: file:./topics.")
+    str | None,
+    typer.Option("--log", help="Where its topics are: file:./topics, or kafka://host:9092."),
 ]
 CheckpointPath = Annotated[str | None, typer.Option(help="Where its state is kept.")]
 Execute = Annotated[
@@ -60,6 +61,11 @@ def run(
     except KeyboardInterrupt:
         streams.stop()
         raise
+    except ThulawaError:
+        raise
+    except Exception as error:  # Spark's, which it has logged with all there is to it
+        typer.secho(last_words(error), err=True, fg="red")
+        raise typer.Exit(FAILED) from error
 
 
 def describe(
@@ -81,10 +87,12 @@ def describe(
 
 def validate(target: Target, application_id: ApplicationId = None, log: LogAddress = None) -> None:
     """Check that a program can run, without running it; with a log, that its topics fit."""
-    streams = _streams(target, application_id or "validated", log or "file:./topics", None)
-    made = streams.planned(
-        check_topics=log is not None or isinstance(load(target), thulawa.Streams)
-    )
+    whole = isinstance(load(target), thulawa.Streams)
+    said = (application_id, log)
+    if not whole:
+        said = (application_id or "validated", log or "file:./topics")
+    streams = _streams(target, *said, None)
+    made = streams.planned(check_topics=whole or log is not None)
     for part in made.parts.values():
         where = f"in stage {part.stage}" if part.stage else "where its topics are read"
         typer.echo(f"sub-topology {part.group.id} runs {where}, in {len(part.tasks)} task(s)")
@@ -195,6 +203,7 @@ def _streams(
 ) -> "thulawa.Streams":
     program = load(target)
     if isinstance(program, thulawa.Streams):
+        _refuse_said_twice(target, application_id=application_id, log=log, checkpoint=checkpoint)
         return program
     if application_id is None or log is None:
         raise ConfigurationError(
@@ -203,6 +212,15 @@ def _streams(
     return thulawa.Streams(
         _topology(program), application_id=application_id, log=log, checkpoint=checkpoint
     )
+
+
+def _refuse_said_twice(target: str, **options: str | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{target} is a Streams, which says this itself: leave --{name.replace('_', '-')} "
+                "out, or name its topology"
+            )
 
 
 _APP = '''"""Counts visits per visitor."""

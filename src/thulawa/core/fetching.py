@@ -52,7 +52,7 @@ class FetchControl:
 
     ``binding`` is ``source`` when there were fewer records than the limit, ``time`` when a larger
     batch would take too long, ``overhead`` when batches are longer than they should be because
-    of their fixed part, ``least`` and ``most`` for the bounds.
+    of their fixed part, ``least`` and ``most`` for the bounds, once they are reached.
     """
 
     def __init__(self, options: Fetching) -> None:
@@ -84,9 +84,9 @@ class FetchControl:
         stepped = min(max(wanted, self._limit * _DOWN), self._limit * _UP)
         options = self._options
         self._limit = min(max(stepped, float(options.least)), float(options.most))
-        if wanted >= options.most:
+        if self._limit >= options.most:
             why = "most"
-        elif wanted <= options.least:
+        elif self._limit <= options.least:
             why = "least"
         self.binding = why
         return self.limit

@@ -53,7 +53,7 @@ _GRACE = 5.0
 class KafkaError(ThulawaError):
     """Kafka could not do what it was asked. Carries where, and what to do about it."""
 
-    action = "see the cause"
+    action = ""
 
     def __init__(
         self, message: str, *, topic: str | None = None, partition: int | None = None
@@ -65,7 +65,8 @@ class KafkaError(ThulawaError):
     def __str__(self) -> str:
         places = ("topic", self.topic), ("partition", self.partition)
         where = ", ".join(f"{name} {place}" for name, place in places if place is not None)
-        return f"{super().__str__()}{f' ({where})' if where else ''}; {self.action}"
+        advice = f"; {self.action}" if self.action else ""
+        return f"{super().__str__()}{f' ({where})' if where else ''}{advice}"
 
 
 class BrokerUnreachable(KafkaError, TimeoutError):
@@ -83,7 +84,7 @@ class AuthenticationFailed(KafkaError, PermissionError):
 class UnknownTopic(KafkaError, LookupError):
     """There is no such topic, or the topic has no such partition."""
 
-    action = "make it with ensure_topic(), or mend its name; a deleted topic's records are gone"
+    action = "make the topic, or mend its name; if it was deleted, its records are gone"
 
 
 class TopicDiffers(KafkaError):

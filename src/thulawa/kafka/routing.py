@@ -99,7 +99,8 @@ class Router:
         for topic in sorted(new):
             if self._known[topic] is None:
                 self._miss(topic)
-            elif self._policies.oversized == "dead_letter" and topic not in self._limits:
+            limited = self._policies.oversized == "dead_letter" and topic not in self._limits
+            if limited and self._known[topic] is not None:
                 self._limits[topic] = self._topics.largest_record(topic)
             if self._placing is not None:
                 self._placing.expect(topic, self._known[topic])

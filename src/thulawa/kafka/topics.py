@@ -72,8 +72,7 @@ class TopicSpec:
 def reachable(connection: Connection, *, timeout: float = _TIMEOUT, brokers: int = 1) -> None:
     """Raise unless this many brokers answer and let us in."""
     reasons: list[Code] = []
-    settings: dict[str, Any] = {**connection.client(), "error_cb": reasons.append}
-    client = AdminClient(settings)
+    client = _client(connection, error_cb=reasons.append)
     deadline = time.monotonic() + timeout
     found: int | None = None
     while found is None:
@@ -86,6 +85,14 @@ def reachable(connection: Connection, *, timeout: float = _TIMEOUT, brokers: int
                 raise translated(error, f"nobody answered at {connection.bootstrap}") from error
     if found < brokers:
         raise BrokerUnreachable(f"{found} of {brokers} brokers answer at {connection.bootstrap}")
+
+
+def _client(connection: Connection, **more: Any) -> AdminClient:
+    """Make a client: the first that any use of Kafka makes, so bad settings are seen here."""
+    try:
+        return AdminClient({**connection.client(), **more})
+    except KafkaException as error:
+        raise ConfigurationError(f"{error.args[0].str()}; see librdkafka's settings") from error
 
 
 def _refuse_stranger(connection: Connection, reasons: Iterable[Code]) -> None:
@@ -102,7 +109,7 @@ class Topics:
         self._connection = connection
         self._timeout = timeout
         self._limit: dict[str, Any] = {"request_timeout": timeout}
-        self._client = AdminClient(connection.client())
+        self._client = _client(connection)
 
     def partitions(self, *topics: str) -> dict[str, int | None]:
         """Give how many partitions each topic has; None where there is no such topic."""

@@ -68,6 +68,7 @@ Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 _ANSWER = 30.0
 _CLAIM = 10.0  # less than a broker takes to come back: another producer waits for it
 _ABORT = 5.0
+_REPORT = 1.0
 _FIRST_MARKERS = 8
 
 
@@ -112,7 +113,7 @@ class SinkSpec:
             raise ConfigurationError("a sink needs the name of its application, and its own")
         if self.guarantee not in get_args(Guarantee):
             known = ", ".join(get_args(Guarantee))
-            raise ConfigurationError(f"processing_guarantee is one of {known}")
+            raise ConfigurationError(f"guarantee is one of {known}, not {self.guarantee!r}")
         if not 1 <= self.delivery_timeout <= self.transaction_timeout:
             raise ConfigurationError(
                 "delivery_timeout must be at least 1 s and at most transaction_timeout"
@@ -395,6 +396,7 @@ class _Sender:
                     poll(0.05)
                     self._raise_failed()
                 except KafkaException as error:
+                    poll(_REPORT)  # a record before this one may be why, and not yet reported
                     self._raise_failed()
                     raise translated(error, "sending", topic=topic) from error
         poll(0)

@@ -27,6 +27,7 @@ Starting: TypeAlias = Literal["earliest", "latest"] | Offsets
 # Up to four partitions the connector lists in the order they come to it, which is another one
 # after a restart; more it lists by their hash.
 _STEADY = 5
+_STARTING = ("earliest", "latest")
 _EARLIEST = -2  # the connector's word for it, where offsets are given by number
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
@@ -55,6 +56,8 @@ def kafka_source(
     """Give a streaming DataFrame of topics, or of all topics whose name matches a pattern.
 
     Topics with lists of numbers are read in these partitions alone, say those of one of `Buckets`.
+    ``starting`` counts where there is no checkpoint yet. It may give offsets (-1: latest, -2:
+    earliest); partitions of ``topics`` that it leaves out begin with their first record.
     ``max_records`` bounds a trigger. ``options`` are the connector's own; with ``ordered`` those
     that split a partition, or hide that records were lost, are refused. Raises at once when the
     brokers do not answer, do not let us in, or have no such topic.
@@ -65,6 +68,10 @@ def kafka_source(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if bool(names) == (pattern is not None):
         raise ConfigurationError("give topics, or a pattern of their names, and not both")
+    if isinstance(starting, str) and starting not in _STARTING:
+        raise ConfigurationError(
+            f"starting is earliest, latest or {{topic: {{partition: offset}}}}, not {starting!r}"
+        )
     more = dict(options or {})
     _refuse(more, ordered=ordered)
     reachable(connection)
@@ -74,9 +81,9 @@ def kafka_source(
         if count is None:
             raise UnknownTopic("there is no such topic to read", topic=name)
     few = topics if isinstance(topics, Mapping) else {}
-    reads = sum(len(few.get(name, range(count or 0))) for name, count in counts.items())
+    reads = {name: few.get(name, range(count or 0)) for name, count in counts.items()}
     # how many match a pattern nobody knows: it counts as none
-    padding = {PADDING: range(_STEADY)} if reads < _STEADY else {}
+    padding = {PADDING: range(_STEADY)} if sum(map(len, reads.values())) < _STEADY else {}
     for name, places in padding.items():
         broker.ensure(name, TopicSpec(partitions=len(places)))
     load_connector(spark)
@@ -84,7 +91,7 @@ def kafka_source(
         "includeHeaders": "true",
         "failOnDataLoss": "true",
         "kafka.isolation.level": "read_committed",
-        "startingOffsets": _starting(starting, padding),
+        "startingOffsets": _starting(starting, {**reads, **padding}, known=pattern is None),
         STEADY: "true",
         **connection.spark(),
         **more,
@@ -100,11 +107,16 @@ def kafka_source(
     return spark.readStream.format("kafka").options(**chosen).load().select(*COLUMNS)
 
 
-def _starting(starting: Starting, padding: Mapping[str, range]) -> str:
+def _starting(starting: Starting, reads: Mapping[str, Sequence[int]], *, known: bool) -> str:
+    """Write where to begin as the connector wants it, which is with each partition that is read."""
     if isinstance(starting, str):
         return starting
-    begin = {name: dict.fromkeys(places, _EARLIEST) for name, places in padding.items()}
-    return json.dumps({**starting, **begin})
+    if known and (strangers := sorted(starting.keys() - reads.keys())):
+        raise ConfigurationError(f"starting names {', '.join(strangers)}, which is not read")
+    begin = {name: dict.fromkeys(places, _EARLIEST) for name, places in reads.items()}
+    return json.dumps(
+        {name: begin.get(name, {}) | starting.get(name, {}) for name in {**begin, **starting}}
+    )
 
 
 def load_connector(spark: SparkSession) -> None:

@@ -36,7 +36,9 @@ COLUMNS = tuple(_TYPES)
 def check_columns(schema: StructType, topic: str | None) -> None:
     """Refuse a DataFrame that a sink cannot write."""
     if topic is None and "topic" not in schema.names:
-        raise ConfigurationError('the sink needs .option("topic", "…") or a column topic')
+        raise ConfigurationError(
+            'the sink needs a topic: topic=…, .option("topic", "…") or a column topic'
+        )
     if "value" not in schema.names:
         raise ConfigurationError(f"the sink needs a column value; there are {schema.names}")
     if unknown := set(schema.names) - set(COLUMNS):

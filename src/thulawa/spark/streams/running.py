@@ -90,6 +90,7 @@ class StreamsQuery:
         with active(spark), pool_of(spark, program.application_id, weight):
             self._query = topics.start(writer)
         self._checkpoint = checkpoint
+        self._log = topics
         self._commit = topics.committer(program.application_id)
         self._told: Offsets = {}
         self._fetches: Fetches | None = None
@@ -128,9 +129,15 @@ class StreamsQuery:
         return None if self._fetches is None else self._fetches.statistics
 
     def lag(self) -> Offsets:
-        """Give how many records each partition holds that the last batch has not read."""
-        report = self._last_report()
-        return {} if report is None else records_between(report, "endOffset", "latestOffset")
+        """Give how many records each partition holds that no committed batch has read."""
+        done, starts = self.committed_offsets(), self._log.start_offsets(self.topics)
+        return {
+            topic: {
+                number: max(0, end - max(done.get(topic, {}).get(number, 0), starts[topic][number]))
+                for number, end in ends.items()
+            }
+            for topic, ends in self._log.end_offsets(self.topics).items()
+        }
 
     def _look(self) -> None:
         self._tell()
