@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -13,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
+from thulawa.spark.kafka_sink import out_records
 from thulawa.spark.log_format import LogFormat
 from thulawa.spark.log_sink import LogWriter
 from thulawa.spark.log_source import LogStreamReader, share
@@ -114,6 +116,15 @@ def test_a_batch_read_gives_what_is_there_from_the_chosen_offsets(
     assert reader.load(log.address).count() == 10
     later = reader.option("startingOffsets", json.dumps({"visits": {"0": 7}})).load(log.address)
     assert [row.offset for row in later.collect()] == [7, 8, 9]
+
+
+@pytest.mark.parametrize(("topic", "goes"), [("out", ["out", "out"]), (None, ["visits", "x"])])
+def test_the_topic_of_a_sink_goes_before_that_of_a_row(topic: str | None, goes: list[str]) -> None:
+    rows = pa.RecordBatch.from_pylist(
+        [{"topic": "visits", "value": "1"}, {"topic": "x", "value": "2"}]
+    )
+    assert [record.topic for record in out_records(rows, topic)] == goes
+    assert list(LogWriter("file:x", topic, None).records(iter([rows]))) == sorted(set(goes))
 
 
 def test_a_batch_write_goes_to_the_topic_of_each_row(spark: SparkSession, log: Log) -> None:

@@ -78,8 +78,8 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
         kafka_sink(rows, SinkSpec(connection=…, application="geo"), topic="visits")
         .option("checkpointLocation", "…").start()
 
-    ``topic`` is for rows without a topic of their own. Raises at once when the brokers do not
-    answer or do not let us in.
+    ``topic`` goes before a column of that name, as in Spark's own sink. Raises at once when the
+    brokers do not answer or do not let us in.
 
     .. versionadded:: 0.1.0
     """
@@ -145,7 +145,7 @@ def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
     names = ("topic", "key", "value", "partition", "timestamp", "headers")
     return [
         OutRecord(
-            own or topic or "",
+            topic or own or "",
             key,
             value,
             -1 if partition is None else partition,

@@ -74,7 +74,7 @@ class LogWriter:
             ):
                 pairs = () if not headers else header_pairs(headers, placed=partition is not None)
                 record = ProducerRecord(key, value, tuple(pairs), timestamp, partition)
-                sorted_out.setdefault(topic or self.topic or "", []).append(record)
+                sorted_out.setdefault(self.topic or topic or "", []).append(record)
         return sorted_out
 
 
