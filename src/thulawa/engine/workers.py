@@ -227,7 +227,7 @@ class CoroutineWorkers:
                 else:
                     del running[ticket]
                     self._done.append((ticket, attempt, result))
-                    alone = turn == self._turn and not starts
+                    alone = not starts and turn == self._turn
                     if alone or len(self._done) >= (_REPORT_ALL if starts else _REPORT_AT):
                         self._flush()
             self._turn += 1

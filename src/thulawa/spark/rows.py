@@ -50,7 +50,8 @@ class Row(msgspec.Struct, eq=False, gc=False):
     def __getitem__(self, column: str | int) -> Any:
         if isinstance(column, str):
             if column not in self._names:
-                raise KeyError(self._unknown(column))
+                known = ", ".join(self._names)
+                raise KeyError(f"the row has no column {column!r}; its columns are {known}")
             column = self._names.index(column)
         return self._batch.column(column)[self._index]
 
@@ -59,13 +60,6 @@ class Row(msgspec.Struct, eq=False, gc=False):
 
     def __len__(self) -> int:
         return len(self._names)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(self._unknown(name))
-
-    def _unknown(self, name: str) -> str:
-        known = ", ".join(self._names)
-        return f"the row has no column {name!r}; its columns are {known}"
 
     def as_dict(self) -> dict[str, Any]:
         """Give the row as a dictionary."""
@@ -79,12 +73,18 @@ class Row(msgspec.Struct, eq=False, gc=False):
 
 
 def row_type(names: Sequence[str]) -> type[Row]:
-    """Make the class of rows with these columns; columns that are no identifiers need ``[]``."""
+    """Make the class of rows with these columns; columns that are no identifiers need ``[]``.
+
+    The class has the columns in its name, for that is what Python says of an attribute that is not
+    there. (With a ``__getattr__`` that says it every attribute is found the slow way.)
+    """
     body: dict[str, Any] = {"_names": tuple(names)}
     for place, name in enumerate(names):
         if name.isidentifier() and not hasattr(Row, name):
             body[name] = property(_getter(place))
-    made: type[Row] = types.new_class("Row", (Row,), exec_body=lambda space: space.update(body))
+    made: type[Row] = types.new_class(
+        f"Row({', '.join(names)})", (Row,), exec_body=lambda space: space.update(body)
+    )
     return made
 
 
