@@ -51,10 +51,11 @@ def test_the_doctor_sees_a_broker_that_was_started_here(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("THULAWA_KAFKA", raising=False)
+    bootstrap = broker.up().bootstrap
     shown = CliRunner().invoke(app, ["doctor", "--json"]).stdout
     findings = {row["what"]: row for row in map(json.loads, shown.splitlines())}
     assert findings["Kafka broker"]["state"] == "ok"
-    assert broker.up().bootstrap in findings["Kafka broker"]["found"].split(", ")
+    assert bootstrap in findings["Kafka broker"]["found"].split(", ")
 
 
 def test_a_taken_port_is_named(broker: Broker) -> None:

@@ -1,6 +1,5 @@
 """The examples that run on Kafka too."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ from confluent_kafka import Producer
 
 from tests.kafka.helpers import read
 from tests.spark.test_examples import assert_by_priority, run_orders
+from tests.spark.test_readme import ROOT, run
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.topics import Topics, TopicSpec
 
@@ -27,19 +27,18 @@ def test_the_orders_of_the_bucket_pattern_are_shipped_by_priority_on_kafka(
     assert "fenced" not in told.err, "workers that take turns are nothing to tell of"
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("spark", "broker")  # its topics have the same names each time
 def test_the_example_of_the_page_copies_what_is_in_the_topic(
     connection: Connection, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     topics.ensure("visits", TopicSpec(partitions=3))
     producer = Producer(connection.client())
     for address in ("10.0.0.1", "10.0.0.2"):
         producer.produce("visits", b"/", address, headers=[("agent", b"curl")], timestamp=1_000)
     producer.flush()
-    exec(block.replace("localhost:9092", connection.bootstrap), {})  # noqa: S102 our own page
+    run(ROOT / "docs" / "kafka.md", connection.bootstrap)
     found = {m.key(): (m.value(), m.headers()) for m in read(connection, "located")}
     agent = [("agent", b"curl")]
     assert found == {b"10.0.0.1": (b"LK", agent), b"10.0.0.2": (b"NO", agent)}

@@ -127,7 +127,7 @@ def test_partitions_without_a_starting_offset_begin_with_their_first_record(
     expected = [one for one in facts(connection, f"{name}-in") if one[0] == 1]
     assert expected
     assert facts(connection, f"{name}-out") == expected
-    with pytest.raises(ConfigurationError, match=r"starting .* other, which is not read"):
+    with pytest.raises(ConfigurationError, match=r"starting .* other-0, which is not read"):
         kafka_source(spark, connection, f"{name}-in", starting={"other": {0: 1}})
 
 

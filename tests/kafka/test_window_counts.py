@@ -19,6 +19,7 @@ from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import TopicDiffers, UnknownTopic
 from thulawa.kafka.groups import committed_offsets
+from thulawa.kafka.membership import Membership
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import forget_kept
 from thulawa.spark.counting import inputs_at
@@ -174,6 +175,21 @@ def test_who_shares_counts_what_is_there_only_once_it_has_its_share(
     with counting(connection, name, partitions="shared", output=f"{name}-b") as health:
         health.process_all_available("60 s")
         assert len(health.counts()) == 2
+
+
+def test_a_member_whose_share_is_nothing_has_joined_too(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name)
+    members = [Membership(connection, f"{name}-group", [name]) for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while not all(member.joined for member in members):
+        assert time.monotonic() < deadline, "one is never told its share"
+        had = [member.assigned() for member in members]
+        time.sleep(0.05)
+    assert had[0] | had[1] <= {(name, 0)}
+    for member in members:
+        member.close()
 
 
 def test_jobs_of_one_application_do_not_take_each_others_partitions(

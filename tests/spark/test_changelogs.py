@@ -128,6 +128,8 @@ def test_a_changelog_that_is_gone_is_not_taken_for_an_empty_store(tmp_path: Path
     produce(tmp_path, range(3))
     with Log(address(tmp_path)) as log:  # as an earlier life left it, but for the changelog
         log.create_topic("app-offsets", partitions=2, compact=True)
+        life = json.dumps({"query": "before", "batch": -1, "done": [], "stamps": []}).encode()
+        log.append({"app-offsets": [ProducerRecord(b"generation", life, partition=0)]})
     for _ in range(2):
         with pytest.raises(StateError, match="app-counts-changelog"):
             streams(tmp_path, None).restore()

@@ -21,10 +21,11 @@ def with_sources() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(thulawa.__file__).parents[1])}
 
 
-def run(page: Path) -> dict[str, Any]:
+def run(page: Path, broker: str = "localhost:9092") -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": "page"}
     # the workers of a session stand where it was started, not where the test has gone
     text = re.sub(r'"(file:)?\./', rf'"\g<1>{Path.cwd()}/', page.read_text())
+    text = text.replace("localhost:9092", broker)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(block, str(page), "exec"), namespace)  # noqa: S102 our own text
     return namespace

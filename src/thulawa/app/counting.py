@@ -152,7 +152,7 @@ class WindowCounts:
         ends = self._ends()
         while not self._reached(ends):
             if self._thread is None or not self._thread.is_alive():
-                raise ThulawaError(f"{self.application_id!r} does not run")
+                raise self._error or ThulawaError(f"{self.application_id!r} does not run")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.application_id!r} has not come so far in the time given")
             time.sleep(_PAUSE)

@@ -11,6 +11,8 @@ from thulawa.core.errors import ConfigurationError, ThulawaError
 
 __all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "MISUSED", "explained", "last_words"]
 
+_NOISE = (" SQLSTATE", "\tat ", "Driver stacktrace:")  # of Spark, behind the error
+
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
@@ -47,7 +49,7 @@ def last_words(error: Exception) -> str:
     if not traceback:
         return f"{type(error).__name__}: {text}"
     told = dropwhile(lambda line: line.startswith(" "), lines.splitlines())
-    return "\n".join(line for line in told if not line.startswith(" SQLSTATE"))
+    return "\n".join(line for line in told if not line.startswith(_NOISE))
 
 
 def _ended(reason: str, code: int) -> typer.Exit:

@@ -125,7 +125,7 @@ class Influx:
                 _log.warning("%s has dropped points: %s", self._where, answer)
                 return
             if status and status not in _TRY_AGAIN:
-                hint = _NO_DATABASE if status == HTTPStatus.NOT_FOUND else ""
+                hint = _NO_DATABASE if late and status == HTTPStatus.NOT_FOUND else ""
                 raise InfluxUnreachable(
                     f"{self._where} refused what was sent ({status}): {answer}{hint}"
                 )

@@ -51,7 +51,7 @@ _GRACE = 5.0
 
 
 class KafkaError(ThulawaError):
-    """Kafka could not do what it was asked. Carries where, and what to do about it."""
+    """Kafka could not do what it was asked. Says where, and what to do where that is known."""
 
     action = ""
 

@@ -396,7 +396,10 @@ class _Sender:
                     poll(0.05)
                     self._raise_failed()
                 except KafkaException as error:
-                    poll(_REPORT)  # a record before this one may be why, and not yet reported
+                    # a record before this one may be why, and not yet reported; logs end a poll too
+                    deadline = time.monotonic() + _REPORT
+                    while self._failed is None and time.monotonic() < deadline:
+                        poll(0.05)
                     self._raise_failed()
                     raise translated(error, "sending", topic=topic) from error
         poll(0)

@@ -111,11 +111,15 @@ def _starting(starting: Starting, reads: Mapping[str, Sequence[int]], *, known: 
     """Write where to begin as the connector wants it, which is with each partition that is read."""
     if isinstance(starting, str):
         return starting
-    if known and (strangers := sorted(starting.keys() - reads.keys())):
+    given = {name: {int(n): at for n, at in some.items()} for name, some in starting.items()}
+    strangers = [
+        f"{name}-{n}" for name, some in given.items() for n in some if n not in reads.get(name, ())
+    ]
+    if known and strangers:
         raise ConfigurationError(f"starting names {', '.join(strangers)}, which is not read")
     begin = {name: dict.fromkeys(places, _EARLIEST) for name, places in reads.items()}
     return json.dumps(
-        {name: begin.get(name, {}) | starting.get(name, {}) for name in {**begin, **starting}}
+        {name: begin.get(name, {}) | given.get(name, {}) for name in {**begin, **given}}
     )
 
 

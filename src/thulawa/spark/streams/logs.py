@@ -342,6 +342,13 @@ def topics_at(
         known = ", ".join(get_args(Guarantee))
         raise ConfigurationError(f"processing_guarantee is one of {known}, not {guarantee!r}")
     if isinstance(address, Connection) or address.startswith("kafka://"):
+        if transaction_timeout is not None and (
+            guarantee != "exactly_once" or transaction_timeout < 1
+        ):
+            raise ConfigurationError(
+                "transaction_timeout is at least 1 s, and for exactly_once: without transactions "
+                "leave it out"
+            )
         return KafkaTopics(
             Connection.of(address), guarantee, policies or Policies(), transaction_timeout
         )

@@ -63,7 +63,10 @@ def refuse_lost_changelogs(program: Program, topics: Topics, checkpoint: Checkpo
     names = (program.offsets_topic, *program.changelogs.values())
     there = topics.partitions(names)
     lost = [name for name in names if name not in there]
-    if lost and program.offsets_topic in there and checkpoint.query is None:
+    if not lost or program.offsets_topic not in there or checkpoint.query is not None:
+        return
+    generation, _ = _told(topics, program.offsets_topic)
+    if generation is not None:  # else no life ever began
         raise StateError(
             f"the checkpoint is lost, and the changelog {lost[0]!r} is gone; put one of them back, "
             "or begin anew with thulawa reset"

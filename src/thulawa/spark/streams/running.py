@@ -133,7 +133,9 @@ class StreamsQuery:
         done, starts = self.committed_offsets(), self._log.start_offsets(self.topics)
         return {
             topic: {
-                number: max(0, end - max(done.get(topic, {}).get(number, 0), starts[topic][number]))
+                number: max(
+                    0, end - max(done.get(topic, {}).get(number, 0), starts[topic].get(number, 0))
+                )
                 for number, end in ends.items()
             }
             for topic, ends in self._log.end_offsets(self.topics).items()
