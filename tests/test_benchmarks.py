@@ -115,6 +115,7 @@ def documented_fields() -> dict[str, set[str]]:
     return {section: set(re.findall(r"`(\w+)`", fields)) for section, fields in lines}
 
 
+@pytest.mark.timeout(400)  # a busy machine
 def test_a_small_run_prints_a_json_object_per_row_with_the_documented_fields(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

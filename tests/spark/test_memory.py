@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from thulawa.spark.mapping import map_by_key
 
-ROWS = 200_000
-EVERY = 20_000
+ROWS = 400_000
+EVERY = 40_000
 
 
 def resident() -> int:
@@ -26,7 +26,8 @@ def test_a_worker_holds_no_more_at_the_end_of_a_partition_than_early_on(
     async def sample(row: Any) -> int | None:
         return measure() if row.id % EVERY == EVERY - 1 else None
 
-    # 200 bytes a row: what is kept by mistake adds up to 40 MB, and more as Python values
+    # 200 bytes a row: what is kept by mistake adds up to 80 MB, and more as Python values; what is
+    # on its way between the threads varies
     rows = spark.range(0, ROWS, 1, 1).selectExpr(
         "id", "id % 1000 as key", "repeat(cast(id % 10 as string), 200) as text"
     )
@@ -35,4 +36,4 @@ def test_a_worker_holds_no_more_at_the_end_of_a_partition_than_early_on(
         row.mb for row in rows.transform(mapping).where("mb is not null").orderBy("id").collect()
     ]
     assert len(samples) == ROWS // EVERY
-    assert max(samples[5:]) <= max(samples[:5]) + 10, samples
+    assert max(samples[5:]) <= max(samples[:5]) + 20, samples

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.spark.dry import DryQuery, Input
@@ -80,6 +80,12 @@ def outcome(program: Program, batches: list[list[Any]], options: TaskOptions) ->
     program(builder)
     query = DryQuery(builder.build(), {"in": 1}, options)
     found: dict[str, list[Any]] = {}
+    ended = _ended(query, batches, found)
+    found.get("dead", []).sort(key=repr)  # a block's go node by node
+    return found, ended
+
+
+def _ended(query: DryQuery, batches: list[list[Any]], found: dict[str, list[Any]]) -> str:
     offset = 0
     for batch in batches:
         rows = [Input(offset + n, *record) for n, record in enumerate(batch)]
@@ -87,14 +93,13 @@ def outcome(program: Program, batches: list[list[Any]], options: TaskOptions) ->
         try:
             left = query.batch({("in", 0): rows})
         except ThulawaError:
-            return found, "failed"  # of several bad records a block may name another one
+            return "failed"  # of several bad records a block may name another one
         for row in left:
             headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
             known = [one for one in headers if "stacktrace" not in one[0]]
             record = row["key"], row["value"], row["timestamp"], known
             found.setdefault(row["topic"], []).append(record)
-    found.get("dead", []).sort(key=repr)  # a block's go node by node
-    return found, "ended"
+    return "ended"
 
 
 @pytest.mark.parametrize("program", [counted, collected, refused_here_and_there, removed])
@@ -107,6 +112,7 @@ def outcome(program: Program, batches: list[list[Any]], options: TaskOptions) ->
     ids=["skipping", "failing"],
 )
 @settings(max_examples=40, deadline=None)
+@example([[(0, b"a", b"0"), (0, b"a", b"3"), (0, b"a", b"2")], [(-1, b"\xff", b"0")]])
 @given(batches=st.lists(READABLE | UNREADABLE, min_size=1, max_size=3))
 def test_they_give_what_records_give_one_by_one(
     program: Program, options: TaskOptions, batches: list[list[Any]]

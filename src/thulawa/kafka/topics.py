@@ -74,17 +74,22 @@ def reachable(connection: Connection, *, timeout: float = _TIMEOUT, brokers: int
     reasons: list[Code] = []
     client = _client(connection, error_cb=reasons.append)
     deadline = time.monotonic() + timeout
-    found: int | None = None
-    while found is None:
+    found = 0
+    while found < brokers:  # one that is busy or has just begun may know of none
+        late = time.monotonic() > deadline
         try:
             found = len(client.list_topics(timeout=min(timeout, 1.0)).brokers)
         except KafkaException as error:
             client.poll(0)  # hands over the client's complaints, which say why
             _refuse_stranger(connection, reasons)
-            if time.monotonic() > deadline:
+            if late:
                 raise translated(error, f"nobody answered at {connection.bootstrap}") from error
-    if found < brokers:
-        raise BrokerUnreachable(f"{found} of {brokers} brokers answer at {connection.bootstrap}")
+        else:
+            if found < brokers and late:
+                raise BrokerUnreachable(
+                    f"{found} of {brokers} brokers answer at {connection.bootstrap}"
+                )
+            client.poll(0.1 if found < brokers else 0)
 
 
 def _client(connection: Connection, **more: Any) -> AdminClient:
