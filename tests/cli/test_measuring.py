@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from thulawa.cli.measuring import Commit, Tally, percentile, slope
+from thulawa.cli.measuring import Commit, Tally, in_step, percentile, slope
 from thulawa.log import Log, ProducerRecord
 
 
@@ -38,6 +38,20 @@ def test_with_few_commits_the_rate_is_what_was_committed_over_the_window() -> No
     commits = [Commit(1, 10), Commit(3, 30)]
     assert slope(commits, 2, 6) == 5
     assert slope([], 0, 10) == 0
+
+
+def test_a_backlog_that_is_worked_off_is_no_rate_that_lasts() -> None:
+    def arrived(time: float) -> float:
+        return 100 * (time - 1)  # a second late is in step
+
+    catching_up = [Commit(2, 0), Commit(3, 150), Commit(4, 300), Commit(5, 400), Commit(6, 500)]
+    since = in_step(catching_up, 2, 8, arrived)
+    assert since == 4
+    assert slope(catching_up, since, 8) == pytest.approx(100)
+    too_slow = [Commit(time, 10 * time) for time in range(2, 8)]
+    assert in_step(too_slow, 2, 8, arrived) == 2
+    too_late = [Commit(2, 0), Commit(6, 500), Commit(7, 600)]
+    assert in_step(too_late, 2, 8, arrived) == 2
 
 
 def test_percentiles_of_known_values() -> None:

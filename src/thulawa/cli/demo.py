@@ -16,7 +16,7 @@ from typing import Any
 
 import thulawa
 from thulawa.cli.enrichment import SYSTEMS, Place, System, start
-from thulawa.cli.measuring import Tally, percentile, slope
+from thulawa.cli.measuring import Tally, in_step, percentile, slope
 from thulawa.cli.service import Lookups, lookup_service
 from thulawa.cli.visits import Visits
 from thulawa.core.errors import ThulawaError
@@ -271,6 +271,11 @@ class _Race:
             slowest=tuple(nlargest(_SLOWEST, tally.slowest.items(), key=itemgetter(1))),
         )
 
+    def _due(self, now: float) -> float:
+        """Give the visits that who keeps up has finished: all but those of the last moments."""
+        late = self.job.settling(self.latency_ms)
+        return self.job.rate * (now - self.visits.started - late)
+
     def _row(self, runner: _Runner, since: float, until: float) -> Row:
         tally = runner.tally
         if not any(since <= commit.time <= until for commit in tally.commits):
@@ -280,10 +285,11 @@ class _Race:
             )
         if tally.missing:
             raise DemoFailed(f"{runner.system} lost {tally.missing} visits at {self.latency_ms} ms")
+        steady = in_step(tally.commits, since, until, self._due)
         return Row(
             system=runner.system,
             latency_ms=self.latency_ms,
-            events_per_second=round(slope(tally.commits, since, until), 1),
+            events_per_second=round(slope(tally.commits, steady, until), 1),
             p50_ms=round(percentile(tally.latencies, 0.5) * 1000, 1),
             p99_ms=round(percentile(tally.latencies, 0.99) * 1000, 1),
             order_violations=tally.violations,

@@ -6,13 +6,13 @@ of order, whichever system wrote them.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
 from thulawa.log import Log
 
-__all__ = ["Commit", "Tally", "percentile", "slope"]
+__all__ = ["Commit", "Tally", "in_step", "percentile", "slope"]
 
 _AT_ONCE = 10_000
 _A_SLOPE = 3
@@ -40,6 +40,21 @@ def slope(commits: Sequence[Commit], since: float, until: float) -> float:
         return (last - before) / (until - since) if until > since else 0.0
     line = linear_regression([c.finished for c in within], [c.time for c in within])
     return 1 / line.slope
+
+
+def in_step(
+    commits: Sequence[Commit], since: float, until: float, arrived: Callable[[float], float]
+) -> float:
+    """Give the time in the first half of a window at which results are in step with arrivals.
+
+    What is there when the window begins, and is worked off in it, would show as a rate that cannot
+    last. ``arrived`` tells what should be finished at a time. Where results never are in step, or
+    late, it is the window's beginning.
+    """
+    for commit in commits:
+        if since <= commit.time <= (since + until) / 2 and commit.finished >= arrived(commit.time):
+            return commit.time
+    return since
 
 
 def percentile(values: Sequence[float], share: float) -> float:
