@@ -131,7 +131,7 @@ def run(job: Job, folder: Path, watcher: Watcher) -> list[Row]:
     watcher.doing("Starting Spark and the lookup service")
     with lookup_service() as port, _spark(folder) as spark, Log(f"file:{folder}/topics") as log:
         for latency in job.latencies:
-            with _race(spark, log, folder, port, job, latency, watcher) as race:
+            with _race(spark, log, folder, port(), job, latency, watcher) as race:
                 race.warm_up()
                 rows += race.run()
             watcher.result(rows[-len(SYSTEMS) :])

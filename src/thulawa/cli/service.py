@@ -17,8 +17,9 @@ import multiprocessing
 import signal
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,17 +31,23 @@ _SECONDS_TO_START = 30
 
 
 @contextmanager
-def lookup_service() -> Iterator[int]:
-    """Run the service while the context lasts; give its port, one that was free."""
+def lookup_service() -> Iterator[Callable[[], int]]:
+    """Run the service while the context lasts; give what waits for it and tells its port."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), name="thulawa-lookups", daemon=True)
     process.start()
     theirs.close()  # so that the service sees the end of the pipe when we are killed
-    try:
+
+    @cache
+    def port() -> int:
         if not ours.poll(_SECONDS_TO_START):
             raise RuntimeError(f"the lookup service did not start in {_SECONDS_TO_START} s")
-        yield ours.recv()
+        found: int = ours.recv()
+        return found
+
+    try:
+        yield port
     finally:
         process.terminate()
         process.join()
