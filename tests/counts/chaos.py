@@ -184,12 +184,16 @@ class Chaos:
     def _bury(self) -> None:
         for number, process in list(self.running.items()):
             code = process.poll()
-            if code is not None:
-                del self.running[number]
-                said = (self.folder / f"{number}.err").read_text(errors="replace")
-                # told to stop a second time when it had nearly ended: Python no longer listens then
-                if code not in (0, -signal.SIGTERM) and _BROKERS_OWN not in said:
-                    raise SystemExit(f"instance {number} failed with {code}:\n{said[-3000:]}")
+            if code is None:
+                continue
+            del self.running[number]
+            # told to stop a second time when it had nearly ended: Python no longer listens then
+            if code in (0, -signal.SIGTERM):
+                continue
+            said = (self.folder / f"{number}.err").read_text(errors="replace")
+            if _BROKERS_OWN not in said:
+                raise SystemExit(f"instance {number} failed with {code}:\n{said[-3000:]}")
+            self.done["ended by the broker"] += 1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import thulawa
-from thulawa.cli.failures import FAILED, explained, last_words
+from thulawa.cli.failures import explained, last_words
 from thulawa.core.errors import ConfigurationError, ThulawaError
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def run(
     except ThulawaError:
         raise
     except Exception as error:  # Spark's, which it has logged with all there is to it
-        typer.secho(last_words(error), err=True, fg="red")
-        raise typer.Exit(FAILED) from error
+        raise ThulawaError(last_words(error)) from error
 
 
 def describe(

@@ -74,8 +74,7 @@ def reachable(connection: Connection, *, timeout: float = _TIMEOUT, brokers: int
     reasons: list[Code] = []
     client = _client(connection, error_cb=reasons.append)
     deadline = time.monotonic() + timeout
-    found = 0
-    while found < brokers:  # one that is busy or has just begun may know of none
+    while True:
         late = time.monotonic() > deadline
         try:
             found = len(client.list_topics(timeout=min(timeout, 1.0)).brokers)
@@ -85,11 +84,13 @@ def reachable(connection: Connection, *, timeout: float = _TIMEOUT, brokers: int
             if late:
                 raise translated(error, f"nobody answered at {connection.bootstrap}") from error
         else:
-            if found < brokers and late:
+            if found >= brokers:
+                return
+            if late:
                 raise BrokerUnreachable(
                     f"{found} of {brokers} brokers answer at {connection.bootstrap}"
                 )
-            client.poll(0.1 if found < brokers else 0)
+            client.poll(0.1)  # one that is busy or has just begun may know of none
 
 
 def _client(connection: Connection, **more: Any) -> AdminClient:
