@@ -25,6 +25,9 @@ def before_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    for name in ("MASTER", "PYSPARK_PYTHON", "THULAWA_PYTHON", "THULAWA_SPARK"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
 
 
 def test_what_is_needed_is_set() -> None:

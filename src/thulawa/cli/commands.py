@@ -66,7 +66,7 @@ def demo(
     rate: Annotated[float, typer.Option(help="Visits that arrive a second.", min=1)] = 215,
     seconds: Annotated[
         float, typer.Option(help="How long to measure, and 60 lookups more.", min=1)
-    ] = 5,
+    ] = 6,
     keys: Annotated[int, typer.Option(help="Visitors, each a key.", min=1)] = 1_000,
     json_lines: Json = False,
     picture: Annotated[Path, typer.Option(help="Where the picture goes (SVG).")] = Path(

@@ -25,7 +25,7 @@ from thulawa.log import Log
 __all__ = ["DemoFailed", "Job", "Look", "Moment", "Row", "Watcher", "run"]
 
 _WARM_UP = 2  # visits; they start the workers and open the connections
-_SETTLING = 1.0  # seconds before the window: the first batches are smaller than the rest
+_SETTLING = 2.0  # seconds before the window: the first batches are smaller than the rest
 _BATCH = 2.5  # seconds of work in a batch of what takes one visit at a time
 _SECONDS_TO_START = 120
 _GLANCE = 0.25

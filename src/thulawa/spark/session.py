@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from pyspark.sql import SparkSession
 from thulawa.kafka.maven import fetched
 from thulawa.spark import jvm_archive
 from thulawa.spark.log_format import register
-from thulawa.spark.shipping import ship
+from thulawa.spark.shipping import is_local, ship
+from thulawa.spark.worker_python import choose_worker_python
 
 __all__ = ["configure", "session"]
 
@@ -29,9 +29,10 @@ def configure(builder: Any) -> Any:
     What the builder has stays, and so does what reaches Spark by ``spark-submit``, by
     ``spark-defaults.conf`` or by ``PYSPARK_SUBMIT_ARGS``.
 
-    Python workers run this interpreter; rows travel as Arrow; state lives in RocksDB; no task
-    runs twice at a time, and none of a streaming query is joined with others; tracebacks are
-    whole; the JVM starts sooner where its classes were made ready (`thulawa.spark.jvm_archive`).
+    Python workers run this interpreter, and on this machine they start sooner
+    (`thulawa.spark.worker_python`); rows travel as Arrow; state lives in RocksDB; no task runs
+    twice at a time, and none of a streaming query is joined with others; tracebacks are whole; the
+    JVM starts sooner where its classes were made ready (`thulawa.spark.jvm_archive`).
     Spark's Kafka connector is there when it was fetched before (``thulawa kafka jars``);
     else `thulawa.spark.kafka_source` fetches and adds it.
 
@@ -51,9 +52,10 @@ def configure(builder: Any) -> Any:
         defaults["spark.driver.extraJavaOptions"] = java
     if connector := fetched("connector"):
         defaults["spark.jars"] = ",".join(map(str, connector))
-    # a context made in this process looks here for the workers' interpreter, and nowhere else
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    chosen = {*builder._options, *_set_elsewhere()}  # noqa: SLF001 the only way to see them
+    options = builder._options  # noqa: SLF001 the only way to see them
+    chosen = {*options, *_set_elsewhere()}
+    master = options.get("spark.master")
+    choose_worker_python(local=is_local(master) if master else "spark.master" not in chosen)
     for name, value in defaults.items():
         if name not in chosen:
             builder = builder.config(name, value)
@@ -67,8 +69,10 @@ def _set_elsewhere() -> set[str]:
         SparkContext._ensure_initialized()  # noqa: SLF001
         return {setting for setting, _ in SparkConf().getAll()}
     arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    jars = {"spark.jars"} if "--jars" in arguments else set()
-    return {*_IN_FILE.findall(_defaults_file()), *_IN_ARGUMENTS.findall(arguments), *jars}
+    named = {"spark.jars"} if "--jars" in arguments else set()
+    if "--master" in arguments or "MASTER" in os.environ:
+        named.add("spark.master")
+    return {*_IN_FILE.findall(_defaults_file()), *_IN_ARGUMENTS.findall(arguments), *named}
 
 
 def _defaults_file() -> str:

@@ -14,7 +14,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-__all__ = ["ship"]
+__all__ = ["is_local", "ship"]
 
 _shipped: WeakSet[SparkContext] = WeakSet()
 
@@ -27,13 +27,14 @@ def ship(spark: SparkSession) -> None:
     """
     context = spark.sparkContext
     package = Path(__file__).parents[1]
-    if context in _shipped or _is_local(context.master) or not package.is_dir():
+    if context in _shipped or is_local(context.master) or not package.is_dir():
         return
     context.addPyFile(str(_archive(package)))
     _shipped.add(context)
 
 
-def _is_local(master: str | None) -> bool:
+def is_local(master: str | None) -> bool:
+    """Tell whether the workers of a master are on the driver's machine and see its files."""
     return master is None or master == "local" or master.startswith("local[")
 
 
