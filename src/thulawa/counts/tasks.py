@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from thulawa.core.garbage import uncollected
+from thulawa.core.garbage import settle, uncollected
 from thulawa.counts.columns import Added, Counter, Messages, Rule, Since
 from thulawa.counts.model import Place
 from thulawa.log import Log
@@ -47,6 +47,7 @@ class CountRows:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give what the messages of one task add to each cell."""
+        settle()
         counters: dict[Place, Counter] = {}
         for whole in gathered(batches, rows=_ROWS, size=_BYTES):
             for topic, partition, part in by_partition(whole):
@@ -67,6 +68,7 @@ class CountLog:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give what the messages of the shares add to each cell."""
+        settle()
         with Log(self.address) as log:
 
             def read(wanted: Range) -> Iterator[Messages]:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from thulawa.core.buckets import Buckets
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.garbage import settle
 from thulawa.kafka.buckets import agree
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Missing, OutRecord, Oversized, Policies
@@ -135,6 +136,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         """Write the records of one task and the number of its batch."""
+        settle()
         batch = Batch(*streamed_task())
         rows = (out_records(one, self._topic) for one in iterator)
         return Committed(batch.task, write(self._sink, batch, rows))

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from thulawa.core.garbage import settle
 from thulawa.log import Log
 from thulawa.log.arrow import gathered
 from thulawa.spark.log_source import LogReader, LogStreamReader, Range, Ranges, count_of
@@ -111,6 +112,7 @@ class PackedWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
+        settle()
         task = streamed_task()
         with Log(self._address) as log:
             log.append_packed(

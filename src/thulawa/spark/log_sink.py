@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.garbage import settle
 from thulawa.core.placing import Placing
 from thulawa.log import Log, ProducerRecord
 from thulawa.log.placing import newest, placed
@@ -99,6 +100,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
+        settle()
         task = streamed_task()
         with Log(self._writer.address) as log:
             log.append(

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from thulawa.core.admission import evenly
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.garbage import settle
 from thulawa.log import Columns, Log
 from thulawa.spark.admitting import Admission, Assigned, Split, assigned, chosen
 from thulawa.spark.offsets import DEALT, of_topics
@@ -167,6 +168,7 @@ class LogReader:
     def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of a partition, each in offset order."""
         assert isinstance(wanted, Ranges)
+        settle()
         for one, columns in self._chunks(wanted.ranges):
             if self.admission.buckets is not None:
                 self.admission.buckets.check_headers(columns.headers)

@@ -30,6 +30,7 @@ from thulawa.spark.choices import Choices
 from thulawa.spark.dead_letters import place_of
 from thulawa.spark.guard import refuse_broken_order, refuse_speculation, title_of
 from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
+from thulawa.spark.own_workers import own_workers
 from thulawa.spark.shipping import ship
 from thulawa.spark.worker import process
 
@@ -148,7 +149,8 @@ class _Mapping:
             refuse_broken_order(df, operator)
         function = partial(process, operator)
         function.__name__ = title_of(operator)  # type: ignore[attr-defined] # Spark looks for it
-        return df.mapInArrow(function, self._schema(df, operator))
+        with own_workers(df.sparkSession, "map_by_key"):
+            return df.mapInArrow(function, self._schema(df, operator))
 
     def _refuse_unknown_options(self) -> None:
         known = [*Choices.__annotations__, "key", "returns", "keep"]

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from thulawa.core.errors import ThulawaError, WrongResult
+from thulawa.core.garbage import settle
 from thulawa.engine import Engine, Outcome, Record
 from thulawa.engine.lane_sums import watched
 from thulawa.engine.model import NoLane
@@ -86,6 +87,7 @@ def _check_list(results: Any) -> None:
 
 def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the operator over one partition."""
+    settle()
     loop = event_loop()
     engine = engine_of(operator)
     task = current_task()

@@ -12,7 +12,7 @@ from itertools import chain
 import pyarrow as pa
 
 from thulawa.core.errors import StateError
-from thulawa.core.garbage import uncollected
+from thulawa.core.garbage import settle, uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.log.arrow import by_partition, gathered
 from thulawa.log.batches import Columns, pack, span, unpack
@@ -34,6 +34,7 @@ _BUNDLE_BYTES = 2**23  # and what goes to Spark at a time is about this much
 
 def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take rows of the source; give packed rows."""
+    settle()
     stage = _Front(program.open())
     packed: list[Packed] = []
     held = 0

@@ -9,6 +9,7 @@ from pyspark.sql.functions import expr
 
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.log_packed import Through
+from thulawa.spark.own_workers import own_workers
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import EMPTY, Shipped
@@ -25,11 +26,12 @@ class Read(Protocol):
 
 
 def compile_program(
-    program: Program, read: Read, reports: Mapping[str, LaneReport] = EMPTY
+    program: Program, read: Read, workers: str, reports: Mapping[str, LaneReport] = EMPTY
 ) -> DataFrame:
     """Give what the program sends to topics, packed; reports, while it rebuilds its stores.
 
-    ``reports`` are told what the lanes of the async nodes of these names have come to.
+    Each stage has workers of its own, who keep its stores; ``workers`` is what their names begin
+    with. ``reports`` are told what the lanes of the async nodes of these names have come to.
     """
     shipped = Shipped(program, reports)
     packed = read(partial(front, shipped), telling=bool(reports))
@@ -38,11 +40,12 @@ def compile_program(
     for stage in range(1, program.plan.stages + 1):
         # the time of the batch is in the offset log: a batch that runs again has the same
         timed = packed.withColumn("time", expr("unix_millis(current_timestamp())"))
-        packed = timed.groupBy("slot").transformWithStateInPandas(
-            StageProcessor(shipped, stage),
-            outputStructType=PACKED,
-            outputMode="append",
-            # with timers Spark runs batches all the time, whether or not there are records
-            timeMode="ProcessingTime" if program.has_timers else "None",
-        )
+        with own_workers(packed.sparkSession, f"{workers}, stage {stage}"):
+            packed = timed.groupBy("slot").transformWithStateInPandas(
+                StageProcessor(shipped, stage),
+                outputStructType=PACKED,
+                outputMode="append",
+                # with timers Spark runs batches all the time, whether or not there are records
+                timeMode="ProcessingTime" if program.has_timers else "None",
+            )
     return packed

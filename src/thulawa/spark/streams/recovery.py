@@ -136,7 +136,7 @@ class _Restore:
                   len(self._program.changelogs))  # fmt: skip
         restoring = replace(self._program, run=f"{self._program.run}-restore", recovery=todo)
         reading = partial(self._topics.read, self._spark, names, _RECORDS)
-        rows = compile_program(restoring, reading)
+        rows = compile_program(restoring, reading, "restoring")
         writer = rows.writeStream.foreachBatch(self._take).trigger(availableNow=True)
         with active(self._spark):
             query = writer.option("checkpointLocation", self._checkpoint.query_path).start()

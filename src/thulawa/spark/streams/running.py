@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from thulawa.core.fetching import FetchControl, Fetching
 from thulawa.spark.lane_report import LaneReport
+from thulawa.spark.own_workers import Seat
 from thulawa.spark.read_limits import set_read_limit
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
@@ -80,15 +81,20 @@ class StreamsQuery:
         self.topics = program.topics
         if program.has_timers:
             topics.tick(program.clock_topic)
-        rows = compile_program(program, partial(topics.read, spark, self.topics, most), reports)
-        writer = topics.write(rows, program.application_id).queryName(program.application_id)
-        writer = writer.option("checkpointLocation", checkpoint.query_path)
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
-        if trigger is not None:
-            writer = writer.trigger(processingTime=f"{trigger} milliseconds")
-        with active(spark), pool_of(spark, program.application_id, weight):
-            self._query = topics.start(writer)
+        read = partial(topics.read, spark, self.topics, most)
+        with ExitStack() as unless_started:
+            self._seat = Seat()
+            unless_started.callback(self._seat.leave)
+            rows = compile_program(program, read, f"streams {self._seat.number}", reports)
+            writer = topics.write(rows, program.application_id).queryName(program.application_id)
+            writer = writer.option("checkpointLocation", checkpoint.query_path)
+            if trigger is not None:
+                writer = writer.trigger(processingTime=f"{trigger} milliseconds")
+            with active(spark), pool_of(spark, program.application_id, weight):
+                self._query = topics.start(writer)
+            unless_started.pop_all()
         self._checkpoint = checkpoint
         self._log = topics
         self._commit = topics.committer(program.application_id)
@@ -120,6 +126,7 @@ class StreamsQuery:
         except StreamingQueryException as error:
             return error
         finally:
+            self._seat.leave()
             self._tell()
         return None
 

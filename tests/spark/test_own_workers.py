@@ -1,0 +1,93 @@
+"""What keeps something in its Python worker meets the same worker in each batch."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import thulawa
+from thulawa.app import Streams
+from thulawa.dsl import StreamsBuilder
+from thulawa.log import Log, ProducerRecord
+from thulawa.spark.own_workers import Seat, own_workers
+
+BATCHES = 6
+
+
+def filled(folder: Path) -> str:
+    """Make a log with a topic of one record for each batch."""
+    address = f"file:{folder}/topics"
+    with Log(address) as log:
+        log.create_topic("out")
+        log.create_topic("in")
+        log.append({"in": [ProducerRecord(b"k", b"0") for _ in range(BATCHES)]})
+    return address
+
+
+def results(address: str) -> list[bytes]:
+    with Log(address) as log:
+        return [
+            value or b""
+            for columns in log.read_columns("out", 0, 0, log.end_offsets("out")[0])
+            for value in columns.values
+        ]
+
+
+async def worker(row: Any) -> bytes:
+    del row
+    return b"%d" % os.getpid()
+
+
+def test_a_stage_keeps_its_worker_beside_a_source_and_a_sink(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    address = filled(tmp_path)
+    builder = StreamsBuilder()
+    stream = builder.stream("in").group_by_key()
+    stream.aggregate(int, lambda _key, _value, _before: os.getpid()).to_stream().to("out")
+    application = Streams(
+        builder.build(),
+        application_id="pids",
+        log=address,
+        checkpoint=str(tmp_path / "checkpoint"),
+        spark=spark,
+        max_records=1,
+    )
+    with application:
+        application.process_all_available()
+    found = results(address)
+    assert (len(found), len(set(found))) == (BATCHES, 1)
+
+
+def test_map_by_key_keeps_its_worker_beside_a_source_and_a_sink(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    address = filled(tmp_path)
+    reader = spark.readStream.format("thulawa").option("subscribe", "in")
+    rows = reader.option("maxOffsetsPerTrigger", 1).load(address)
+    mapped = rows.transform(thulawa.map_by_key(worker, key="key", returns="value binary"))
+    writer = mapped.writeStream.format("thulawa").option("topic", "out").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
+    writer.start(address).awaitTermination()
+    found = results(address)
+    assert (len(found), len(set(found))) == (BATCHES, 1)
+
+
+def test_the_environment_is_as_it_was(spark: SparkSession) -> None:
+    before = dict(spark.sparkContext.environment)
+    with own_workers(spark, "mine"):
+        assert spark.sparkContext.environment != before
+    assert spark.sparkContext.environment == before
+
+
+def test_a_seat_is_taken_once_and_again_when_it_is_left() -> None:
+    seats = [Seat() for _ in range(3)]
+    numbers = [seat.number for seat in seats]
+    assert len(set(numbers)) == len(numbers)
+    seats[1].leave()
+    seats[1].leave()
+    another = Seat()
+    assert another.number == numbers[1]
+    for seat in (seats[0], another, seats[2]):
+        seat.leave()
