@@ -10,8 +10,8 @@ import pytest
 from thulawa.core.errors import StateError
 from thulawa.runtime.recovery import Generation, Progress, batch_stamp, recover
 from thulawa.state.changelogs import POSITION, Changelog, Position
-from thulawa.state.paged import Tracked
 from thulawa.state.specs import StoreSpec
+from thulawa.state.tracked import Tracked
 from thulawa.testing import seeds
 
 LOG = Changelog(StoreSpec(name="counts"))

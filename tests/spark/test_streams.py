@@ -161,6 +161,25 @@ def test_counts_go_on_after_a_restart_and_can_be_looked_into(folder: Path, spark
     ]
 
 
+def test_a_large_store_is_read_as_far_as_it_is_asked_for(folder: Path, spark: Any) -> None:
+    keys = 20_000
+    numbers = range(keys)
+    with Log(address(folder)) as log:
+        log.create_topic("in")
+        log.append({"in": [ProducerRecord(b"k%d" % n, b"%d" % n, timestamp=n) for n in numbers]})
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().count(Materialized.as_("counts")).to_stream().to("out")
+    for again in range(1, 5):
+        with streams(builder.build(), folder, spark, max_records=5_000) as application:
+            application.process_all_available()
+            counts = application.store("counts")
+            assert (counts.get("k7"), counts.get("k19999"), counts.get("none")) == (again, 1, None)
+        with Log(address(folder)) as log:
+            log.append({"in": [ProducerRecord(b"k7", b"7", timestamp=keys + again)]})
+    assert [count for key, count in read(folder, "out") if key == "k7"] == [1, 2, 3, 4]
+    assert len(read(folder, "out")) == keys + 3
+
+
 def test_a_batch_writes_no_checksums_beside_its_files(folder: Path, spark: Any) -> None:
     produce(folder, "in", range(3))
     with streams(counting(), folder, spark) as running:

@@ -8,9 +8,9 @@ import pytest
 
 from thulawa.core.errors import StateError
 from thulawa.core.records import Change, Window, Windowed
-from thulawa.state import paged
+from thulawa.state import paged, pages
 from thulawa.state.codec import Codec
-from thulawa.state.paged import PagedStores
+from thulawa.state.paged import PagedStores, read_stores
 from thulawa.state.specs import StoreSpec
 from thulawa.testing import seeds
 
@@ -26,17 +26,39 @@ class Store(dict[str, bytes]):
 
 
 SPECS = {name: StoreSpec(name=name) for name in ("counts", "names")}
+ANY_KEYS: list[Any] = [
+    *(f"k{n}" for n in range(100)),
+    *((n, m) for n in range(30) for m in range(5)),
+    *range(50),
+    *map(float, range(50)),  # which are the numbers above to a dict
+    "never",
+]
 
 
 def entries(stores: PagedStores) -> dict[str, dict[Any, Any]]:
     return {name: dict(stores.backing(name)) for name in SPECS}
 
 
+def check(stores: PagedStores, model: dict[str, dict[Any, Any]], draw: random.Random) -> None:
+    """Look at all, at how many there are, or at a few: to look at all is to read all."""
+    match draw.randrange(8):
+        case 0:
+            assert entries(stores) == model
+        case 1:
+            assert {name: len(stores.backing(name)) for name in SPECS} == {
+                name: len(part) for name, part in model.items()
+            }
+        case _:
+            for name, part in model.items():
+                for key in draw.sample(ANY_KEYS, 5):
+                    assert stores.backing(name).get(key) == part.get(key)
+
+
 def change(stores: PagedStores, model: dict[str, dict[Any, Any]], draw: random.Random) -> None:
     keys: list[Callable[[], Any]] = [
         lambda: f"k{draw.randrange(100)}",
         lambda: (draw.randrange(30), draw.randrange(5)),
-        lambda: draw.randrange(50),
+        lambda: draw.choice([int, float])(draw.randrange(50)),
     ]
     for _ in range(draw.randrange(40)):
         name = draw.choice(list(SPECS))
@@ -54,7 +76,9 @@ def test_failures_repetitions_and_other_workers_leave_no_trace(
 ) -> None:
     draw = random.Random(seed)
     monkeypatch.setattr(paged, "PAGE_ENTRIES", draw.choice([5, 20, 1000]))
-    monkeypatch.setattr(paged, "CHUNK_ENTRIES", draw.choice([7, 1000]))
+    monkeypatch.setattr(pages, "CHUNK_ENTRIES", draw.choice([7, 1000]))
+    monkeypatch.setattr(pages, "_PART_ENTRIES", draw.choice([1, 3, 64]))
+    monkeypatch.setattr(pages, "MOST_SHARES", draw.choice([2, 4, 256]))
     monkeypatch.setattr(paged, "CATCH_UP", draw.choice([1, 3, 8]))
     committed = Store()
     model: dict[str, dict[Any, Any]] = {name: {} for name in SPECS}
@@ -65,7 +89,7 @@ def test_failures_repetitions_and_other_workers_leave_no_trace(
             stores = workers[place]
             attempt = Store(committed)
             stores.open(attempt)
-            assert entries(stores) == model
+            check(stores, model, draw)
             assert stores.snapshot == ({"batch": batch - 1} if batch else None)
             wanted = {name: dict(part) for name, part in model.items()}
             change(stores, wanted, draw)
@@ -78,6 +102,92 @@ def test_failures_repetitions_and_other_workers_leave_no_trace(
             if draw.random() < 0.1:
                 workers[draw.randrange(3)] = PagedStores(SPECS)  # a worker dies
             break
+
+
+def filled(count: int, changed: int) -> Store:
+    """Keep a store of so many keys, with deltas over its pages."""
+    kept, stores = Store(), PagedStores(SPECS)
+    for batch in range(30):
+        stores.open(kept)
+        numbers = range(batch, batch + changed) if batch else range(count)
+        for number in numbers:
+            stores.backing("counts")[f"key{number % count}"] = (number, batch)
+        stores.flush(kept, {"batch": batch})
+    return kept
+
+
+def counts(kept: Store) -> dict[Any, Any]:
+    return read_stores(kept, SPECS).backing("counts")
+
+
+class Watched(Store):
+    """Notes what is read."""
+
+    def __init__(self, kept: Store) -> None:
+        super().__init__(kept)
+        self.read: list[str] = []
+
+    def get(self, name: str) -> bytes | None:  # type: ignore[override]
+        self.read.append(name)
+        return super().get(name)
+
+
+def test_who_asks_for_a_key_reads_its_share_alone() -> None:
+    kept = filled(100_000, 1_000)
+    seen, stores = Watched(kept), PagedStores(SPECS)
+    stores.open(seen)
+    assert seen.read == ["meta"]
+    assert stores.backing("counts").get("key99000") == (99_000, 0)
+    pages_read = [name for name in seen.read if name.startswith("page")]
+    assert 1 <= len(pages_read) <= 2
+    assert dict.__len__(stores.backing("counts")) < 100_000 / 8
+    assert len(stores.backing("counts")) == 100_000
+    assert len([name for name in seen.read if name.startswith("page")]) == len(
+        [name for name in kept if name.startswith("page/counts")]
+    )
+    assert len(set(seen.read)) == len(seen.read)  # nothing twice
+
+
+def test_a_store_that_is_partly_read_is_written_like_any_other() -> None:
+    kept = filled(50_000, 100)
+    model = dict(counts(kept))
+    for batch in range(40):
+        stores = PagedStores(SPECS)  # each time on another worker
+        stores.open(kept)
+        entries_of = stores.backing("counts")
+        for number in range(20):
+            key = f"key{(batch * 7919 + number * 104_729) % 60_000}"
+            entries_of[key] = model[key] = (batch, number)
+        entries_of.pop(f"key{batch}")
+        model.pop(f"key{batch}", None)
+        stores.flush(kept, {})
+    assert dict(counts(kept)) == model
+
+
+def test_stores_that_look_at_all_keys_are_read_at_once() -> None:
+    specs = {"counts": StoreSpec(name="counts", kind="window", size=1, retention=10**9)}
+    kept, stores = Store(), PagedStores(specs)
+    for batch in range(3):
+        stores.open(kept)
+        for number in range(10_000):
+            stores.backing("counts")[f"key{number}", batch] = (number, batch)
+        stores.flush(kept, {})
+    again = PagedStores(specs)
+    again.open(kept)
+    assert dict.__len__(again.backing("counts")) == 30_000
+
+
+def test_whoever_has_read_all_is_told_once_that_it_is_faster_now() -> None:
+    kept, stores = filled(50_000, 100), PagedStores(SPECS)
+    stores.open(kept)
+    stores.backing("counts")["key1"] = (0, 0)
+    stores.flush(kept, {})
+    assert stores.open(kept)
+    assert len(stores.backing("counts")) == 50_000
+    stores.flush(kept, {})
+    assert not stores.open(kept)
+    stores.flush(kept, {})
+    assert stores.open(kept)
 
 
 def test_the_same_worker_goes_on_without_reading_anything_again() -> None:

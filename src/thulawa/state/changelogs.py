@@ -18,8 +18,8 @@ import msgspec
 
 from thulawa.core.errors import StateError
 from thulawa.state.codec import Codec
-from thulawa.state.paged import Tracked
 from thulawa.state.specs import StoreSpec
+from thulawa.state.tracked import Tracked
 
 __all__ = ["POSITION", "Changed", "Changelog", "Position"]
 

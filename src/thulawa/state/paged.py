@@ -12,26 +12,26 @@ became true; else ours are undone first, and if the copy is then at a stamp of t
 takes the deltas it has missed; if it is not, it is loaded anew. A failed, repeated or late
 attempt therefore leaves no trace, whatever worker it ran on.
 
-Pages grow by linear hashing: no batch ever has to rewrite them all. A page that is split is not
-written for that. What its young ones hold is in its own image, and in deltas, until its turn
-comes; then it is written together with them.
+A copy that is loaded anew reads nothing yet, where a store is large: the pages of a share of the
+keys (see `state.pages`), and what deltas say about them, are read when a key of it is asked for. So
+a task goes on at once, and what it never asks for it never reads.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
-from zlib import crc32
 
 import msgspec
 
 from thulawa.core.errors import StateError
 from thulawa.state.codec import Codec
+from thulawa.state.pages import Delta, PagedStore, families, shares_of
 from thulawa.state.specs import StoreSpec
+from thulawa.state.tracked import PartlyRead, Tracked
 
-__all__ = ["Kept", "PagedStores", "Readable", "Tracked", "read_stores"]
+__all__ = ["Kept", "PagedStores", "Readable", "read_stores"]
 
 PAGE_ENTRIES = 4096
-CHUNK_ENTRIES = 50_000  # a delta of more is cut, so that no value gets too large for its carrier
 CATCH_UP = 8  # deltas that are kept for copies that lag, even when all pages are newer
 _META = "meta"
 _SHARE = 2  # bytes of a delta that pay for a byte of pages
@@ -56,40 +56,6 @@ class Kept(Readable, Protocol):
         """Forget a name."""
 
 
-class Tracked(dict[Any, Any]):
-    """A dict that remembers what its keys held before they were changed."""
-
-    __slots__ = ("before",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: dict[Any, Any] = {}
-
-    def __setitem__(self, key: Any, value: Any, /, set_item: Any = dict.__setitem__) -> None:
-        if key not in self.before:
-            self.before[key] = self.get(key)
-        set_item(self, key, value)
-
-    def pop(self, key: Any, default: Any = None, /) -> Any:
-        """Remove a key and give its value."""
-        if key not in self.before:
-            self.before[key] = self.get(key)
-        return super().pop(key, default)
-
-    def undo(self) -> None:
-        """Put back what the keys held before."""
-        before, self.before = self.before, {}
-        self.apply(before.items())
-
-    def apply(self, entries: Iterable[tuple[Any, Any]]) -> None:
-        """Take entries that are true already; None removes."""
-        for key, value in entries:
-            if value is None:
-                super().pop(key, None)
-            else:
-                super().__setitem__(key, value)
-
-
 class _Version(msgspec.Struct):
     """One step of the lineage."""
 
@@ -103,81 +69,52 @@ class _Meta(msgspec.Struct):
 
     lineage: list[_Version]  # the first is what the pages alone hold, at least
     written: dict[str, list[int]]  # of each store: at which version each page was written
+    counts: dict[str, int]  # of each store: its entries
     cursor: int  # the page whose turn it is, counted over all stores
     credit: int  # bytes of pages that the deltas so far have paid for
     snapshot: bytes
 
 
-class _Store:
-    """One store: its entries, and which of them belong to which page."""
+class _Unread:
+    """The shares of a store that have not been read."""
 
-    def __init__(self, spec: StoreSpec) -> None:
-        self.entries = Tracked()
-        self.keys = Codec(spec.key_serde)
-        self.values = Codec(spec.value_serde)
-        self.members: list[list[Any]] = [[]]  # may name a key twice, or one that has gone
+    def __init__(self, stores: "PagedStores", name: str, shares: int) -> None:
+        self._stores = stores
+        self._name = name
+        self.shares = shares
+        self.left = set(range(shares))
 
-    def arrange(self, pages: int) -> None:
-        """Sort the keys into so many pages."""
-        self.members = [[] for _ in range(pages)]
-        self.add(self.entries)
+    def read(self, key: Any) -> bool:
+        """Read the share of a key, unless it has been."""
+        if not self.left:
+            return False
+        share = self._stores.store(self._name).share_of(key, self.shares)
+        if share is not None:
+            return self._read_share(share)
+        self.read_all()
+        return True
 
-    def add(self, keys: Iterable[Any]) -> None:
-        """Note keys that are new: linear hashing over the pages there are."""
-        members = self.members
-        count = len(members)
-        if count == 1:
-            members[0].extend(keys)
-            return
-        power = _power(count)
-        mask = 2 * power - 1
-        keys = list(keys)
-        for key, digest in zip(keys, self._digests(keys), strict=True):
-            page = digest & mask
-            members[page if page < count else page - power].append(key)
+    def read_page(self, page: int) -> None:
+        """Read the share that a page belongs to, unless it has been."""
+        self._read_share(page & (self.shares - 1))
 
-    def split(self, pages: int) -> None:
-        """Make so many pages, the young ones out of their elders."""
-        members, count = self.members, len(self.members)
-        moved: list[Any] = []
-        for page in range(count, pages):
-            elder = page
-            while elder >= count:
-                elder = _elder(elder)
-            moved += members[elder]
-            members[elder] = []
-        members.extend([] for _ in range(count, pages))
-        self.add(moved)
+    def read_all(self) -> None:
+        """Read all that is left."""
+        for share in sorted(self.left):
+            self._read_share(share)
 
-    def image(self, page: int) -> bytes:
-        """Give the bytes of a page as it is now."""
-        members = self.members[page]
-        found = dict(zip(members, map(self.entries.get, members), strict=True))
-        if None in found.values():
-            found = {key: entry for key, entry in found.items() if entry is not None}
-        keys = self.members[page] = list(found)
-        return _joined(self.keys.encode(keys), self.values.encode(list(found.values())))
+    def is_read(self, share: int) -> bool:
+        """Tell whether a share has been read."""
+        return share not in self.left
 
-    def load(self, page: int, image: bytes, *, alone: bool) -> None:
-        """Take in the entries of a page; ``alone``: it holds none of a page that was split off."""
-        packed_keys, packed_values = _parted(image)
-        keys = self.keys.decode(packed_keys)
-        dict.update(self.entries, zip(keys, self.values.decode(packed_values), strict=True))
-        if alone:
-            self.members[page] = keys
-        else:
-            self.add(keys)
-
-    def _digests(self, keys: list[Any]) -> Iterable[int]:
-        kinds = set(map(type, keys))
-        if kinds == {str}:
-            return map(crc32, map(str.encode, keys))
-        return map(crc32, keys) if kinds == {bytes} else map(self._digest, keys)
-
-    def _digest(self, key: Any) -> int:
-        if isinstance(key, bytes):
-            return crc32(key)
-        return crc32(key.encode() if isinstance(key, str) else self.keys.encode([key]))
+    def _read_share(self, share: int) -> bool:
+        if share not in self.left:
+            return False
+        self._stores.read_share(self._name, share, self.shares)
+        self.left.remove(share)
+        if not self.left:
+            self._stores.store(self._name).entries.__class__ = Tracked
+        return True
 
 
 class PagedStores:
@@ -188,16 +125,25 @@ class PagedStores:
     """
 
     def __init__(self, specs: Mapping[str, StoreSpec]) -> None:
-        self._stores = {name: _Store(spec) for name, spec in specs.items()}
+        self._stores = {name: PagedStore(spec) for name, spec in specs.items()}
+        self._unread = {name: _Unread(self, name, 0) for name in specs}
         self._plain = Codec()
         self._number = 0
         self._stamp = ""
         self._pending: str | None = None
         self._snapshot: Snapshot | None = None
+        self._kept: Readable
+        self._meta: _Meta
+        self._deltas: dict[str, list[Delta]] = {}  # by stamp, while they are needed
+        self._was_partly_read = False
 
     def backing(self, name: str) -> Tracked:
         """Give the entries of a store."""
         return self._stores[name].entries
+
+    def store(self, name: str) -> PagedStore:
+        """Give a store with its pages."""
+        return self._stores[name]
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -205,28 +151,36 @@ class PagedStores:
         return self._snapshot
 
     def open(self, kept: Readable) -> bool:
-        """Bring the copy up to date; tell whether it is as the last flush here left it."""
-        meta = self._meta(kept)
-        latest = meta.lineage[-1]
+        """Bring the copy up to date; tell whether it is as the last flush here left it.
+
+        It also tells that it is not when all has been read in the end: whoever asks a store that
+        is partly read does so the slow way, and can then take the fast one.
+        """
+        self._kept, self._meta = kept, _meta(kept)
+        latest = self._meta.lineage[-1]
         if self._pending is not None and self._pending == latest.stamp:
             self._confirm(latest)
-            return True
+            return not self._has_been_read()
         self.forget()
-        known = {(version.number, version.stamp) for version in meta.lineage}
-        unknown = (self._number, self._stamp) not in known or not self._number
-        if unknown:
-            self._load_pages(meta, kept)
-            self._number = meta.lineage[0].number
-        for name, store in self._stores.items():
-            pages = len(meta.written.get(name, (0,)))
-            if len(store.members) != pages:
-                store.arrange(pages)
-        for version in meta.lineage:
-            if version.number > self._number:
-                self._apply(version, kept)
+        versions = {(version.number, version.stamp) for version in self._meta.lineage}
+        known = self._number and (self._number, self._stamp) in versions
+        if known:
+            self._catch_up()
         self._number, self._stamp = latest.number, latest.stamp
+        if not known:
+            self._begin()
+        self._has_been_read()
+        meta = self._meta
         self._snapshot = self._plain.decode(meta.snapshot)[0] if meta.snapshot else None
         return False
+
+    def _has_been_read(self) -> bool:
+        """Tell whether the last of what was not read has been, since this was last asked."""
+        partly = any(unread.left for unread in self._unread.values())
+        before, self._was_partly_read = self._was_partly_read, partly
+        if not partly:
+            self._deltas.clear()
+        return before and not partly
 
     def forget(self) -> None:
         """Undo what was changed since the copy was opened, or flushed without a commit."""
@@ -238,13 +192,14 @@ class PagedStores:
 
     def flush(self, kept: Kept, snapshot: Snapshot) -> None:
         """Write what changed; the copy stands under a fresh stamp until it is opened again."""
-        meta = self._meta(kept)
+        self._kept, self._meta = kept, _meta(kept)
+        meta = self._meta
         number, stamp = self._number + 1, uuid4().hex
         size, chunks = self._write_delta(kept, number)
         meta.lineage.append(_Version(number, stamp, chunks))
         meta.credit += size // _SHARE
-        for name, store in self._stores.items():
-            _grow(store, meta.written.setdefault(name, [0]))
+        for name in self._stores:
+            self._grow(name)
         self._rewrite(kept, meta, number)
         self._trim(kept, meta)
         self._snapshot = snapshot
@@ -257,37 +212,54 @@ class PagedStores:
             store.entries.before = {}
         self._number, self._stamp, self._pending = latest.number, latest.stamp, None
 
-    def _meta(self, kept: Readable) -> _Meta:
-        data = kept.get(_META)
-        if data is None:
-            return _Meta([_Version(0, "", 0)], {}, 0, 0, b"")
-        try:
-            return msgspec.msgpack.decode(data, type=_Meta)
-        except msgspec.DecodeError as error:
-            raise StateError("the state of this task is damaged, or not Thulawa's") from error
-
     # --- reading
 
-    def _load_pages(self, meta: _Meta, kept: Readable) -> None:
+    def _begin(self) -> None:
+        """Begin with nothing read; stores that cannot be read in shares are read at once."""
+        self._deltas.clear()
         for name, store in self._stores.items():
-            written = meta.written.get(name, [0])
-            store.entries.clear()
-            store.members = [[] for _ in written]
-            for page, family in _families(written).items():
-                if written[page]:
-                    image = _found(kept, _page_name(name, page))
-                    store.load(page, image, alone=len(family) == 1)
+            written = self._meta.written.get(name, [0])
+            store.clear(len(written))
+            shares = shares_of(written) if store.in_shares else 1
+            unread = _Unread(self, name, shares if self._meta.counts.get(name) else 0)
+            self._unread[name] = store.entries.unread = unread
+            store.entries.__class__ = PartlyRead if unread.left else Tracked
+            if shares == 1:
+                unread.read_all()
 
-    def _apply(self, version: _Version, kept: Readable) -> None:
-        for chunk in range(version.chunks):
-            name, keys, values, gone = _parted(_found(kept, _delta_name(version.number, chunk)), 4)
-            store = self._stores.get(bytes(name).decode())
-            if store is None:
-                continue
-            changed = store.keys.decode(keys)
-            store.add(key for key in changed if key not in store.entries)
-            store.entries.apply(zip(changed, store.values.decode(values), strict=True))
-            store.entries.apply((key, None) for key in store.keys.decode(gone))
+    def read_share(self, name: str, share: int, shares: int) -> None:
+        """Read the pages of a share, and what the deltas up to this copy's version changed."""
+        store, written = self._stores[name], self._meta.written.get(name, [0])
+        for page, family in families(written, share, shares).items():
+            if written[page]:
+                image = _found(self._kept, _page_name(name, page))
+                store.load(page, image, alone=len(family) == 1)
+        for version in self._meta.lineage:
+            if version.number <= self._number:
+                for delta in self._read_deltas(version):
+                    if delta.store == name:
+                        store.take(delta, shares, share.__eq__)
+
+    def _catch_up(self) -> None:
+        """Take the deltas that have been missed, as far as what they are about has been read."""
+        for name, store in self._stores.items():
+            pages = len(self._meta.written.get(name, (0,)))
+            if len(store.members) != pages:
+                store.arrange(pages)
+        for version in self._meta.lineage:
+            if version.number > self._number:
+                for delta in self._read_deltas(version):
+                    if delta.store in self._stores:
+                        unread = self._unread[delta.store]
+                        self._stores[delta.store].take(delta, unread.shares, unread.is_read)
+
+    def _read_deltas(self, version: _Version) -> list[Delta]:
+        if version.stamp not in self._deltas:
+            self._deltas[version.stamp] = [
+                _delta(self._kept, _delta_name(version.number, chunk))
+                for chunk in range(version.chunks)
+            ]
+        return self._deltas[version.stamp]
 
     # --- writing
 
@@ -295,28 +267,53 @@ class PagedStores:
         """Write all changes; give how many bytes, in how many chunks."""
         written = chunks = 0
         for name, store in self._stores.items():
-            for data in _chunks(name, store):
+            for delta in store.deltas(name):
+                data = msgspec.msgpack.encode(delta)
                 kept.put(_delta_name(number, chunks), data)
                 written += len(data)
                 chunks += 1
-            before = store.entries.before
-            if None in before.values():
-                store.add(key for key, old in before.items() if old is None)
+            self._count(name, store)
         return written, chunks
+
+    def _count(self, name: str, store: PagedStore) -> None:
+        """Note keys that are new, and how many entries there are now."""
+        before = store.entries.before
+        is_there = dict.__contains__.__get__(store.entries)
+        fresh = [key for key, old in before.items() if old is None]
+        store.add(fresh)
+        there = sum(map(is_there, before)) if before else 0
+        counts = self._meta.counts
+        counts[name] = counts.get(name, 0) + there - (len(before) - len(fresh))
+
+    def _grow(self, name: str) -> None:
+        """Split pages until the entries fit; they are written when it is their turn."""
+        store, written = self._stores[name], self._meta.written.setdefault(name, [0])
+        pages = -(-self._meta.counts[name] // PAGE_ENTRIES)
+        if pages > len(written):
+            for page in range(len(written), pages):
+                self._unread[name].read_page(page)
+            store.split(pages)
+            written.extend([0] * (pages - len(written)))
 
     def _rewrite(self, kept: Kept, meta: _Meta, number: int) -> None:
         """Rewrite pages in turn, as far as the credit of the deltas goes."""
-        families = {name: _families(meta.written[name]) for name in self._stores}
+        members = {name: families(meta.written[name]) for name in self._stores}
         places = [(name, page) for name in self._stores for page in range(len(meta.written[name]))]
         for _ in places:
             if meta.credit <= 0:
                 return
             name, page = places[meta.cursor % len(places)]
             meta.cursor = (meta.cursor + 1) % len(places)
-            written, store = meta.written[name], self._stores[name]
-            for member in families[name].get(page, ()):
-                meta.credit -= _write_page(kept, name, store, written, member, number)
+            for member in members[name].get(page, ()):
+                meta.credit -= self._write_page(kept, name, member, number)
         meta.credit = 0
+
+    def _write_page(self, kept: Kept, name: str, page: int, number: int) -> int:
+        self._unread[name].read_page(page)
+        image = self._stores[name].image(page)
+        kept.put(_page_name(name, page), image)
+        self._meta.written[name][page] = number
+        return len(image)
 
     def _trim(self, kept: Kept, meta: _Meta) -> None:
         """Drop the deltas that every page has taken in, but for the last few."""
@@ -336,54 +333,26 @@ def read_stores(kept: Readable, specs: Mapping[str, StoreSpec]) -> PagedStores:
     return stores
 
 
-def _chunks(name: str, store: _Store) -> Iterator[bytes]:
-    changed = list(store.entries.before)
-    for at in range(0, len(changed), CHUNK_ENTRIES):
-        keys = changed[at : at + CHUNK_ENTRIES]
-        entries = list(map(store.entries.get, keys))
-        gone: list[Any] = []
-        if None in entries:
-            gone = [key for key, entry in zip(keys, entries, strict=True) if entry is None]
-            keys = [key for key, entry in zip(keys, entries, strict=True) if entry is not None]
-            entries = [entry for entry in entries if entry is not None]
-        encode = store.keys.encode
-        yield _joined(name.encode(), encode(keys), store.values.encode(entries), encode(gone))
+def _meta(kept: Readable) -> _Meta:
+    data = kept.get(_META)
+    if data is None:
+        return _Meta([_Version(0, "", 0)], {}, {}, 0, 0, b"")
+    try:
+        return msgspec.msgpack.decode(data, type=_Meta)
+    except msgspec.DecodeError as error:
+        raise StateError("the state of this task is damaged, or not Thulawa's") from error
 
 
-def _grow(store: _Store, written: list[int]) -> None:
-    """Split pages until the entries fit; they are written when it is their turn."""
-    pages = -(-len(store.entries) // PAGE_ENTRIES)
-    if pages > len(written):
-        store.split(pages)
-        written.extend([0] * (pages - len(written)))
-
-
-def _families(written: list[int]) -> dict[int, list[int]]:
-    """Give the pages that have been written, and the first, each with those in its image.
-
-    These are itself and, since it was written, the pages that were split off it or off those.
-    """
-    heads: list[int] = []
-    families: dict[int, list[int]] = {}
-    for page, number in enumerate(written):
-        head = page if number or not page else heads[_elder(page)]
-        heads.append(head)
-        families.setdefault(head, []).append(page)
-    return families
+def _delta(kept: Readable, name: str) -> Delta:
+    try:
+        return msgspec.msgpack.decode(_found(kept, name), type=Delta)
+    except msgspec.DecodeError as error:
+        raise StateError(f"{name!r} in the state of this task is damaged") from error
 
 
 def _oldest(written: list[int]) -> int:
     """Give the version that all pages have, at least."""
     return min(number for page, number in enumerate(written) if number or not page)
-
-
-def _write_page(
-    kept: Kept, name: str, store: _Store, written: list[int], page: int, number: int
-) -> int:
-    image = store.image(page)
-    kept.put(_page_name(name, page), image)
-    written[page] = number
-    return len(image)
 
 
 def _found(kept: Readable, name: str) -> bytes:
@@ -399,28 +368,3 @@ def _page_name(store: str, page: int) -> str:
 
 def _delta_name(number: int, chunk: int) -> str:
     return f"delta/{number}/{chunk}"
-
-
-def _power(count: int) -> int:
-    """Give the largest power of two that is not above ``count``."""
-    return 1 << (count.bit_length() - 1)
-
-
-def _elder(page: int) -> int:
-    """Give the page that a page was split off."""
-    return page - _power(page)
-
-
-def _joined(*parts: bytes) -> bytes:
-    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
-
-
-def _parted(data: bytes, count: int = 2) -> list[bytes]:
-    parts, at = [], 0
-    for _ in range(count):
-        length = int.from_bytes(data[at : at + 4], "little")
-        parts.append(data[at + 4 : at + 4 + length])
-        at += 4 + length
-    if at != len(data):
-        raise StateError("the bytes are damaged: their lengths do not add up")
-    return parts

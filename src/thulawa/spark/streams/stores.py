@@ -63,11 +63,11 @@ def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: st
     prefix = checkpoint.prefix_of(name)
     # Spark numbers operators from the sink backwards
     kept = _kept(spark, checkpoint, made.stages - part.stage)
-    specs = {store: made.topology.stores[store] for store in part.group.stores}
+    spec = made.topology.stores[name]
     tasks = {}
     for number in range(len(part.tasks)):
-        stores = read_stores(_Prefixed(kept, f"{prefix}/{number}/"), specs)
-        tasks[number] = specs[name].open(stores.backing(name))
+        stores = read_stores(_Prefixed(kept, f"{prefix}/{number}/"), {name: spec})
+        tasks[number] = spec.open(stores.backing(name))
     return ReadOnlyStore(name, tasks)
 
 
