@@ -30,6 +30,7 @@ from thulawa.spark.streams.wire import PACKED, unpack_outgoing
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 
 _log = logging.getLogger("thulawa.kafka")
+_TASKS_PER_CORE = 4
 _PATIENCE = 30  # seconds for one record
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
 _COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
@@ -62,10 +63,12 @@ class Topics(Protocol):
         front: Through,
         *,
         telling: bool,
+        whole: bool,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, so many records at a time.
 
-        ``telling``: by tasks whose accumulators reach the driver.
+        ``telling``: by tasks whose accumulators reach the driver. ``whole``: the front is the whole
+        program, and does all its work.
         """
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
@@ -140,12 +143,15 @@ class EmbeddedTopics:
         front: Through,
         *,
         telling: bool,
+        whole: bool,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, where they are read."""
-        # a stage costs by the partition: no more of them than run at a time
+        # a stage costs by the partition: no more of them than run at a time, or, where they take
+        # long, a few times as many, so that applications can share the cores
         cores = spark.sparkContext.defaultParallelism
+        most = cores * _TASKS_PER_CORE if whole else cores
         reader = spark.readStream.format(log_packed.NAME).option("subscribe", ",".join(names))
-        reader = reader.option("maxPartitions", cores)
+        reader = reader.option("maxPartitions", most)
         if max_records is not None:
             reader = reader.option("maxOffsetsPerTrigger", max_records)
         if telling:  # tasks of a source in Python have no accumulators
@@ -243,6 +249,7 @@ class KafkaTopics:
         front: Through,
         *,
         telling: bool,  # noqa: ARG002 here they always can
+        whole: bool,  # noqa: ARG002 the connector has a task for each partition
     ) -> DataFrame:
         """Give what the front of a program makes of the rows of topics."""
         rows = kafka_source(spark, self.connection, names, max_records=max_records)

@@ -20,9 +20,12 @@ __all__ = ["compile_program"]
 
 
 class Read(Protocol):
-    """Gives what the front makes of the topics; ``telling``, by tasks that can tell the driver."""
+    """Gives what the front makes of the topics.
 
-    def __call__(self, front: Through, *, telling: bool) -> DataFrame: ...
+    ``telling``, by tasks that can tell the driver; ``whole``, for there is nothing behind it.
+    """
+
+    def __call__(self, front: Through, *, telling: bool, whole: bool) -> DataFrame: ...
 
 
 def compile_program(
@@ -34,7 +37,8 @@ def compile_program(
     with. ``reports`` are told what the lanes of the async nodes of these names have come to.
     """
     shipped = Shipped(program, reports)
-    packed = read(partial(front, shipped), telling=bool(reports))
+    whole = not program.plan.stages
+    packed = read(partial(front, shipped), telling=bool(reports), whole=whole)
     if program.plan.stages and len(program.slots) == 1:
         packed = packed.coalesce(1)  # for a single task nothing needs to be shuffled
     for stage in range(1, program.plan.stages + 1):
