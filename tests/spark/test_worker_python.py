@@ -44,6 +44,32 @@ def test_workers_find_pyspark_where_the_driver_does(spark: SparkSession) -> None
     assert [place for place in path if place.startswith(str(Path(pyspark.__file__).parent))] == []
 
 
+PROGRAM = """
+import helper, thulawa
+
+spark = thulawa.session(settings={"spark.ui.enabled": "false", "spark.log.level": "ERROR"})
+rows = spark.range(3).coalesce(1).transform(thulawa.map_by_key(helper.double, key="id", returns="n long"))
+print(sorted(row.n for row in rows.collect()))
+"""
+HELPER = """
+async def double(row):
+    return 2 * row.id
+"""
+
+
+def test_workers_find_modules_beside_the_program(tmp_path: Path) -> None:
+    folder = tmp_path / "the code"
+    folder.mkdir()
+    (folder / "main.py").write_text(PROGRAM)
+    (folder / "helper.py").write_text(HELPER)
+    command = [sys.executable, str(folder / "main.py")]
+    environment = {name: v for name, v in os.environ.items() if name != "PYSPARK_PYTHON"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("[0, 2, 4]\n"), done.stderr[-2000:]
+
+
 def test_the_script_leaves_all_other_places(tmp_path: Path) -> None:
     spark = tmp_path / "a spark"
     places = ["/x/y.zip", f"{spark}/python/lib/py.zip", "/a b", f"{spark}/jars/c.jar", "/x/c.jar"]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import thulawa
 from thulawa.core.errors import (
     ConfigurationError,
     ProcessingError,
@@ -53,6 +54,18 @@ def test_an_unknown_child_is_an_error_that_names_the_children() -> None:
             ProcessingError, match=r"no child 'middle'; there are \['left', 'right'"
         ):
             topic.pipe_input("k", "middle")
+
+
+def test_another_record_than_that_of_programs_is_an_error_that_says_which() -> None:
+    class Wrong(Processor[Any, Any, Any, Any]):
+        def process(self, record: Record[Any, Any]) -> None:
+            self.context.forward(thulawa.Record("in", 0, record.value))  # type: ignore[arg-type]
+
+    topology = Topology().add_source("in", "in").add_processor("p", Wrong, "in")
+    with TopologyTestDriver(topology.add_sink("out", "out", "p")) as driver:
+        topic = driver.create_input_topic("in")
+        with pytest.raises(ProcessingError, match=r"from thulawa\.dsl import Record"):
+            topic.pipe_input("k", 1)
 
 
 def test_metadata_stream_time_and_headers_are_those_of_the_record() -> None:

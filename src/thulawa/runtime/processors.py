@@ -66,6 +66,12 @@ class NodeContext:
                     node=self._node.name,
                 )
             target = found
+        if not isinstance(record, Record):
+            raise ProcessingError(
+                f"forward takes a thulawa.dsl.Record, not {type(record).__module__}."
+                f"{type(record).__qualname__}: from thulawa.dsl import Record",
+                node=self._node.name,
+            )
         target(record.key, record.value, record.timestamp, record.headers)
 
     def send(
