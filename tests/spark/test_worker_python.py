@@ -48,8 +48,8 @@ PROGRAM = """
 import helper, thulawa
 
 spark = thulawa.session(settings={"spark.ui.enabled": "false", "spark.log.level": "ERROR"})
-rows = spark.range(3).coalesce(1).transform(thulawa.map_by_key(helper.double, key="id", returns="n long"))
-print(sorted(row.n for row in rows.collect()))
+double = thulawa.map_by_key(helper.double, key="id", returns="n long")
+print(sorted(row.n for row in spark.range(3).coalesce(1).transform(double).collect()))
 """
 HELPER = """
 async def double(row):
