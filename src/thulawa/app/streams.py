@@ -58,6 +58,14 @@ class Restart:
     longest: Duration = "1 minute"
     attempts: int = 10
 
+    def __post_init__(self) -> None:
+        milliseconds(self.first, name="first")
+        milliseconds(self.longest, name="longest")
+        if type(self.attempts) is not int or self.attempts < 0:
+            raise ConfigurationError(
+                f"attempts must be a whole number from 0, not {self.attempts!r}"
+            )
+
 
 class Streams:
     """Run a topology as one streaming query.
@@ -138,7 +146,9 @@ class Streams:
         self._query: StreamsQuery | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
+        # who starts the query, and then watches it: the one thread that cannot wait for its end
+        self._keeper: threading.Thread | None = None
         self._program: Program | None = None
         self._reports: dict[str, LaneReport] = {}
 
@@ -157,20 +167,23 @@ class Streams:
         """Check everything, then start the query; errors of the program are raised here."""
         if self.state is not State.CREATED:
             raise ConfigurationError(f"{self.application_id!r} has been started already")
+        self._keeper = threading.current_thread()
         self._machine.go(State.REBALANCING)
         try:
             self._program = self._made()
             self._reports = self._new_reports()
             self._restored()
             self._query = self._started()
-        except Exception:
-            self._machine.go(State.PENDING_ERROR)
-            self._machine.go(State.ERROR)
+        except BaseException as error:
+            self._end(error)
             raise
         self._machine.go(State.RUNNING)
-        threading.Thread(
+        self._keeper = threading.Thread(
             target=self._watch, name=f"streams-{self.application_id}", daemon=True
-        ).start()
+        )
+        self._keeper.start()
+        if self._stopping.is_set():
+            self._query.stop()  # asked for while it started
         return self
 
     def restore(self) -> list[RestoredStore]:
@@ -191,15 +204,18 @@ class Streams:
     def stop(self, timeout: Duration | None = None) -> bool:
         """End the query, waiting at most ``timeout``; tell whether it has ended.
 
-        A batch that has not committed leaves no trace and runs again at the next start.
+        A batch that has not committed leaves no trace and runs again at the next start. A state
+        listener, or ``on_error``, that calls this does not wait: the end comes after it.
         """
         self._machine.go(State.PENDING_SHUTDOWN)
         self._stopping.set()
-        if self._query is not None and not self._ended.is_set():
+        if self._keeper is None:  # it was never started
+            self._ended.set()
+        elif self._query is not None and not self._ended.is_set():
             # apart: Spark's stop waits for the batch to be torn down, however long that takes
             threading.Thread(target=self._query.stop, daemon=True).start()
-        elif self.state is State.PENDING_SHUTDOWN:
-            self._ended.set()
+        if self._keeper is threading.current_thread():
+            return self._ended.is_set()
         ended = self._ended.wait(_seconds(timeout))
         if ended:
             self._machine.go(State.NOT_RUNNING)
@@ -432,26 +448,38 @@ class Streams:
         )
 
     def _watch(self) -> None:
-        """Wait for the query's end, and start it again if that is what is asked for."""
+        """Wait for the last query's end; whatever is raised here is the application's end too."""
+        try:
+            error: BaseException | None = self._last_error()
+        except BaseException as raised:  # noqa: BLE001 whoever waits for the end must hear of it
+            error = raised
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._error = error
+        if error is None:
+            self._machine.go(State.PENDING_SHUTDOWN)
+        else:
+            self._machine.go(State.PENDING_ERROR)
+            self._machine.go(State.ERROR)
+        self._machine.go(State.NOT_RUNNING)  # unless it ends with an error that nobody stopped at
+        self._ended.set()
+
+    def _last_error(self) -> Exception | None:
+        """Wait for the query's end, and start it again if that is asked for; give what is left."""
         failures = 0
         while True:
             began = time.monotonic()
             error = self._wait_for_end()
             if self._stopping.is_set() or error is None:
-                self._machine.go(State.PENDING_SHUTDOWN)
-                self._machine.go(State.NOT_RUNNING)
-                break
+                return None
             failures = 1 if self._lasted(began) else failures + 1
             left: Exception | None = error
             while left is not None and self._may_start_again(left, failures):
                 left = self._start_again(left, failures)
                 failures += left is not None
             if left is not None:
-                self._error = left
-                self._machine.go(State.PENDING_ERROR)
-                self._machine.go(State.ERROR)
-                break
-        self._ended.set()
+                return left
 
     def _wait_for_end(self) -> Exception | None:
         """Give what ended the query; if Spark itself has gone, that."""
@@ -468,7 +496,11 @@ class Streams:
     def _may_start_again(self, error: Exception, failures: int) -> bool:
         policy = self._on_error
         if callable(policy):
-            return policy(error) == "restart" and failures <= Restart().attempts
+            try:
+                answer = policy(error)
+            except Exception as failure:
+                raise failure from error
+            return answer == "restart" and failures <= Restart().attempts
         return isinstance(policy, Restart) and failures <= policy.attempts
 
     def _start_again(self, error: Exception, failures: int) -> Exception | None:
