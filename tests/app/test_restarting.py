@@ -7,6 +7,8 @@ import pytest
 
 from tests.app.dry import SOON, Application, Query, Start
 from thulawa.app import State
+from thulawa.core.errors import ConfigurationError
+from thulawa.log import Log
 
 
 def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
@@ -54,5 +56,48 @@ class LostQuery(Query):
 def test_an_application_whose_spark_has_gone_ends_with_an_error(tmp_path: Path) -> None:
     application = Application(tmp_path, [LostQuery(None)]).start()
     with pytest.raises(ConnectionRefusedError):
+        application.await_termination("10 s")
+    assert application.state is State.ERROR
+
+
+class Watched(Application):
+    """Tells which partitions the tasks of each start read."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.tasks: list[list[Any]] = []
+
+    def _started(self) -> Any:
+        (part,) = self._plan.parts.values()
+        self.tasks.append([dict(task) for task in part.tasks])
+        return super()._started()
+
+
+class Resizing(Query):
+    """A query that fails when its topic is made anew, or is gone."""
+
+    def __init__(self, address: str, partitions: int) -> None:
+        super().__init__(ValueError("other partitions"))
+        self._address, self._partitions = address, partitions
+
+    def wait(self) -> Exception | None:
+        with Log(self._address) as log:
+            log.delete_topic("in")
+            if self._partitions:
+                log.create_topic("in", partitions=self._partitions)
+        return super().wait()
+
+
+def test_a_start_after_an_error_takes_new_partitions_in(tmp_path: Path) -> None:
+    growing = Resizing(f"file:{tmp_path}/topics", 2)
+    application = Watched(tmp_path, [growing, Query(None)], on_error=SOON).start()
+    assert application.await_termination("10 s")
+    assert application.tasks == [[{"in": (0,)}], [{"in": (0,)}, {"in": (1,)}]]
+
+
+def test_a_program_that_cannot_be_made_again_is_a_start_that_fails(tmp_path: Path) -> None:
+    losing = Resizing(f"file:{tmp_path}/topics", 0)
+    application = Watched(tmp_path, [losing], on_error=SOON).start()
+    with pytest.raises(ConfigurationError, match="'in' does not exist"):
         application.await_termination("10 s")
     assert application.state is State.ERROR

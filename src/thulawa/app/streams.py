@@ -170,10 +170,7 @@ class Streams:
         self._keeper = threading.current_thread()
         self._machine.go(State.REBALANCING)
         try:
-            self._program = self._made()
-            self._reports = self._new_reports()
-            self._restored()
-            self._query = self._started()
+            self._query = self._begun()
         except BaseException as error:
             self._end(error)
             raise
@@ -424,6 +421,13 @@ class Streams:
             self._topics.create(program.offsets_topic, len(program.slots), compact=True)
         return self._topics.partitions(tuple(written))
 
+    def _begun(self) -> StreamsQuery:
+        """Start a query of the program as it is to be now: topics may have got partitions."""
+        self._program = self._made()
+        self._reports = self._reports or self._new_reports()
+        self._restored()
+        return self._started()
+
     def _started(self) -> StreamsQuery:
         assert self._program is not None
         return StreamsQuery(
@@ -514,7 +518,7 @@ class Streams:
         if self._stopping.wait(wait / 1000):
             return None  # the query's end is found again, and is then the end
         try:
-            self._query = self._started()
+            self._query = self._begun()
         except Exception as failure:  # noqa: BLE001 whatever it is, the policy decides
             return failure
         self._machine.go(State.RUNNING)
