@@ -20,7 +20,7 @@ from thulawa.engine.lane_sums import LaneFigures
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.transactions import Guarantee
-from thulawa.runtime.groups import PartitionGrouper, by_number
+from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.lane_report import LaneReport
@@ -71,8 +71,8 @@ class Streams:
     """Run a topology as one streaming query.
 
     ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
-    with passwords); ``checkpoint`` is the folder that makes it exactly once over restarts, and
-    belongs to this application alone. With Kafka ``processing_guarantee="at_least_once"`` saves
+    with passwords); ``checkpoint`` is the local folder that makes it exactly once over restarts,
+    and belongs to this application alone. With Kafka ``processing_guarantee="at_least_once"`` saves
     the transactions, ``policies`` say what becomes of oversized records and of those for
     topics that are not there, and a batch must end within ``transaction_timeout`` (5 minutes, and
     no more than the brokers allow). Topics without serdes use ``key_serde`` (text) and
@@ -299,29 +299,28 @@ class Streams:
             raise ConfigurationError(
                 f"the topic {missing[0]!r} does not exist; create it before the application starts"
             )
-        key_serde, value_serde = self._serdes
         check_travels(self._topology)
-        return plan(
-            self._topology,
-            counts,
-            key_serde=key_serde,
-            value_serde=value_serde,
-            grouper=self._grouper,
-            assigned=self._checkpoint.assignment(),
-        )
+        assigned = self._checkpoint.assignment() if check_topics else None
+        return self._planned(counts, self._grouper, assigned)
 
     def remains(self) -> tuple[Path, list[str]]:
         """Name what the application leaves behind: its checkpoint, and its inner topics.
 
-        These are repartitions that are topics, changelogs, and the topic of their offsets.
+        These are repartitions that are topics, changelogs, the topic of their offsets, and that of
+        the clock. A checkpoint that is there and is another's, or none, is refused.
         """
-        made = self.planned(check_topics=False)
+        self._checkpoint.check_belongs_to(self.application_id)
+        counts = dict.fromkeys(_outer_topics(self._topology), 1)
+        made = self._planned(counts, _of_no_matter, None)
         inner = [
             f"{self.application_id}-{name}"
             for name, repartition in made.repartitions.items()
             if repartition.is_topic
         ]
-        program = Program(self.application_id, "", made, changelogs=self._changelog_topics(made))
+        changelogs = self._changelog_topics(made)
+        program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
+        if program.has_timers:
+            inner.append(program.clock_topic)
         if program.changelogs:
             inner += [program.offsets_topic, *program.changelogs.values()]
         return self._checkpoint.root, sorted(self._topics.partitions(tuple(inner)))
@@ -337,6 +336,19 @@ class Streams:
         if self._program is None:
             raise ConfigurationError(f"{self.application_id!r} has not been started")
         return self._program.plan
+
+    def _planned(
+        self, counts: Mapping[str, int], grouper: PartitionGrouper, assigned: Assignment | None
+    ) -> Plan:
+        key_serde, value_serde = self._serdes
+        return plan(
+            self._topology,
+            counts,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            grouper=grouper,
+            assigned=assigned,
+        )
 
     def _session(self) -> Any:
         if self._spark is None:
@@ -525,6 +537,11 @@ class Streams:
         if self._stopping.is_set():
             self._query.stop()  # asked for while it started
         return None
+
+
+def _of_no_matter(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
+    """Group partitions where only names are asked for: their numbers need not fit."""
+    return by_number(partitions)
 
 
 def _outer_topics(topology: Topology) -> list[str]:
