@@ -127,8 +127,12 @@ class Streams:
         self._guarantee = processing_guarantee
         self._checkpoint = Checkpoint(checkpoint or f"checkpoints/{application_id}")
         self._spark = spark
-        # Spark commits batches, so what caches hold back leaves with the batch
-        self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
+        chosen = options or TaskOptions()
+        self._options = replace(
+            chosen,
+            commit=chosen.commit or "batch",  # Spark commits batches: caches let go with them
+            max_ahead="1 day" if chosen.max_ahead is None else chosen.max_ahead,
+        )
         self._serdes = key_serde, value_serde
         self._grouper = grouper
         self._max_records = max_records
