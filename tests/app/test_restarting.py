@@ -1,58 +1,19 @@
 """What an application does when its query fails, or cannot be started again; no Spark here."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from thulawa.app import Restart, State, Streams
-from thulawa.dsl import StreamsBuilder
+from tests.app.dry import SOON, Application, Query, Start
+from thulawa.app import State
+from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log
-
-
-class Query:
-    """A query that ends as it is told to."""
-
-    def __init__(self, error: Exception | None) -> None:
-        self._error = error
-
-    def wait(self) -> Exception | None:
-        return self._error
-
-    def stop(self) -> None: ...
-
-
-class Application(Streams):
-    """An application whose queries are made up: each start gives the next, or raises it."""
-
-    def __init__(self, folder: Path, starts: list[Query | Exception], **options: Any) -> None:
-        with Log(f"file:{folder}/topics") as log:
-            log.create_topic("in")
-        builder = StreamsBuilder()
-        builder.stream("in").to("out")
-        super().__init__(
-            builder.build(),
-            application_id="app",
-            log=f"file:{folder}/topics",
-            checkpoint=str(folder / "checkpoint"),
-            **options,
-        )
-        self._starts: Iterator[Query | Exception] = iter(starts)
-
-    def _started(self) -> Any:
-        start = next(self._starts)
-        if isinstance(start, Exception):
-            raise start
-        return start
-
-
-SOON = Restart(first=1, longest=2, attempts=3)
 
 
 def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
     failing = Query(ValueError("first"))
-    starts: list[Query | Exception] = [
+    starts: list[Start] = [
         failing,
         LookupError("busy"),
         LookupError("busy"),
@@ -64,7 +25,7 @@ def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_starts_that_go_on_failing_end_the_application(tmp_path: Path) -> None:
-    starts: list[Query | Exception] = [Query(ValueError("first")), *[LookupError("busy")] * 9]
+    starts: list[Start] = [Query(ValueError("first")), *[LookupError("busy")] * 9]
     application = Application(tmp_path, starts, on_error=SOON).start()
     with pytest.raises(LookupError, match="busy"):
         application.await_termination("10 s")
@@ -78,7 +39,7 @@ def test_a_function_is_asked_about_each_error(tmp_path: Path) -> None:
         heard.append(str(error))
         return "restart" if str(error) == "first" else "stop"
 
-    starts: list[Query | Exception] = [Query(ValueError("first")), LookupError("second")]
+    starts: list[Start] = [Query(ValueError("first")), LookupError("second")]
     application = Application(tmp_path, starts, on_error=decide).start()
     with pytest.raises(LookupError, match="second"):
         application.await_termination("10 s")
@@ -95,5 +56,48 @@ class LostQuery(Query):
 def test_an_application_whose_spark_has_gone_ends_with_an_error(tmp_path: Path) -> None:
     application = Application(tmp_path, [LostQuery(None)]).start()
     with pytest.raises(ConnectionRefusedError):
+        application.await_termination("10 s")
+    assert application.state is State.ERROR
+
+
+class Watched(Application):
+    """Tells which partitions the tasks of each start read."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.tasks: list[list[Any]] = []
+
+    def _started(self) -> Any:
+        (part,) = self._plan.parts.values()
+        self.tasks.append([dict(task) for task in part.tasks])
+        return super()._started()
+
+
+class Resizing(Query):
+    """A query that fails when its topic is made anew, or is gone."""
+
+    def __init__(self, address: str, partitions: int) -> None:
+        super().__init__(ValueError("other partitions"))
+        self._address, self._partitions = address, partitions
+
+    def wait(self) -> Exception | None:
+        with Log(self._address) as log:
+            log.delete_topic("in")
+            if self._partitions:
+                log.create_topic("in", partitions=self._partitions)
+        return super().wait()
+
+
+def test_a_start_after_an_error_takes_new_partitions_in(tmp_path: Path) -> None:
+    growing = Resizing(f"file:{tmp_path}/topics", 2)
+    application = Watched(tmp_path, [growing, Query(None)], on_error=SOON).start()
+    assert application.await_termination("10 s")
+    assert application.tasks == [[{"in": (0,)}], [{"in": (0,)}, {"in": (1,)}]]
+
+
+def test_a_program_that_cannot_be_made_again_is_a_start_that_fails(tmp_path: Path) -> None:
+    losing = Resizing(f"file:{tmp_path}/topics", 0)
+    application = Watched(tmp_path, [losing], on_error=SOON).start()
+    with pytest.raises(ConfigurationError, match="'in' does not exist"):
         application.await_termination("10 s")
     assert application.state is State.ERROR

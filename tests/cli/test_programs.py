@@ -1,7 +1,9 @@
 """Applications by name: begun, described, checked and reset from the command line."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,9 +60,53 @@ def test_a_program_is_checked_against_its_topics(project: Path) -> None:
     assert thulawa("validate", "app:topology").exit_code == 0
 
 
-def test_reset_says_what_it_would_do_and_does_it_when_told(project: Path) -> None:
+def checkpoint_of(project: Path, application: str) -> Path:
+    """Leave a checkpoint where the program has its own."""
     checkpoint = project / "checkpoints" / "visits"
     checkpoint.mkdir(parents=True)
+    written = {"format": 1, "application_id": application}
+    (checkpoint / "application.json").write_text(json.dumps(written))
+    return checkpoint
+
+
+def folder_of_files(project: Path) -> Path:
+    folder = project / "checkpoints" / "visits"
+    folder.mkdir(parents=True)
+    (folder / "mine.txt").write_text("precious")
+    return folder
+
+
+def plain_file(project: Path) -> Path:
+    file = project / "checkpoints" / "visits"
+    file.parent.mkdir()
+    file.write_text("precious")
+    return file
+
+
+@pytest.mark.parametrize(
+    "there",
+    [lambda project: checkpoint_of(project, "another"), folder_of_files, plain_file],
+    ids=["another's checkpoint", "a folder", "a file"],
+)
+@pytest.mark.parametrize("execute", [(), ("--execute",)], ids=["told", "done"])
+def test_reset_removes_nothing_where_the_checkpoint_is_not_the_application_s(
+    project: Path, there: Callable[[Path], Path], execute: tuple[str, ...]
+) -> None:
+    text = Path("app.py").read_text()
+    kept = 'Materialized(name="per-visitor", changelog=True)'
+    Path("app.py").write_text(text.replace('Materialized.as_("per-visitor")', kept))
+    with Log("file:./topics") as log:
+        log.create_topic("visits-per-visitor-changelog", compact=True)
+        path = there(project)
+        result = thulawa("reset", "app:streams", *execute)
+        assert result.exit_code == 1, result.output
+        assert f"{path} is not" in result.output
+        assert path.exists()
+        assert log.topics() == ["visits-per-visitor-changelog"]
+
+
+def test_reset_says_what_it_would_do_and_does_it_when_told(project: Path) -> None:
+    checkpoint = checkpoint_of(project, "visits")
     assert "would remove the checkpoint" in thulawa("reset", "app:streams").stdout
     assert checkpoint.exists()
     assert "removed the checkpoint" in thulawa("reset", "app:streams", "--execute").stdout

@@ -137,7 +137,7 @@ class _Run:
             log=self._address,
             checkpoint=str(self._folder / "checkpoint"),
             spark=self._spark,
-            options=TaskOptions(commit="record"),
+            options=TaskOptions(commit="record", max_ahead="100000 days"),
             key_serde=Serdes.json(),
             value_serde=Serdes.json(),
             clock=lambda _: int(Path(clock).read_text(encoding="utf-8")),

@@ -1,7 +1,10 @@
 """What keeps something in its Python worker meets the same worker in each batch."""
 
 import os
+import time
 from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -79,6 +82,51 @@ def test_the_environment_is_as_it_was(spark: SparkSession) -> None:
     with own_workers(spark, "mine"):
         assert spark.sparkContext.environment != before
     assert spark.sparkContext.environment == before
+
+
+def test_two_threads_have_workers_of_their_own_names() -> None:
+    environment: dict[str, str] = {"OTHER": "1"}
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(environment=environment))
+    entered, left = Event(), Event()
+    seen: list[dict[str, str]] = []
+
+    def second() -> None:
+        entered.set()
+        with own_workers(spark, "second"):
+            left.wait(10)
+            seen.append(dict(environment))
+
+    with own_workers(spark, "first"):
+        thread = Thread(target=second)
+        thread.start()
+        assert entered.wait(10)
+        time.sleep(0.05)  # it would be in by now
+        seen.append(dict(environment))
+    left.set()
+    thread.join(10)
+    assert [one["THULAWA_WORKERS"] for one in seen] == ["first", "second"]
+    assert environment == {"OTHER": "1"}
+
+
+def test_a_name_within_a_name_is_put_back() -> None:
+    environment: dict[str, str] = {}
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(environment=environment))
+    with own_workers(spark, "outer"):
+        with own_workers(spark, "inner"):
+            pass
+        assert environment == {"THULAWA_WORKERS": "outer"}
+    assert environment == {}
+
+
+def test_a_seat_that_was_left_is_another_s() -> None:
+    first = Seat()
+    first.leave()
+    second = Seat()
+    first.leave()
+    third = Seat()
+    assert third.number != second.number
+    second.leave()
+    third.leave()
 
 
 def test_a_seat_is_taken_once_and_again_when_it_is_left() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from thulawa.core.errors import StateError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder, Topology
 from thulawa.runtime.groups import PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
@@ -85,3 +85,14 @@ def test_a_repartition_of_another_size_would_lose_state(tmp_path: Path) -> None:
     application.start(counting(), visits=2)
     with pytest.raises(StateError, match="'pages-repartition' had 2 partitions, now 4"):
         application.start(counting(partitions=4), visits=2)
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/app", "hdfs://host:8020/app", "dbfs:/app"])
+def test_a_checkpoint_that_is_no_local_folder_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="local folder"):
+        Checkpoint(path)
+
+
+@pytest.mark.parametrize("path", ["file:/tmp/app", "file:///tmp/app", "/tmp/app"])  # noqa: S108
+def test_a_local_folder_may_be_named_as_a_file(path: str) -> None:
+    assert Checkpoint(path).root == Path("/tmp/app")  # noqa: S108

@@ -1,10 +1,13 @@
 """The states of an application, as Kafka Streams names them."""
 
+import logging
 import threading
 from collections.abc import Callable
 from enum import Enum
 
 __all__ = ["State", "StateMachine"]
+
+_log = logging.getLogger("thulawa.streams")
 
 
 class State(Enum):
@@ -31,7 +34,10 @@ _NEXT = {
 
 
 class StateMachine:
-    """Holds the state; a step that is not allowed is not taken. Listeners hear of each step."""
+    """Holds the state; a step that is not allowed is not taken. Listeners hear of each step.
+
+    What a listener raises is logged, and changes nothing.
+    """
 
     def __init__(self) -> None:
         self._state = State.CREATED
@@ -51,5 +57,8 @@ class StateMachine:
                 return False
             self._state = new
         for listener in self.listeners:
-            listener(new, old)
+            try:
+                listener(new, old)
+            except Exception:  # noqa: BLE001 it is the listener's own matter
+                _log.exception("a state listener failed at %r", new.value)
         return True

@@ -20,7 +20,7 @@ from thulawa.engine.lane_sums import LaneFigures
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.transactions import Guarantee
-from thulawa.runtime.groups import PartitionGrouper, by_number
+from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.lane_report import LaneReport
@@ -58,13 +58,21 @@ class Restart:
     longest: Duration = "1 minute"
     attempts: int = 10
 
+    def __post_init__(self) -> None:
+        milliseconds(self.first, name="first")
+        milliseconds(self.longest, name="longest")
+        if type(self.attempts) is not int or self.attempts < 0:
+            raise ConfigurationError(
+                f"attempts must be a whole number from 0, not {self.attempts!r}"
+            )
+
 
 class Streams:
     """Run a topology as one streaming query.
 
     ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
-    with passwords); ``checkpoint`` is the folder that makes it exactly once over restarts, and
-    belongs to this application alone. With Kafka ``processing_guarantee="at_least_once"`` saves
+    with passwords); ``checkpoint`` is the local folder that makes it exactly once over restarts,
+    and belongs to this application alone. With Kafka ``processing_guarantee="at_least_once"`` saves
     the transactions, ``policies`` say what becomes of oversized records and of those for
     topics that are not there, and a batch must end within ``transaction_timeout`` (5 minutes, and
     no more than the brokers allow). Topics without serdes use ``key_serde`` (text) and
@@ -119,8 +127,12 @@ class Streams:
         self._guarantee = processing_guarantee
         self._checkpoint = Checkpoint(checkpoint or f"checkpoints/{application_id}")
         self._spark = spark
-        # Spark commits batches, so what caches hold back leaves with the batch
-        self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
+        chosen = options or TaskOptions()
+        self._options = replace(
+            chosen,
+            commit=chosen.commit or "batch",  # Spark commits batches: caches let go with them
+            max_ahead="1 day" if chosen.max_ahead is None else chosen.max_ahead,
+        )
         self._serdes = key_serde, value_serde
         self._grouper = grouper
         self._max_records = max_records
@@ -138,7 +150,9 @@ class Streams:
         self._query: StreamsQuery | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
+        # who starts the query, and then watches it: the one thread that cannot wait for its end
+        self._keeper: threading.Thread | None = None
         self._program: Program | None = None
         self._reports: dict[str, LaneReport] = {}
 
@@ -157,20 +171,20 @@ class Streams:
         """Check everything, then start the query; errors of the program are raised here."""
         if self.state is not State.CREATED:
             raise ConfigurationError(f"{self.application_id!r} has been started already")
+        self._keeper = threading.current_thread()
         self._machine.go(State.REBALANCING)
         try:
-            self._program = self._made()
-            self._reports = self._new_reports()
-            self._restored()
-            self._query = self._started()
-        except Exception:
-            self._machine.go(State.PENDING_ERROR)
-            self._machine.go(State.ERROR)
+            self._query = self._begun()
+        except BaseException as error:
+            self._end(error)
             raise
         self._machine.go(State.RUNNING)
-        threading.Thread(
+        self._keeper = threading.Thread(
             target=self._watch, name=f"streams-{self.application_id}", daemon=True
-        ).start()
+        )
+        self._keeper.start()
+        if self._stopping.is_set():
+            self._query.stop()  # asked for while it started
         return self
 
     def restore(self) -> list[RestoredStore]:
@@ -191,15 +205,18 @@ class Streams:
     def stop(self, timeout: Duration | None = None) -> bool:
         """End the query, waiting at most ``timeout``; tell whether it has ended.
 
-        A batch that has not committed leaves no trace and runs again at the next start.
+        A batch that has not committed leaves no trace and runs again at the next start. A state
+        listener, or ``on_error``, that calls this does not wait: the end comes after it.
         """
         self._machine.go(State.PENDING_SHUTDOWN)
         self._stopping.set()
-        if self._query is not None and not self._ended.is_set():
+        if self._keeper is None:  # it was never started
+            self._ended.set()
+        elif self._query is not None and not self._ended.is_set():
             # apart: Spark's stop waits for the batch to be torn down, however long that takes
             threading.Thread(target=self._query.stop, daemon=True).start()
-        elif self.state is State.PENDING_SHUTDOWN:
-            self._ended.set()
+        if self._keeper is threading.current_thread():
+            return self._ended.is_set()
         ended = self._ended.wait(_seconds(timeout))
         if ended:
             self._machine.go(State.NOT_RUNNING)
@@ -286,29 +303,28 @@ class Streams:
             raise ConfigurationError(
                 f"the topic {missing[0]!r} does not exist; create it before the application starts"
             )
-        key_serde, value_serde = self._serdes
         check_travels(self._topology)
-        return plan(
-            self._topology,
-            counts,
-            key_serde=key_serde,
-            value_serde=value_serde,
-            grouper=self._grouper,
-            assigned=self._checkpoint.assignment(),
-        )
+        assigned = self._checkpoint.assignment() if check_topics else None
+        return self._planned(counts, self._grouper, assigned)
 
     def remains(self) -> tuple[Path, list[str]]:
         """Name what the application leaves behind: its checkpoint, and its inner topics.
 
-        These are repartitions that are topics, changelogs, and the topic of their offsets.
+        These are repartitions that are topics, changelogs, the topic of their offsets, and that of
+        the clock. A checkpoint that is there and is another's, or none, is refused.
         """
-        made = self.planned(check_topics=False)
+        self._checkpoint.check_belongs_to(self.application_id)
+        counts = dict.fromkeys(_outer_topics(self._topology), 1)
+        made = self._planned(counts, _of_no_matter, None)
         inner = [
             f"{self.application_id}-{name}"
             for name, repartition in made.repartitions.items()
             if repartition.is_topic
         ]
-        program = Program(self.application_id, "", made, changelogs=self._changelog_topics(made))
+        changelogs = self._changelog_topics(made)
+        program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
+        if program.has_timers:
+            inner.append(program.clock_topic)
         if program.changelogs:
             inner += [program.offsets_topic, *program.changelogs.values()]
         return self._checkpoint.root, sorted(self._topics.partitions(tuple(inner)))
@@ -324,6 +340,19 @@ class Streams:
         if self._program is None:
             raise ConfigurationError(f"{self.application_id!r} has not been started")
         return self._program.plan
+
+    def _planned(
+        self, counts: Mapping[str, int], grouper: PartitionGrouper, assigned: Assignment | None
+    ) -> Plan:
+        key_serde, value_serde = self._serdes
+        return plan(
+            self._topology,
+            counts,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            grouper=grouper,
+            assigned=assigned,
+        )
 
     def _session(self) -> Any:
         if self._spark is None:
@@ -408,6 +437,13 @@ class Streams:
             self._topics.create(program.offsets_topic, len(program.slots), compact=True)
         return self._topics.partitions(tuple(written))
 
+    def _begun(self) -> StreamsQuery:
+        """Start a query of the program as it is to be now: topics may have got partitions."""
+        self._program = self._made()
+        self._reports = self._reports or self._new_reports()
+        self._restored()
+        return self._started()
+
     def _started(self) -> StreamsQuery:
         assert self._program is not None
         return StreamsQuery(
@@ -432,26 +468,38 @@ class Streams:
         )
 
     def _watch(self) -> None:
-        """Wait for the query's end, and start it again if that is what is asked for."""
+        """Wait for the last query's end; whatever is raised here is the application's end too."""
+        try:
+            error: BaseException | None = self._last_error()
+        except BaseException as raised:  # noqa: BLE001 whoever waits for the end must hear of it
+            error = raised
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._error = error
+        if error is None:
+            self._machine.go(State.PENDING_SHUTDOWN)
+        else:
+            self._machine.go(State.PENDING_ERROR)
+            self._machine.go(State.ERROR)
+        self._machine.go(State.NOT_RUNNING)  # unless it ends with an error that nobody stopped at
+        self._ended.set()
+
+    def _last_error(self) -> Exception | None:
+        """Wait for the query's end, and start it again if that is asked for; give what is left."""
         failures = 0
         while True:
             began = time.monotonic()
             error = self._wait_for_end()
             if self._stopping.is_set() or error is None:
-                self._machine.go(State.PENDING_SHUTDOWN)
-                self._machine.go(State.NOT_RUNNING)
-                break
+                return None
             failures = 1 if self._lasted(began) else failures + 1
             left: Exception | None = error
             while left is not None and self._may_start_again(left, failures):
                 left = self._start_again(left, failures)
                 failures += left is not None
             if left is not None:
-                self._error = left
-                self._machine.go(State.PENDING_ERROR)
-                self._machine.go(State.ERROR)
-                break
-        self._ended.set()
+                return left
 
     def _wait_for_end(self) -> Exception | None:
         """Give what ended the query; if Spark itself has gone, that."""
@@ -468,7 +516,11 @@ class Streams:
     def _may_start_again(self, error: Exception, failures: int) -> bool:
         policy = self._on_error
         if callable(policy):
-            return policy(error) == "restart" and failures <= Restart().attempts
+            try:
+                answer = policy(error)
+            except Exception as failure:
+                raise failure from error
+            return answer == "restart" and failures <= Restart().attempts
         return isinstance(policy, Restart) and failures <= policy.attempts
 
     def _start_again(self, error: Exception, failures: int) -> Exception | None:
@@ -482,13 +534,18 @@ class Streams:
         if self._stopping.wait(wait / 1000):
             return None  # the query's end is found again, and is then the end
         try:
-            self._query = self._started()
+            self._query = self._begun()
         except Exception as failure:  # noqa: BLE001 whatever it is, the policy decides
             return failure
         self._machine.go(State.RUNNING)
         if self._stopping.is_set():
             self._query.stop()  # asked for while it started
         return None
+
+
+def _of_no_matter(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
+    """Group partitions where only names are asked for: their numbers need not fit."""
+    return by_number(partitions)
 
 
 def _outer_topics(topology: Topology) -> list[str]:

@@ -15,10 +15,11 @@ class TaskOptions:
     """How records that do not fit are treated.
 
     ``on_bad_timestamp`` is about negative times and such that are further than ``max_ahead``
-    beyond the wall clock (None: no bound): fail, skip, or use the partition's time, which is
-    the highest one seen there. ``max_record_bytes`` bounds an output's serialized size.
-    ``commit`` says how often what caches hold back is sent on: after every record, or when all
-    records there are have been processed.
+    beyond the wall clock: fail, skip, or use the partition's time, which is the highest one seen
+    there. ``max_record_bytes`` bounds an output's serialized size. ``commit`` says how often what
+    caches hold back is sent on: after every record, or when all records there are have been
+    processed. Where these two are not said (None), `Streams` has one day and ``"batch"``, and the
+    test driver no bound and ``"record"``.
 
     A task that reads several partitions takes the earliest record of those it has. With
     ``max_task_idle`` it waits that long for a partition that has none, so that records that
@@ -29,7 +30,7 @@ class TaskOptions:
     on_bad_timestamp: Literal["fail", "skip", "partition_time"] = "fail"
     max_ahead: Duration | None = None
     max_record_bytes: int | None = None
-    commit: Literal["record", "batch"] = "record"
+    commit: Literal["record", "batch"] | None = None
     max_task_idle: Duration | None = None
 
     def __post_init__(self) -> None:
@@ -38,7 +39,7 @@ class TaskOptions:
                 f"on_bad_timestamp={self.on_bad_timestamp!r} is not known; "
                 "use 'fail', 'skip' or 'partition_time'"
             )
-        if self.commit not in ("record", "batch"):
+        if self.commit not in (None, "record", "batch"):
             raise ConfigurationError(
                 f"commit={self.commit!r} is not known; use 'record' or 'batch'"
             )

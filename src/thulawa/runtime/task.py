@@ -70,7 +70,7 @@ class Task:
         self.context.at_hand = self._raw_at_hand
         self._punctuations = Punctuations()
         self._graph = Graph(group, topology.nodes, self.context, self._punctuations)
-        self._commits_each = bool(self.context.flushes) and self._options.commit == "record"
+        self._commits_each = bool(self.context.flushes) and self._options.commit != "batch"
         self._run_async = run_async
         if self._graph.stages and run_async is None:
             raise ConfigurationError("a task with async nodes needs run_async")

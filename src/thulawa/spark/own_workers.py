@@ -9,24 +9,30 @@ names be few.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, RLock
 
 from pyspark.sql import SparkSession
 
 __all__ = ["Seat", "own_workers"]
 
 _VARIABLE = "THULAWA_WORKERS"
+_naming = RLock()  # the environment is one for all threads
 
 
 @contextmanager
 def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
     """Let functions that are handed to Spark meanwhile run in workers of this name alone."""
     environment = spark.sparkContext.environment
-    environment[_VARIABLE] = name
-    try:
-        yield
-    finally:
-        environment.pop(_VARIABLE, None)
+    with _naming:
+        before = environment.get(_VARIABLE)
+        environment[_VARIABLE] = name
+        try:
+            yield
+        finally:
+            if before is None:
+                del environment[_VARIABLE]
+            else:
+                environment[_VARIABLE] = before
 
 
 class Seat:
@@ -47,8 +53,11 @@ class Seat:
         with self._lock:
             self.number = next(n for n in range(len(self._taken) + 1) if n not in self._taken)
             self._taken.add(self.number)
+            self._held = True
 
     def leave(self) -> None:
-        """Let another have the number."""
+        """Let another have the number; once left, it is no longer this one's to leave."""
         with self._lock:
-            self._taken.discard(self.number)
+            if self._held:
+                self._taken.discard(self.number)
+            self._held = False

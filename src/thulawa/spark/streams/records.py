@@ -7,13 +7,14 @@ with the stores: numbers of sub-topologies change when a program is edited, name
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import StateError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import Part, Plan
 from thulawa.spark.offsets import of_topics
@@ -21,6 +22,7 @@ from thulawa.spark.offsets import of_topics
 __all__ = ["Admitted", "Checkpoint"]
 
 _FORMAT = 1
+_ELSEWHERE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 Offsets: TypeAlias = dict[str, dict[int, int]]
 _ASK = "to run it all the same and lose that state, give allow_state_loss=True"
 
@@ -52,6 +54,11 @@ class Checkpoint:
     """The folder of one application."""
 
     def __init__(self, path: str) -> None:
+        if _ELSEWHERE.match(path):
+            raise ConfigurationError(
+                f"the checkpoint {path} is on another file system: what is written there beside "
+                "Spark's files is read without Spark; give a local folder, or a mounted one"
+            )
         self.root = Path(path.removeprefix("file:")).absolute()  # Spark may stand elsewhere
         self._file = self.root / "application.json"
 
@@ -108,6 +115,16 @@ class Checkpoint:
             }
         )
         return Admitted(prefixes, width)
+
+    def check_belongs_to(self, application_id: str) -> None:
+        """Refuse what is there and is not the checkpoint of this application."""
+        if not self.root.exists():
+            return
+        if not self._file.is_file() or self._written().get("application_id") != application_id:
+            raise StateError(
+                f"{self.root} is not the checkpoint of {application_id!r}: nothing is removed; "
+                f"name the folder that {application_id!r} has run with, or remove this one yourself"
+            )
 
     # --- another life, rebuilt from changelogs
 

@@ -1,8 +1,9 @@
 """The query of an application: started from its checkpoint, watched, stopped."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from thulawa.spark.streams.watching import Fetches, FetchStatistics, records_bet
 
 __all__ = ["StreamsQuery", "active", "own_session"]
 
+_log = logging.getLogger("thulawa.streams")
 _LOOK_SECONDS = 0.5  # between looks at a running query
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # What a batch costs when it has little to do is what these spare.
@@ -84,28 +86,31 @@ class StreamsQuery:
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
         read = partial(topics.read, spark, self.topics, most)
+        self._name = program.application_id
+        self._checkpoint = checkpoint
+        self._log = topics
+        self._told: Offsets = {}
+        self._failed_looks: set[str] = set()
+        self._fetches: Fetches | None = None
         with ExitStack() as unless_started:
             self._seat = Seat()
             unless_started.callback(self._seat.leave)
             rows = compile_program(program, read, f"streams {self._seat.number}", reports)
-            writer = topics.write(rows, program.application_id).queryName(program.application_id)
+            writer = topics.write(rows, self._name).queryName(self._name)
             writer = writer.option("checkpointLocation", checkpoint.query_path)
             if trigger is not None:
                 writer = writer.trigger(processingTime=f"{trigger} milliseconds")
-            with active(spark), pool_of(spark, program.application_id, weight):
+            with active(spark), pool_of(spark, self._name, weight):
                 self._query = topics.start(writer)
+                unless_started.callback(self._query.stop)
+            self._commit = topics.committer(self._name)
+            if isinstance(max_records, Fetching):
+                self._fetches = Fetches(
+                    self._name,
+                    FetchControl(max_records),
+                    lambda limit: set_read_limit(spark, self._query, limit),
+                )
             unless_started.pop_all()
-        self._checkpoint = checkpoint
-        self._log = topics
-        self._commit = topics.committer(program.application_id)
-        self._told: Offsets = {}
-        self._fetches: Fetches | None = None
-        if isinstance(max_records, Fetching):
-            self._fetches = Fetches(
-                program.application_id,
-                FetchControl(max_records),
-                lambda limit: set_read_limit(spark, self._query, limit),
-            )
 
     def progress(self) -> list[dict[str, Any]]:
         """Give Spark's reports of the last batches, each with the number of its ``records``.
@@ -119,15 +124,23 @@ class StreamsQuery:
         return self._checkpoint.committed_offsets()
 
     def wait(self) -> Exception | None:
-        """Wait for the query's end; give the error that ended it."""
+        """Wait for the query's end; give the error that ended it.
+
+        A query that cannot be waited for is stopped: nobody would know when another may start.
+        """
         try:
             while not self._query.awaitTermination(_LOOK_SECONDS):
-                self._look()
+                self._look("tell how far it is", self._tell)
+                self._look("size its batches", self._fetch)
         except StreamingQueryException as error:
             return error
+        except BaseException:
+            with suppress(Exception):  # Spark itself may have gone
+                self._query.stop()
+            raise
         finally:
             self._seat.leave()
-            self._tell()
+            self._look("tell how far it is", self._tell)
         return None
 
     @property
@@ -148,8 +161,18 @@ class StreamsQuery:
             for topic, ends in self._log.end_offsets(self.topics).items()
         }
 
-    def _look(self) -> None:
-        self._tell()
+    def _look(self, what: str, look: Callable[[], None]) -> None:
+        """Look at the query. That this fails is no end of it, and is said once."""
+        try:
+            look()
+        except Exception:  # noqa: BLE001 whatever it is, the query is well
+            if what not in self._failed_looks:
+                _log.warning(
+                    "could not %s, which ends no query: %s", what, self._name, exc_info=True
+                )
+            self._failed_looks.add(what)
+
+    def _fetch(self) -> None:
         if self._fetches is not None:
             self._fetches.look(self._last_report())
 
