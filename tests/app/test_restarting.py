@@ -101,3 +101,28 @@ def test_a_program_that_cannot_be_made_again_is_a_start_that_fails(tmp_path: Pat
     with pytest.raises(ConfigurationError, match="'in' does not exist"):
         application.await_termination("10 s")
     assert application.state is State.ERROR
+
+
+def test_restart_in_a_word_is_a_restart(tmp_path: Path) -> None:
+    starts: list[Start] = [Query(ValueError("first")), Query(None)]
+    application = Application(tmp_path, starts, on_error="restart").start()
+    assert application.await_termination("10 s")
+    assert application.state is State.NOT_RUNNING
+
+
+@pytest.mark.parametrize("answer", ["carry on", None, 3])
+def test_what_is_no_answer_to_an_error_is_refused(tmp_path: Path, answer: Any) -> None:
+    with pytest.raises(ConfigurationError, match="on_error is"):
+        Application(tmp_path / "other", [], on_error=answer)
+    starts: list[Start] = [Query(ValueError("first"))]
+    application = Application(tmp_path, starts, on_error=lambda _: answer).start()
+    with pytest.raises(ConfigurationError, match="on_error is"):
+        application.await_termination("10 s")
+
+
+def test_what_has_not_been_started_cannot_be_waited_for(tmp_path: Path) -> None:
+    application = Application(tmp_path, [])
+    with pytest.raises(ConfigurationError, match="has not been started"):
+        application.process_all_available()
+    with pytest.raises(ConfigurationError, match="has not been started"):
+        application.process_batches(1)

@@ -62,7 +62,7 @@ def test_a_program_is_checked_against_its_topics(project: Path) -> None:
 
 def checkpoint_of(project: Path, application: str) -> Path:
     """Leave a checkpoint where the program has its own."""
-    checkpoint = project / "checkpoints" / "visits"
+    checkpoint = project / "topics" / "checkpoints" / "visits"
     checkpoint.mkdir(parents=True)
     written = {"format": 1, "application_id": application}
     (checkpoint / "application.json").write_text(json.dumps(written))
@@ -70,14 +70,14 @@ def checkpoint_of(project: Path, application: str) -> Path:
 
 
 def folder_of_files(project: Path) -> Path:
-    folder = project / "checkpoints" / "visits"
+    folder = project / "topics" / "checkpoints" / "visits"
     folder.mkdir(parents=True)
     (folder / "mine.txt").write_text("precious")
     return folder
 
 
 def plain_file(project: Path) -> Path:
-    file = project / "checkpoints" / "visits"
+    file = project / "topics" / "checkpoints" / "visits"
     file.parent.mkdir()
     file.write_text("precious")
     return file

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from tests.kafka.helpers import CLEAN, counting, fill, judge, read
 from tests.kafka.test_spark import copy_all
 from thulawa.app import Streams
+from thulawa.core.errors import QueryFailed
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.options import Materialized
 from thulawa.kafka.connection import Connection
@@ -78,7 +79,7 @@ def test_more_partitions_end_an_application_with_state_and_join_its_tasks_when_i
         streams.process_all_available("90 s")
         topics.ensure_partitions(f"{name}-in", 3)
         fill(connection, f"{name}-in", range(20, 60))
-        with pytest.raises(StreamingQueryException, match=r"partition 2 of .* is new"):
+        with pytest.raises(QueryFailed, match=r"partition 2 of .* is new"):
             streams.await_termination("120 s")
     assert len(read(connection, f"{name}-out")) >= 20
     with started() as streams, caplog.at_level("WARNING", "thulawa.streams"):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from thulawa.core.errors import QueryFailed
 from thulawa.core.fetching import Fetching
 from thulawa.spark.own_workers import Seat
 from thulawa.spark.streams import running
@@ -116,7 +117,9 @@ def test_a_look_that_fails_keeps_no_other_from_looking(monkeypatch: pytest.Monke
 def test_an_error_that_ends_the_query_is_given() -> None:
     error = StreamingQueryException("it failed")
     spark_query = SparkQuery(error=error)
-    assert started(Topics(spark_query, None)).wait() is error
+    found = started(Topics(spark_query, None)).wait()
+    assert isinstance(found, QueryFailed)
+    assert (str(found), found.__cause__) == ("StreamingQueryException: it failed", error)
     assert spark_query.stopped == 0
 
 

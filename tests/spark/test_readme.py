@@ -48,6 +48,13 @@ def test_the_examples_of_the_readme_run(
     assert by_key == {b"10.0.0.1": [b"LK", b"LK"], b"10.0.0.2": [b"NO"]}
 
 
+def test_the_example_of_the_runtime_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(ROOT / "docs" / "runtime.md")["visits"] == 1
+
+
 def test_the_example_of_the_engine_runs() -> None:
     assert run(ROOT / "docs" / "engine.md")["results"] == ["HELLO"] * 9
 

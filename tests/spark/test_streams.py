@@ -10,7 +10,7 @@ import pytest
 from pyspark import TaskContext
 
 from thulawa.app import Restart, State, Streams
-from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.core.errors import ConfigurationError, QueryFailed, StateError
 from thulawa.dsl import Processor, ProcessorContext, Record
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.options import Materialized, Named, Produced
@@ -221,10 +221,26 @@ def test_an_error_of_the_program_ends_the_application_and_is_raised(
     builder = StreamsBuilder()
     builder.stream("in").map_values(lambda value: 1 // (value - 2)).to("out")
     application = streams(builder.build(), folder, spark).start()
-    with pytest.raises(Exception, match="ZeroDivisionError"):
+    with pytest.raises(QueryFailed, match="ZeroDivisionError in the function given at") as found:
         application.await_termination()
+    assert str(found.value).count("\n") == 0
+    assert "Streaming Query" in str(found.value.__cause__)
     assert application.state is State.ERROR
     assert read(folder, "out") == []
+
+
+def test_who_runs_already_goes_on_and_another_of_the_same_checkpoint_is_refused(
+    folder: Path, spark: Any
+) -> None:
+    produce(folder, "in", range(3))
+    with streams(counting(), folder, spark) as first:
+        first.process_all_available()
+        with pytest.raises(Exception, match="already active"):
+            streams(counting(), folder, spark).start()
+        produce(folder, "in", range(3, 6))
+        first.process_all_available()
+    assert first.state is State.NOT_RUNNING
+    assert sorted(read(folder, "out")) == sorted((key, n) for key in "012" for n in (1, 2))
 
 
 @pytest.mark.timeout(600)  # a machine that is busy fails it a few times more

@@ -72,19 +72,20 @@ class Streams:
 
     ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
     with passwords); ``checkpoint`` is the local folder that makes it exactly once over restarts,
-    and belongs to this application alone. With Kafka ``processing_guarantee="at_least_once"`` saves
-    the transactions, ``policies`` say what becomes of oversized records and of those for
-    topics that are not there, and a batch must end within ``transaction_timeout`` (5 minutes, and
-    no more than the brokers allow). Topics without serdes use ``key_serde`` (text) and
-    ``value_serde`` (JSON).
+    and belongs to this application alone: by default ``checkpoints/`` and the application's id in
+    the log's folder, or, with Kafka, in the one where the program runs. With Kafka
+    ``processing_guarantee="at_least_once"`` saves the transactions, ``policies`` say what becomes
+    of oversized records and of those for topics that are not there, and a batch must end within
+    ``transaction_timeout`` (5 minutes, and no more than the brokers allow). Topics without serdes
+    use ``key_serde`` (text) and ``value_serde`` (JSON).
 
     A batch takes up to ``max_records`` records, as soon as the one before is done, or every
     ``trigger``; with a `Fetching` as many as take the time it asks for.
 
     Applications on one session share its cores by their ``weight``.
 
-    ``on_error`` says what an error that no handler took does: ``"stop"``, a `Restart`, or a
-    function of the error that answers ``"stop"`` or ``"restart"``.
+    ``on_error`` says what an error that no handler took does: ``"stop"``, ``"restart"``, a
+    `Restart`, or a function of the error that answers ``"stop"`` or ``"restart"``.
 
     With ``changelogs`` every store has a changelog, not only those that ask for one. An
     application whose stores all have one, and whose checkpoint is lost, rebuilds it when it
@@ -111,13 +112,17 @@ class Streams:
         transaction_timeout: Duration | None = None,
         trigger: Duration | None = None,
         weight: int = 1,
-        on_error: Literal["stop"] | Restart | Callable[[Exception], Answer] = "stop",
+        on_error: Answer | Restart | Callable[[Exception], Answer] = "stop",
         allow_state_loss: bool = False,
         changelogs: bool = False,
         clock: Callable[[int], int] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         check_name(application_id, "application")
+        if not isinstance(topology, Topology):
+            raise ConfigurationError(
+                f"a topology is needed, not a {type(topology).__name__}: builder.build() gives one"
+            )
         if isinstance(max_records, int) and max_records < 1:
             raise ConfigurationError("max_records must be at least 1, or None for all there are")
         self.application_id = application_id
@@ -125,7 +130,7 @@ class Streams:
         self.log = log
         self._topics = topics_at(log, processing_guarantee, policies, _seconds(transaction_timeout))
         self._guarantee = processing_guarantee
-        self._checkpoint = Checkpoint(checkpoint or f"checkpoints/{application_id}")
+        self._checkpoint = Checkpoint(checkpoint or f"{self._topics.checkpoints}/{application_id}")
         self._spark = spark
         chosen = options or TaskOptions()
         self._options = replace(
@@ -140,7 +145,7 @@ class Streams:
         if type(weight) is not int or weight < 1:
             raise ConfigurationError(f"weight must be a whole number from 1, not {weight!r}")
         self._weight = weight
-        self._on_error = on_error
+        self._on_error = _policy(on_error)
         self._allow_state_loss = allow_state_loss
         self._changelogs = changelogs
         self.on_restoring: Callable[[Restoring], None] | None = None
@@ -169,8 +174,7 @@ class Streams:
 
     def start(self) -> Self:
         """Check everything, then start the query; errors of the program are raised here."""
-        if self.state is not State.CREATED:
-            raise ConfigurationError(f"{self.application_id!r} has been started already")
+        self._check_new()
         self._keeper = threading.current_thread()
         self._machine.go(State.REBALANCING)
         try:
@@ -192,8 +196,7 @@ class Streams:
 
         Give what was read back; nothing when there is a checkpoint, or no changelog yet.
         """
-        if self.state is not State.CREATED:
-            raise ConfigurationError(f"{self.application_id!r} has been started already")
+        self._check_new()
         self._program = self._made()
         if not self._program.changelogs:
             raise ConfigurationError(
@@ -201,6 +204,12 @@ class Streams:
                 "Materialized(changelog=True), or to all with Streams(changelogs=True)"
             )
         return self._restored()
+
+    def _check_new(self) -> None:
+        if self.state is not State.CREATED:
+            raise ConfigurationError(
+                f"{self.application_id!r} has been started already; make another Streams of it"
+            )
 
     def stop(self, timeout: Duration | None = None) -> bool:
         """End the query, waiting at most ``timeout``; tell whether it has ended.
@@ -231,6 +240,7 @@ class Streams:
 
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
         """Wait until everything that was in the topics when this was called is processed."""
+        self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         wanted = self._topics.end_offsets(self._query.topics) if self._query else {}
         while not self._reached(wanted):
@@ -239,11 +249,16 @@ class Streams:
 
     def process_batches(self, count: int, timeout: Duration = "10 minutes") -> None:
         """Wait for so many batches more; with timers they come without records too."""
+        self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         last = self._checkpoint.last_batch() + count
         while self._checkpoint.last_batch() < last:
             self._check_alive(deadline)
             time.sleep(0.02)
+
+    def _check_started(self) -> None:
+        if self._query is None:
+            raise self._error or ConfigurationError(f"{self.application_id!r} has not been started")
 
     def _check_alive(self, deadline: float) -> None:
         if self._ended.is_set():
@@ -520,7 +535,7 @@ class Streams:
                 answer = policy(error)
             except Exception as failure:
                 raise failure from error
-            return answer == "restart" and failures <= Restart().attempts
+            return _policy(answer) != "stop" and failures <= Restart().attempts
         return isinstance(policy, Restart) and failures <= policy.attempts
 
     def _start_again(self, error: Exception, failures: int) -> Exception | None:
@@ -546,6 +561,18 @@ class Streams:
 def _of_no_matter(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
     """Group partitions where only names are asked for: their numbers need not fit."""
     return by_number(partitions)
+
+
+def _policy(answer: Any) -> Any:
+    """Give what is to be done after an error; refuse what is no answer."""
+    if answer == "restart":
+        return Restart()
+    if answer == "stop" or isinstance(answer, Restart) or callable(answer):
+        return answer
+    raise ConfigurationError(
+        f'on_error is {answer!r}: use "stop", "restart", a Restart or a function that answers '
+        'with "stop" or "restart"'
+    )
 
 
 def _outer_topics(topology: Topology) -> list[str]:

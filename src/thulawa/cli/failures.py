@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 from functools import wraps
-from itertools import dropwhile
 from typing import ParamSpec, TypeVar
 
 import typer
 
 from thulawa.core.errors import ConfigurationError, ThulawaError
 
-__all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "MISUSED", "explained", "last_words"]
-
-_NOISE = (" SQLSTATE", "\tat ", "Driver stacktrace:")  # of Spark, behind the error
+__all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "MISUSED", "explained"]
 
 FAILED = 1
 MISUSED = 2
@@ -40,16 +37,6 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
             raise _ended("interrupted", INTERRUPTED) from error
 
     return run
-
-
-def last_words(error: Exception) -> str:
-    """Say what ended a query: of Spark's text, the error at the end of the last traceback."""
-    text = str(error).partition("\n=== Streaming Query ===")[0]
-    _, traceback, lines = text.rpartition("Traceback (most recent call last):\n")
-    if not traceback:
-        return f"{type(error).__name__}: {text}"
-    told = dropwhile(lambda line: line.startswith(" "), lines.splitlines())
-    return "\n".join(line for line in told if not line.startswith(_NOISE))
 
 
 def _ended(reason: str, code: int) -> typer.Exit:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import thulawa
-from thulawa.cli.failures import explained, last_words
+from thulawa.cli.failures import explained
 from thulawa.core.errors import ConfigurationError, ThulawaError
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def run(
     except ThulawaError:
         raise
     except Exception as error:  # Spark's, which it has logged with all there is to it
-        raise ThulawaError(last_words(error)) from error
+        from thulawa.spark.failures import failure_of  # noqa: PLC0415 most commands need no Spark
+
+        raise failure_of(error) from error
 
 
 def describe(

@@ -8,6 +8,7 @@
     ├── Retriable                         raised by user functions: try this record again
     ├── Terminal                          raised by user functions: trying again is of no use
     ├── Overload                          raised by user functions: the other side is full
+    ├── QueryFailed                       a streaming query ended; the cause is Spark's own error
     ├── StateError                        kept state that is damaged, foreign or of another program
     └── RecordError                       one record could not be processed; says which and why
         ├── BadKey (TypeError)            its key cannot be hashed or does not equal itself
@@ -40,6 +41,7 @@ __all__ = [
     "ProcessingError",
     "ProductionError",
     "Quarantined",
+    "QueryFailed",
     "RecordError",
     "Retriable",
     "SelfCancelled",
@@ -91,6 +93,13 @@ class Overload(ThulawaError):
     def __init__(self, message: str = "overloaded", *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = None if retry_after is None else float(retry_after)
+
+
+class QueryFailed(ThulawaError):
+    """A streaming query has ended with an error: the words of what caused it.
+
+    Its ``__cause__`` is Spark's own error, with all traces.
+    """
 
 
 class StateError(ThulawaError):

@@ -43,6 +43,10 @@ _OUTGOING = (
 class Topics(Protocol):
     """The topics of an application."""
 
+    @property
+    def checkpoints(self) -> str:
+        """The folder of the checkpoints of those who do not choose one."""
+
     def register(self, spark: SparkSession) -> None:
         """Make the formats known that are needed here; a session's copies know them then."""
 
@@ -113,6 +117,11 @@ class EmbeddedTopics:
     """The embedded log as the place of an application's topics."""
 
     address: str
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of the checkpoints, beside the topics that they are about."""
+        return f"{self.address.removeprefix('file:')}/checkpoints"
 
     def register(self, spark: SparkSession) -> None:
         """Make the format known."""
@@ -219,6 +228,11 @@ class KafkaTopics:
     guarantee: Guarantee = "exactly_once"
     policies: Policies = field(default_factory=Policies)
     transaction_timeout: float | None = None  # seconds; None: as the sink has it
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of the checkpoints, where the program runs."""
+        return "checkpoints"
 
     def register(self, spark: SparkSession) -> None:
         """Make the format known."""

@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from thulawa.core.fetching import FetchControl, Fetching
+from thulawa.spark.failures import failure_of
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.own_workers import Seat
 from thulawa.spark.read_limits import set_read_limit
@@ -26,6 +27,8 @@ __all__ = ["StreamsQuery", "active", "own_session"]
 _log = logging.getLogger("thulawa.streams")
 _LOOK_SECONDS = 0.5  # between looks at a running query
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
+# warns whenever a batch takes longer than that, as each does that has anything to do
+_FALLING_BEHIND = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
 # What a batch costs when it has little to do is what these spare.
 _SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",  # rows are few: little to gain, and code to compile
@@ -34,6 +37,7 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.stopActiveRunOnRestart": "false",  # whoever runs already goes on
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**24),  # a row is up to a megabyte
     # Hadoop starts a process to set the mode of each file it makes; checksums are files as well
     "fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
@@ -64,6 +68,11 @@ def own_session(spark: SparkSession, program: Program, settings: Mapping[str, st
     return own
 
 
+def _silence(spark: SparkSession, logger: str) -> None:
+    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001
+    log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)
+
+
 class StreamsQuery:
     """A running query in a session of its own (`own_session`)."""
 
@@ -85,6 +94,7 @@ class StreamsQuery:
             topics.tick(program.clock_topic)
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
+            _silence(spark, _FALLING_BEHIND)
         read = partial(topics.read, spark, self.topics, most)
         self._name = program.application_id
         self._checkpoint = checkpoint
@@ -133,7 +143,7 @@ class StreamsQuery:
                 self._look("tell how far it is", self._tell)
                 self._look("size its batches", self._fetch)
         except StreamingQueryException as error:
-            return error
+            return failure_of(error)
         except BaseException:
             with suppress(Exception):  # Spark itself may have gone
                 self._query.stop()
