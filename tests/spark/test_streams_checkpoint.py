@@ -32,11 +32,16 @@ class Application:
         self.checkpoint = Checkpoint(str(folder))
 
     def start(
-        self, topology: Topology, grouper: PartitionGrouper = by_number, **counts: int
+        self,
+        topology: Topology,
+        grouper: PartitionGrouper = by_number,
+        *,
+        allow_state_loss: bool = False,
+        **counts: int,
     ) -> tuple[Plan, Admitted]:
         assigned = self.checkpoint.assignment()
         made = plan(topology, counts, grouper=grouper, assigned=assigned)
-        return made, self.checkpoint.admit("app", made, allow_state_loss=False)
+        return made, self.checkpoint.admit("app", made, allow_state_loss=allow_state_loss)
 
 
 def tasks_of(made: Plan, store: str) -> list[dict[str, tuple[int, ...]]]:

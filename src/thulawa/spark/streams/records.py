@@ -2,13 +2,16 @@
 
 The names of stores, and the stage and tasks they belong to, guard state against a program that
 would not find it again. State is found by the *prefix* of its sub-topology, which is remembered
-with the stores: numbers of sub-topologies change when a program is edited, names do not.
+with the stores: numbers of sub-topologies change when a program is edited, names do not. Each
+prefix has a number that is never given again, so that no two sub-topologies share one, and what
+was once lost is not found later.
 """
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,7 +23,8 @@ from thulawa.spark.offsets import of_topics
 
 __all__ = ["Admitted", "Checkpoint"]
 
-_FORMAT = 1
+_FORMAT = 2
+_log = logging.getLogger("thulawa.streams")
 Offsets: TypeAlias = dict[str, dict[int, int]]
 _ASK = "to run it all the same and lose that state, give allow_state_loss=True"
 
@@ -81,22 +85,35 @@ class Checkpoint:
                 f"{written['application_id']!r}; give {application_id!r} a folder of its own"
             )
         old = {name: _Place(**place) for name, place in written.get("stores", {}).items()}
-        prefixes = {part.group.id: _prefix(part, old) for part in made.parts.values()}
+        generation, number = written.get("generation", 0), written.get("number", 0)
+        dropped: dict[str, str] = written.get("dropped", {})
+        prefixes = _inherited(made, old, written.get("storeless", {}))
+        losses = _losses(old, _places(made, prefixes, changelogs), dropped)
+        losses += _resized(written.get("repartitions", {}), made)
+        remade = _remade(written.get("stages", made.stages), made.stages)
+        if remade is not None:
+            losses.append(remade)
+        for loss in losses:
+            if not allow_state_loss:
+                raise StateError(f"{loss.why}; {_ASK}")
+            _log.warning("%s loses state: %s", application_id, loss.why)
+        lost = {loss.store for loss in losses}
+        for part in made.parts.values():
+            if part.group.id not in prefixes or lost.intersection(part.group.stores):
+                prefixes[part.group.id] = f"{_names(part)[0]}:{number}"
+                number += 1
         new = _places(made, prefixes, changelogs)
-        generation = written.get("generation", 0)
-        problem = _problem(old, new, written.get("stages", made.stages), made.stages)
-        problem = problem or _resized(written.get("repartitions", {}), made)
-        if problem is not None and not allow_state_loss:
-            raise StateError(f"{problem}; {_ASK}")
-        if problem is not None and written.get("stages") != made.stages:
-            generation += 1  # another line of stages cannot go on with Spark's own files
-            written = {}
+        dropped = dropped | {name: old[name].prefix for name in old.keys() - new.keys()}
+        if remade is not None:
+            generation += 1
+            written, dropped = {}, {}
         width = written.get("width", made.tasks)
         self._write(
             {
                 "format": _FORMAT,
                 "application_id": application_id,
                 "generation": generation,
+                "number": number,
                 "stages": made.stages,
                 "width": width,
                 "groups": {
@@ -104,6 +121,12 @@ class Checkpoint:
                 },
                 "repartitions": {name: one.partitions for name, one in made.repartitions.items()},
                 "stores": {name: asdict(place) for name, place in new.items()},
+                "storeless": {
+                    topic: prefixes[part.group.id]
+                    for part in made.parts.values()
+                    for topic in (() if part.group.stores else _names(part))
+                },
+                "dropped": dropped,
                 "restoring": written.get("restoring", False),
             }
         )
@@ -199,14 +222,43 @@ class Checkpoint:
         beside.replace(self._file)
 
 
-def _prefix(part: Part, old: Mapping[str, _Place]) -> str:
-    for store in part.group.stores:
-        if store in old:
-            return old[store].prefix
-    names = sorted(part.group.stores) or sorted(
-        topic for source in part.group.sources for topic in source.topics
-    )
-    return names[0]
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """Why state would be lost, and of which store; None: of all."""
+
+    store: str | None
+    why: str
+
+
+def _names(part: Part) -> list[str]:
+    """Give what a part is known by: its stores, or its topics where it has none."""
+    topics = (topic for source in part.group.sources for topic in source.topics)
+    return sorted(part.group.stores) or sorted(topics)
+
+
+def _inherited(
+    made: Plan, old: Mapping[str, _Place], storeless: Mapping[str, str]
+) -> dict[int, str]:
+    """Give the prefixes of the parts that go on with state, each to one part alone.
+
+    A part that has had no store is known by its topics.
+    """
+    found: dict[int, str] = {}
+    by_store = {name: place.prefix for name, place in old.items()}
+    for part in made.parts.values():
+        _inherit(found, part, by_store, part.group.stores)
+    for part in made.parts.values():
+        topics = sorted(topic for source in part.group.sources for topic in source.topics)
+        _inherit(found, part, storeless, topics)
+    return found
+
+
+def _inherit(
+    found: dict[int, str], part: Part, known: Mapping[str, str], names: Iterable[str]
+) -> None:
+    prefix = next((known[name] for name in names if name in known), None)
+    if prefix is not None and part.group.id not in found and prefix not in found.values():
+        found[part.group.id] = prefix
 
 
 def _places(
@@ -221,35 +273,51 @@ def _places(
                 spec.size,
                 part.stage,
                 len(part.tasks),
-                prefixes[part.group.id],
+                prefixes.get(part.group.id, ""),
                 name in changelogs,
             )
     return places
 
 
-def _problem(
-    old: Mapping[str, _Place], new: Mapping[str, _Place], old_stages: int, stages: int
-) -> str | None:
-    """Say why state would be lost; None: it is not."""
+def _losses(
+    old: Mapping[str, _Place], new: Mapping[str, _Place], dropped: Mapping[str, str]
+) -> list[_Loss]:
+    """Say which stores would lose their state, and why."""
+    losses = []
     for name, place in old.items():
         if name not in new:
-            return (
+            why = (
                 f"the store {name!r} is in the checkpoint and not in the program: was it renamed? "
                 "give stores names of their own with Materialized.as_"
             )
-        if (difference := _difference(place, new[name])) is not None:
-            return f"the store {name!r} {difference}"
-    if old_stages != stages:
-        return f"the program had {old_stages} stages and now has {stages}"
-    return None
+            losses.append(_Loss(name, why))
+        elif (difference := _difference(place, new[name])) is not None:
+            losses.append(_Loss(name, f"the store {name!r} {difference}"))
+    for name, place in new.items():
+        if name not in old and dropped.get(name) == place.prefix:
+            why = (
+                f"the store {name!r} was taken out of the program and put back, and there are "
+                "others beside it that have gone on: give it another name"
+            )
+            losses.append(_Loss(name, why))
+    return losses
 
 
-def _resized(before: Mapping[str, int], made: Plan) -> str | None:
+def _resized(before: Mapping[str, int], made: Plan) -> list[_Loss]:
     """Say which repartition before a store has another size: keys would get to other tasks."""
+    losses = []
     for name, one in made.repartitions.items():
-        has_state = made.parts[made.readers[name]].group.stores
-        if has_state and before.get(name, one.partitions) != one.partitions:
-            return f"the repartition {name!r} had {before[name]} partitions, now {one.partitions}"
+        stores = made.parts[made.readers[name]].group.stores
+        if stores and before.get(name, one.partitions) != one.partitions:
+            why = f"the repartition {name!r} had {before[name]} partitions, now {one.partitions}"
+            losses.append(_Loss(stores[0], why))
+    return losses
+
+
+def _remade(old_stages: int, stages: int) -> _Loss | None:
+    """Say why Spark cannot go on with its own files, and all state would be lost."""
+    if old_stages != stages:
+        return _Loss(None, f"the program had {old_stages} stages and now has {stages}")
     return None
 
 
@@ -258,7 +326,7 @@ def _difference(old: _Place, new: _Place) -> str | None:
     if (old.kind, old.size) != (new.kind, new.size):
         return f"was a {old.kind} store of size {old.size}"
     if old.prefix != new.prefix or old.stage != new.stage:
-        return "stood elsewhere in the program, behind other repartitions"
+        return "stood elsewhere in the program, beside other stores or behind other repartitions"
     if old.tasks != new.tasks:
         return f"was spread over {old.tasks} tasks, now {new.tasks}"
     if new.changelog and not old.changelog:

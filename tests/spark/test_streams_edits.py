@@ -1,0 +1,163 @@
+"""A program is edited and started again: what it knew is kept, or its loss is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark.dry import DryQuery, Input, Inputs
+from thulawa.core.errors import StateError
+from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder, TimeWindows, Topology
+from thulawa.runtime.options import TaskOptions
+from thulawa.spark.streams.records import Checkpoint
+
+WAITING = TaskOptions(commit="batch", max_task_idle="1 s")
+
+
+def one(topic: str, offset: int, time: int, value: bytes = b"1", key: bytes = b"k") -> Inputs:
+    return {(topic, 0): [Input(offset, time, key, value)]}
+
+
+def started(
+    folder: Path, topology: Topology, *topics: str, options: TaskOptions | None = None
+) -> DryQuery:
+    return DryQuery(topology, dict.fromkeys(topics, 1), options, Checkpoint(str(folder)))
+
+
+def left(query: DryQuery, inputs: Inputs) -> list[tuple[str, str]]:
+    """Run a batch; give topic and value of what leaves."""
+    return [(row["topic"], row["value"].decode()) for row in query.batch(inputs)]
+
+
+# --- where state is
+
+
+def merged_beside(store: str) -> Topology:
+    builder = StreamsBuilder()
+    builder.stream("visits").group_by_key().count(Materialized.as_(store))
+    builder.stream("orders").merge(builder.stream("payments")).to("all")
+    return builder.build()
+
+
+def test_a_store_with_the_name_of_a_topic_is_kept_apart_from_what_reads_it(tmp_path: Path) -> None:
+    query = started(
+        tmp_path, merged_beside("orders"), "visits", "orders", "payments", options=WAITING
+    )
+    query.batch(one("orders", 0, 1, b'"order"'))
+    query.batch(one("visits", 0, 1))
+    query.now += 5_000
+    assert left(query, {}) == [("all", '"order"')]
+
+
+def two_counts(*, joined: bool) -> Topology:
+    builder = StreamsBuilder()
+    visits = builder.stream("visits").group_by_key().count(Materialized.as_("visits"))
+    paid = builder.stream("orders").merge(builder.stream("payments"))
+    orders = paid.group_by_key().count(Materialized.as_("orders"))
+    visits.to_stream().to("visited")
+    orders.to_stream().to("ordered")
+    if joined:
+        visits.join(orders, lambda one, other: [one, other]).to_stream().to("both")
+    return builder.build()
+
+
+def test_stores_that_part_are_refused_and_lose_their_state_if_asked(tmp_path: Path) -> None:
+    topics = "visits", "orders", "payments"
+    query = started(tmp_path, two_counts(joined=True), *topics)
+    query.batch(one("visits", 0, 1))
+    query.batch(one("orders", 0, 1))
+    with pytest.raises(StateError, match="the store 'orders' stood elsewhere in the program"):
+        query.start(two_counts(joined=False), dict.fromkeys(topics, 1))
+    query.start(two_counts(joined=False), dict.fromkeys(topics, 1), allow_state_loss=True)
+    assert left(query, one("visits", 1, 2)) == [("visited", "2")]
+    assert left(query, one("orders", 1, 2)) == [("ordered", "1")]
+    assert left(query, one("visits", 2, 3)) == [("visited", "3")]
+
+
+def test_a_part_that_gets_its_first_store_or_another_topic_keeps_what_it_held(
+    tmp_path: Path,
+) -> None:
+    def merging(*, first: bool = False, counted: bool = False) -> Topology:
+        builder = StreamsBuilder()
+        paid = builder.stream("orders").merge(builder.stream("payments"))
+        paid = paid.merge(builder.stream("first")) if first else paid
+        paid.to("all")
+        if counted:
+            paid.group_by_key().count(Materialized.as_("paid"))
+        return builder.build()
+
+    topics = {"orders": 1, "payments": 1, "first": 1}
+    query = started(tmp_path, merging(), "orders", "payments", options=WAITING)
+    query.batch(one("orders", 0, 1, b'"order"'))
+    query.start(merging(first=True), topics)
+    query.batch(one("first", 0, 2, b'"first"'))
+    query.start(merging(first=True, counted=True), topics)
+    assert left(query, {}) == []
+    query.now += 5_000
+    assert left(query, {}) == [("all", '"order"'), ("all", '"first"')]
+
+
+# --- the loss that was asked for
+
+
+def counted(*, windowed: bool = False, partitions: int | None = None) -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
+    if partitions is not None:
+        pages = stream.select_key(lambda _, value: value)
+        stream = pages.repartition(Repartitioned(name="pages", partitions=partitions))
+    grouped = stream.group_by_key()
+    if windowed:
+        table = grouped.windowed_by(TimeWindows.of("1 minute")).count(Materialized.as_("counts"))
+    else:
+        table = grouped.count(Materialized.as_("counts"))
+    table.to_stream().to("out")
+    return builder.build()
+
+
+def test_a_store_of_another_kind_begins_empty_when_its_loss_is_asked_for(tmp_path: Path) -> None:
+    query = started(tmp_path, counted(), "in")
+    query.batch(one("in", 0, 0))
+    with pytest.raises(StateError, match="'counts' was a key-value store"):
+        query.start(counted(windowed=True), {"in": 1})
+    query.start(counted(windowed=True), {"in": 1}, allow_state_loss=True)
+    assert left(query, one("in", 1, 1)) == [("out", "1")]
+    query.start(counted(), {"in": 1}, allow_state_loss=True)
+    assert left(query, one("in", 2, 2)) == [("out", "1")]  # and what there was once is not found
+
+
+def test_a_repartition_of_another_size_begins_empty_when_its_loss_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    values = [f'"{number}"'.encode() for number in range(6)]
+
+    def inputs(start: int) -> Inputs:
+        records = [Input(start + n, start + n, b"k", value) for n, value in enumerate(values)]
+        return {("in", 0): records}
+
+    query = started(tmp_path, counted(partitions=2), "in")
+    query.batch(inputs(0))
+    query.start(counted(partitions=3), {"in": 1}, allow_state_loss=True)
+    assert left(query, inputs(6)) == [("out", "1")] * 6
+
+
+def test_a_store_that_was_taken_out_does_not_come_back_with_what_is_left_of_it(
+    tmp_path: Path,
+) -> None:
+    def counts(*, more: bool) -> Topology:
+        builder = StreamsBuilder()
+        grouped = builder.stream("in").group_by_key()
+        grouped.count(Materialized.as_("counts")).to_stream().to("out")
+        if more:
+            grouped.count(Materialized.as_("more")).to_stream().to("more")
+        return builder.build()
+
+    query = started(tmp_path, counts(more=True), "in")
+    query.batch(one("in", 0, 0))
+    with pytest.raises(StateError, match="'more' is in the checkpoint and not in the program"):
+        query.start(counts(more=False), {"in": 1})
+    query.start(counts(more=False), {"in": 1}, allow_state_loss=True)
+    assert left(query, one("in", 1, 1)) == [("out", "2")]  # what survives is kept
+    with pytest.raises(StateError, match="'more' was taken out of the program and put back"):
+        query.start(counts(more=True), {"in": 1})
+    query.start(counts(more=True), {"in": 1}, allow_state_loss=True)
+    assert sorted(left(query, one("in", 2, 2))) == [("more", "1"), ("out", "1")]
