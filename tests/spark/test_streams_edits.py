@@ -1,12 +1,24 @@
 """A program is edited and started again: what it knew is kept, or its loss is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.spark.dry import DryQuery, Input, Inputs
 from thulawa.core.errors import StateError
-from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder, TimeWindows, Topology
+from thulawa.dsl import (
+    JoinWindows,
+    KStream,
+    Materialized,
+    Repartitioned,
+    SessionWindows,
+    SlidingWindows,
+    StreamJoined,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+)
 from thulawa.runtime.options import TaskOptions
 from thulawa.spark.streams.records import Checkpoint
 
@@ -94,6 +106,50 @@ def test_a_part_that_gets_its_first_store_or_another_topic_keeps_what_it_held(
     assert left(query, {}) == []
     query.now += 5_000
     assert left(query, {}) == [("all", '"order"'), ("all", '"first"')]
+
+
+# --- stream time
+
+
+def windowed(kind: str, stream: KStream[Any, Any], other: KStream[Any, Any]) -> KStream[Any, Any]:
+    """Use an operator that knows a stream time."""
+    counts: Materialized[Any, Any] = Materialized.as_("counts")
+    grouped = stream.group_by_key()
+    if kind == "tumbling":
+        return grouped.windowed_by(TimeWindows.of("10 ms")).count(counts).to_stream()
+    if kind == "sliding":
+        return grouped.windowed_by(SlidingWindows.of("10 ms", grace=0)).count(counts).to_stream()
+    if kind == "session":
+        return grouped.windowed_by(SessionWindows.of("10 ms", grace=0)).count(counts).to_stream()
+    if kind == "cogroup":
+        both = grouped.cogroup(lambda _, value, total: total + value)
+        both = both.cogroup(other.group_by_key(), lambda _, value, total: total + value)
+        table = both.windowed_by(TimeWindows.of("10 ms")).aggregate(lambda: 0, materialized=counts)
+        return table.to_stream()
+    window = JoinWindows.of("10 ms", grace=0)
+    named: StreamJoined[Any, Any] = StreamJoined(store_name="join")
+    return stream.left_join(other, lambda one, two: [one, two], window, named)
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session", "cogroup", "join"])
+def test_stream_time_is_kept_when_a_node_in_front_moves_all_names(
+    tmp_path: Path, kind: str
+) -> None:
+    def program(*, filtered: bool) -> Topology:
+        builder = StreamsBuilder()
+        stream = builder.stream("in")
+        stream = stream.filter(lambda _key, _value: True) if filtered else stream
+        windowed(kind, stream, builder.stream("other")).to("out")
+        return builder.build()
+
+    def late(folder: Path, *, edited: bool) -> list[list[tuple[str, str]]]:
+        query = started(folder, program(filtered=False), "in", "other")
+        query.batch(one("in", 0, 1000))
+        query.start(program(filtered=edited), {"in": 1, "other": 1})
+        return [left(query, one("in", 1, 6, key=b"late")), left(query, one("in", 2, 1045))]
+
+    same = late(tmp_path / "same", edited=False)
+    assert late(tmp_path / "edited", edited=True) == same
 
 
 # --- the loss that was asked for
