@@ -108,6 +108,58 @@ def test_a_part_that_gets_its_first_store_or_another_topic_keeps_what_it_held(
     assert left(query, {}) == [("all", '"order"'), ("all", '"first"')]
 
 
+# --- names that were made up
+
+
+def unnamed_counts(before: str | None = None, *, filtered: bool = True) -> Topology:
+    """Count what leads to "all" in a store without a name; ``before`` that, for another topic."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
+    if before is not None:
+        kept = stream.filter(_always) if filtered else stream.map_values(lambda value: value)
+        table = kept.group_by_key().count()
+        if before:
+            table.to_stream().to(before)
+    stream.filter(_always).group_by_key().count().to_stream().to("all")
+    return builder.build()
+
+
+def _always(_key: object, _value: object) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(("topic", "filtered"), [("big", True), ("", True), ("all", False)])
+def test_a_generated_name_that_moves_on_to_another_operator_is_refused(
+    tmp_path: Path,
+    topic: str,
+    filtered: bool,  # noqa: FBT001 pytest gives it by name
+) -> None:
+    query = started(tmp_path, unnamed_counts(), "in")
+    query.batch(one("in", 0, 0))
+    with pytest.raises(StateError, match=r"STORE-0000000002' was that of \(in, filter, aggregate"):
+        query.start(unnamed_counts(topic, filtered=filtered), {"in": 1})
+    query.start(unnamed_counts(topic, filtered=filtered), {"in": 1}, allow_state_loss=True)
+    assert left(query, one("in", 1, 1))[0][1] == "1"
+
+
+def test_what_follows_a_store_with_a_generated_name_may_change(tmp_path: Path) -> None:
+    def counted_on(*topics: str) -> Topology:
+        builder = StreamsBuilder()
+        stream = builder.stream("in").select_key(lambda _, value: str(value))
+        table = stream.group_by_key().count()
+        for topic in topics:
+            table.to_stream().to(topic)
+        stream.group_by_key().count()
+        return builder.build()
+
+    query = started(tmp_path, counted_on(), "in")
+    query.batch(one("in", 0, 0))
+    with pytest.raises(StateError, match="not in the program"):  # of the second count
+        query.start(counted_on("out"), {"in": 1})
+    query.start(counted_on("out"), {"in": 1}, allow_state_loss=True)
+    assert left(query, one("in", 1, 1)) == [("out", "2")]
+
+
 # --- stream time
 
 

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +20,8 @@ from thulawa.core.errors import StateError
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import Part, Plan
 from thulawa.spark.offsets import of_topics
+from thulawa.topology.origins import fed_by, is_generated, leads_to
+from thulawa.topology.topology import Topology
 
 __all__ = ["Admitted", "Checkpoint"]
 
@@ -31,7 +33,10 @@ _ASK = "to run it all the same and lose that state, give allow_state_loss=True"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the state of a store is, and of what kind it is."""
+    """Where the state of a store is, and of what kind it is.
+
+    ``fed`` and ``leads`` tell what a store with a generated name is for (`topology.origins`).
+    """
 
     kind: str
     size: int
@@ -39,6 +44,8 @@ class _Place:
     tasks: int
     prefix: str
     changelog: bool = False
+    fed: str = ""
+    leads: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +282,16 @@ def _places(
                 len(part.tasks),
                 prefixes.get(part.group.id, ""),
                 name in changelogs,
+                *_origin(made.topology, name),
             )
     return places
+
+
+def _origin(topology: Topology, store: str) -> tuple[str, Sequence[str]]:
+    """Tell what a store is for, where its name does not."""
+    if not is_generated(store):
+        return "", ()
+    return fed_by(topology, store), leads_to(topology, store)
 
 
 def _losses(
@@ -325,6 +340,11 @@ def _difference(old: _Place, new: _Place) -> str | None:
     """Say why the state of a store would be lost; None: it is not."""
     if (old.kind, old.size) != (new.kind, new.size):
         return f"was a {old.kind} store of size {old.size}"
+    if old.fed != new.fed or (old.leads and not set(old.leads) & set(new.leads)):
+        return (
+            f"was that of {_shown(old)} and is now that of {_shown(new)}: generated names move "
+            "when a program is edited; name your stores with Materialized.as_"
+        )
     if old.prefix != new.prefix or old.stage != new.stage:
         return "stood elsewhere in the program, beside other stores or behind other repartitions"
     if old.tasks != new.tasks:
@@ -332,6 +352,11 @@ def _difference(old: _Place, new: _Place) -> str | None:
     if new.changelog and not old.changelog:
         return "had no changelog so far: what it holds could not be rebuilt from it"
     return None
+
+
+def _shown(place: _Place) -> str:
+    leads = f", which leads to {', '.join(place.leads)}" if place.leads else ""
+    return f"({place.fed}{leads})"
 
 
 def _numbered(folder: Path) -> list[int]:
