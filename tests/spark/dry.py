@@ -78,7 +78,10 @@ class DryQuery:
             self.plan = plan(topology, partitions, assigned=self._checkpoint.assignment())
             before = self._checkpoint.query_path
             self._prefixes = self._checkpoint.admit(
-                "app", self.plan, allow_state_loss=allow_state_loss
+                "app",
+                self.plan,
+                allow_state_loss=allow_state_loss,
+                has_timers=Program("app", "app/0", self.plan, self._options).has_timers,
             ).prefixes
             if self._checkpoint.query_path != before:
                 self.state = {}

@@ -37,11 +37,15 @@ class Application:
         grouper: PartitionGrouper = by_number,
         *,
         allow_state_loss: bool = False,
+        has_timers: bool = False,
         **counts: int,
     ) -> tuple[Plan, Admitted]:
         assigned = self.checkpoint.assignment()
         made = plan(topology, counts, grouper=grouper, assigned=assigned)
-        return made, self.checkpoint.admit("app", made, allow_state_loss=allow_state_loss)
+        admitted = self.checkpoint.admit(
+            "app", made, allow_state_loss=allow_state_loss, has_timers=has_timers
+        )
+        return made, admitted
 
 
 def tasks_of(made: Plan, store: str) -> list[dict[str, tuple[int, ...]]]:
@@ -90,3 +94,27 @@ def test_a_repartition_of_another_size_would_lose_state(tmp_path: Path) -> None:
     application.start(counting(), visits=2)
     with pytest.raises(StateError, match="'pages-repartition' had 2 partitions, now 4"):
         application.start(counting(partitions=4), visits=2)
+
+
+def test_timers_come_to_a_program_with_another_query_and_stay(tmp_path: Path) -> None:
+    application = Application(tmp_path)
+    _, without = application.start(counting(), visits=2)
+    assert not without.has_timers
+    with pytest.raises(StateError, match=r"no timers and now has some \(process, or max_task_idle"):
+        application.start(counting(), has_timers=True, visits=2)
+    first = application.checkpoint.query_path
+    application.start(counting(), has_timers=True, allow_state_loss=True, visits=2)
+    assert application.checkpoint.query_path != first
+    made, kept = application.start(counting(), visits=2)
+    program = Program("app", "app/1", made, had_timers=kept.has_timers)
+    assert program.has_timers
+    assert program.clock_topic in program.topics
+
+
+def test_a_program_without_stages_may_get_timers(tmp_path: Path) -> None:
+    builder = StreamsBuilder()
+    builder.stream("visits").to("copied")
+    application = Application(tmp_path)
+    application.start(builder.build(), visits=2)
+    _, admitted = application.start(builder.build(), has_timers=True, visits=2)
+    assert admitted.has_timers

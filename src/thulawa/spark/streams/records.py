@@ -52,11 +52,13 @@ class _Place:
 class Admitted:
     """Where an application's state is: the prefix of each sub-topology, and over how many slots.
 
-    Spark keeps state by slot, so their number stays what it was, whatever tasks are added.
+    Spark keeps state by slot, so their number stays what it was, whatever tasks are added. A query
+    that has timers has them for good.
     """
 
     prefixes: Mapping[int, str]
     width: int
+    has_timers: bool = False
 
 
 class Checkpoint:
@@ -83,6 +85,7 @@ class Checkpoint:
         *,
         allow_state_loss: bool,
         changelogs: Collection[str] = (),
+        has_timers: bool = False,
     ) -> Admitted:
         """Refuse a program that would lose state; say where the state of another is."""
         written = self._written()
@@ -97,7 +100,7 @@ class Checkpoint:
         prefixes = _inherited(made, old, written.get("storeless", {}))
         losses = _losses(old, _places(made, prefixes, changelogs), dropped)
         losses += _resized(written.get("repartitions", {}), made)
-        remade = _remade(written.get("stages", made.stages), made.stages)
+        remade = _remade(written, made.stages, has_timers=has_timers)
         if remade is not None:
             losses.append(remade)
         for loss in losses:
@@ -115,6 +118,7 @@ class Checkpoint:
             generation += 1
             written, dropped = {}, {}
         width = written.get("width", made.tasks)
+        has_timers = has_timers or written.get("has_timers", False)
         self._write(
             {
                 "format": _FORMAT,
@@ -123,6 +127,7 @@ class Checkpoint:
                 "number": number,
                 "stages": made.stages,
                 "width": width,
+                "has_timers": has_timers,
                 "groups": {
                     name: part.tasks for part in made.parts.values() for name in part.group.stores
                 },
@@ -137,7 +142,7 @@ class Checkpoint:
                 "restoring": written.get("restoring", False),
             }
         )
-        return Admitted(prefixes, width)
+        return Admitted(prefixes, width, has_timers)
 
     # --- another life, rebuilt from changelogs
 
@@ -329,10 +334,17 @@ def _resized(before: Mapping[str, int], made: Plan) -> list[_Loss]:
     return losses
 
 
-def _remade(old_stages: int, stages: int) -> _Loss | None:
+def _remade(written: Mapping[str, Any], stages: int, *, has_timers: bool) -> _Loss | None:
     """Say why Spark cannot go on with its own files, and all state would be lost."""
-    if old_stages != stages:
-        return _Loss(None, f"the program had {old_stages} stages and now has {stages}")
+    before = written.get("stages", stages)
+    if before != stages:
+        return _Loss(None, f"the program had {before} stages and now has {stages}")
+    if stages and has_timers and not written.get("has_timers", True):
+        why = (
+            "the program had no timers and now has some (process, or max_task_idle), which Spark "
+            "cannot give to a query that was begun without"
+        )
+        return _Loss(None, why)
     return None
 
 
