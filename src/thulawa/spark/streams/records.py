@@ -114,7 +114,10 @@ class Checkpoint:
                 number += 1
         new = _places(made, prefixes, changelogs)
         dropped = dropped | {name: old[name].prefix for name in old.keys() - new.keys()}
+        starts = written.get("starts", {})
         if remade is not None:
+            read = self.committed_offsets() or starts
+            starts = {topic: read[topic] for topic in read.keys() - made.global_topics}
             generation += 1
             written, dropped = {}, {}
         width = written.get("width", made.tasks)
@@ -139,6 +142,7 @@ class Checkpoint:
                     for topic in (() if part.group.stores else _names(part))
                 },
                 "dropped": dropped,
+                "starts": starts,
                 "restoring": written.get("restoring", False),
             }
         )
@@ -183,6 +187,15 @@ class Checkpoint:
             lines = version, about, json.dumps(offsets)
             path.with_name(str(number)).write_text("\n".join(lines), encoding="utf-8")
 
+    def starts(self) -> Offsets:
+        """Give where a query begins that has committed nothing: where one before it had come to.
+
+        What is not named begins with its first record, so do global tables.
+        """
+        if self.last_batch() >= 0:
+            return {}
+        return _offsets(self._written().get("starts", {}))
+
     def finish(self) -> None:
         """Let what was rebuilt count."""
         self._write(self._written() | {"restoring": False})
@@ -207,11 +220,7 @@ class Checkpoint:
             line = path.read_text(encoding="utf-8").splitlines()[2]
         except (OSError, IndexError):
             return {}
-        offsets = of_topics(json.loads(line))
-        return {
-            topic: {int(number): end for number, end in ends.items()}
-            for topic, ends in offsets.items()
-        }
+        return _offsets(of_topics(json.loads(line)))
 
     def _written(self) -> dict[str, Any]:
         try:
@@ -369,6 +378,13 @@ def _difference(old: _Place, new: _Place) -> str | None:
 def _shown(place: _Place) -> str:
     leads = f", which leads to {', '.join(place.leads)}" if place.leads else ""
     return f"({place.fed}{leads})"
+
+
+def _offsets(written: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {
+        topic: {int(number): offset for number, offset in partitions.items()}
+        for topic, partitions in written.items()
+    }
 
 
 def _numbered(folder: Path) -> list[int]:

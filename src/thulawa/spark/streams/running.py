@@ -83,7 +83,8 @@ class StreamsQuery:
             topics.tick(program.clock_topic)
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
-        read = partial(topics.read, spark, self.topics, most)
+        starts = {name: at for name, at in checkpoint.starts().items() if name in self.topics}
+        read = partial(topics.read, spark, self.topics, most, starts=starts)
         with ExitStack() as unless_started:
             self._seat = Seat()
             unless_started.callback(self._seat.leave)
