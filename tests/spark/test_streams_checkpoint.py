@@ -118,3 +118,24 @@ def test_a_program_without_stages_may_get_timers(tmp_path: Path) -> None:
     application.start(builder.build(), visits=2)
     _, admitted = application.start(builder.build(), has_timers=True, visits=2)
     assert admitted.has_timers
+
+
+def test_a_topic_that_is_taken_out_and_put_back_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def copying(*topics: str) -> Topology:
+        builder = StreamsBuilder()
+        for topic in topics:
+            builder.stream(topic).to("copied")
+        return builder.build()
+
+    application = Application(tmp_path)
+    application.start(copying("visits", "orders"), visits=1, orders=1)
+    application.start(copying("visits"), visits=1)
+    application.start(copying("visits"), visits=1)
+    assert not caplog.messages
+    application.start(copying("visits", "orders"), visits=1, orders=1)
+    assert [message for message in caplog.messages if "read 'orders' before" in message]
+    caplog.clear()
+    application.start(copying("visits", "orders"), visits=1, orders=1)
+    assert not caplog.messages

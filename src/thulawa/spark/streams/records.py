@@ -120,6 +120,16 @@ class Checkpoint:
             starts = {topic: read[topic] for topic in read.keys() - made.global_topics}
             generation += 1
             written, dropped = {}, {}
+        topics = set(made.topics) - made.repartitions.keys()
+        known = {*written.get("topics", ()), *written.get("former_topics", ())}
+        for topic in sorted(topics & set(written.get("former_topics", ()))):
+            if topic not in self.committed_offsets():
+                _log.warning(
+                    "%s read %r before, then not, and now again: from its beginning, for how far "
+                    "it was is no longer known",
+                    application_id,
+                    topic,
+                )
         width = written.get("width", made.tasks)
         has_timers = has_timers or written.get("has_timers", False)
         self._write(
@@ -143,6 +153,8 @@ class Checkpoint:
                 },
                 "dropped": dropped,
                 "starts": starts,
+                "topics": sorted(topics),
+                "former_topics": sorted(known - topics),
                 "restoring": written.get("restoring", False),
             }
         )
