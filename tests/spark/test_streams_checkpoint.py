@@ -1,5 +1,6 @@
 """Where state is stays where it is: over restarts, new partitions, and added tasks."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,12 @@ def test_a_topic_that_is_taken_out_and_put_back_is_warned_about(
     caplog.clear()
     application.start(copying("visits", "orders"), visits=1, orders=1)
     assert not caplog.messages
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    application = Application(tmp_path)
+    application.start(counting(), visits=2)
+    file = tmp_path / "application.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 1}))
+    with pytest.raises(StateError, match="another version of Thulawa"):
+        application.start(counting(), visits=2)

@@ -204,6 +204,43 @@ def test_stream_time_is_kept_when_a_node_in_front_moves_all_names(
     assert late(tmp_path / "edited", edited=True) == same
 
 
+# --- global tables
+
+
+def looking(*topics: str, windowed: bool = False) -> Topology:
+    """Look into a global table from topics, and count what is found."""
+    builder = StreamsBuilder()
+    names = builder.global_table("names")
+    for topic in topics:
+        found = builder.stream(topic).join(names, lambda key, _: key, lambda _, name: name)
+        found.to(f"{topic}-named")
+        grouped = found.group_by_key()
+        store: Materialized[Any, Any] = Materialized.as_(f"{topic}-counts")
+        if windowed:
+            grouped.windowed_by(TimeWindows.of("1 minute")).count(store)
+        else:
+            grouped.count(store)
+    return builder.build()
+
+
+def test_a_global_table_that_would_be_empty_is_refused_or_read_again(tmp_path: Path) -> None:
+    counts = {"names": 1, "in": 1, "other": 1}
+    query = started(tmp_path, looking("in"), "names", "in")
+    query.batch(one("names", 0, 0, b'"ann"'))
+    with pytest.raises(StateError, match="'names' has been read, and its global table"):
+        query.start(looking("in", "other"), counts)
+    query.start(looking("in", "other"), counts, allow_state_loss=True)
+    query.batch(one("names", 0, 0, b'"ann"'))  # which Spark does: it is another query
+    assert left(query, one("other", 0, 1)) == [("other-named", '"ann"')]
+    query.start(looking("in", "other"), counts)
+    assert left(query, one("in", 0, 1)) == [("in-named", '"ann"')]
+    before = Checkpoint(str(tmp_path)).query_path
+    with pytest.raises(StateError, match="'in-counts' was a key-value store"):
+        query.start(looking("in", "other", windowed=True), counts)
+    query.start(looking("in", "other", windowed=True), counts, allow_state_loss=True)
+    assert Checkpoint(str(tmp_path)).query_path != before
+
+
 # --- the loss that was asked for
 
 
