@@ -11,6 +11,7 @@ from thulawa.runtime.planning import Part, Plan, plan
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.hosting import hosted
 from thulawa.spark.streams.program import Program
+from thulawa.spark.streams.records import Checkpoint
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, SINK, Packed, packed_batch, unpack_outgoing
 from thulawa.topology.topology import Topology
@@ -44,22 +45,46 @@ class Kept(dict[str, bytes]):
         del self[name]
 
 
-State: TypeAlias = dict[tuple[int, int], Kept]
+State: TypeAlias = dict[tuple[int, str, int], Kept]  # by stage, prefix and task
 
 
 class DryQuery:
-    """One application, batch by batch. ``state`` is what has been committed, ``now`` the time."""
+    """One application, batch by batch. ``state`` is what has been committed, ``now`` the time.
+
+    With a ``checkpoint`` it can be started again with an edited program.
+    """
 
     def __init__(
         self,
         topology: Topology,
         partitions: Mapping[str, int],
         options: TaskOptions | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
-        self.plan = plan(topology, partitions)
         self.state: State = {}
         self.now = 2_000_000_000_000
         self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
+        self._checkpoint = checkpoint
+        self.start(topology, partitions)
+
+    def start(
+        self, topology: Topology, partitions: Mapping[str, int], *, allow_state_loss: bool = False
+    ) -> None:
+        """Start with a program, as `Streams` does."""
+        if self._checkpoint is None:
+            self.plan = plan(topology, partitions)
+            self._prefixes: Mapping[int, str] = {part: str(part) for part in self.plan.parts}
+        else:
+            self.plan = plan(topology, partitions, assigned=self._checkpoint.assignment())
+            before = self._checkpoint.query_path
+            self._prefixes = self._checkpoint.admit(
+                "app",
+                self.plan,
+                allow_state_loss=allow_state_loss,
+                has_timers=Program("app", "app/0", self.plan, self._options).has_timers,
+            ).prefixes
+            if self._checkpoint.query_path != before:
+                self.state = {}
         self.restart()
 
     def restart(self) -> None:
@@ -89,8 +114,9 @@ class DryQuery:
                     own = [
                         row for row in mine if row.task == task and _is_for(row, part, self.plan)
                     ]
-                    if own or (not inputs and (part.group.id, task) in state):
-                        kept = state.setdefault((part.group.id, task), Kept())
+                    place = stage, self._prefixes[part.group.id], task
+                    if own or (not inputs and place in state):
+                        kept = state.setdefault(place, Kept())
                         rows += hosted(program, part, task).run(own, self.now, kept)
         leaving = sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place)
         return _left(leaving), state

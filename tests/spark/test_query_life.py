@@ -72,7 +72,7 @@ def started(topics: Topics, max_records: Any = None) -> StreamsQuery:
     program: Any = SimpleNamespace(application_id="app", topics=("in",), has_timers=False)
     offsets = iter(range(1000))
     checkpoint: Any = SimpleNamespace(
-        query_path="", committed_offsets=lambda: {"in": {0: next(offsets)}}
+        query_path="", starts=dict, committed_offsets=lambda: {"in": {0: next(offsets)}}
     )
     made: Any = topics
     nothing: Any = None

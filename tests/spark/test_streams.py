@@ -202,6 +202,37 @@ def test_a_renamed_store_is_refused_unless_its_loss_is_asked_for(folder: Path, s
     assert read(folder, "out")[-3:] == [("0", 1), ("1", 1), ("2", 1)]
 
 
+def test_timers_added_to_a_program_are_refused_or_begin_a_query_that_reads_on(
+    folder: Path, spark: Any
+) -> None:
+    def named(*, timed: bool) -> Topology:
+        builder = StreamsBuilder()
+        stream = builder.stream("in")
+        names = builder.global_table("names")
+        by_name = stream.join(names, lambda key, _: key, lambda _, name: str(name))
+        counted = by_name.group_by(lambda _, name: name).count(Materialized.as_("counts"))
+        counted.to_stream().to("out")
+        if timed:
+            stream.process(Ticker).to("ticks")
+        return builder.build()
+
+    produce(folder, "names", range(7))
+    produce(folder, "in", range(7))
+    with streams(named(timed=False), folder, spark) as application:
+        application.process_all_available()
+    produce(folder, "in", range(7, 10))
+    with pytest.raises(StateError, match="no timers and now has some"):
+        streams(named(timed=True), folder, spark).start()
+    with streams(named(timed=True), folder, spark, allow_state_loss=True) as edited:
+        edited.process_all_available()
+    # nothing is read twice, but for the global table
+    assert read(folder, "out")[7:] == [("0", 1), ("1", 1), ("2", 1)]
+    produce(folder, "in", range(10, 11))
+    with streams(named(timed=False), folder, spark) as without:
+        without.process_all_available()
+    assert read(folder, "out")[10:] == [("3", 1)]
+
+
 def test_a_missing_topic_and_uneven_partitions_are_refused(folder: Path, spark: Any) -> None:
     with pytest.raises(ConfigurationError, match="'in' does not exist"):
         streams(counting(), folder, spark).start()

@@ -1,5 +1,6 @@
 """Where state is stays where it is: over restarts, new partitions, and added tasks."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,20 @@ class Application:
         self.checkpoint = Checkpoint(str(folder))
 
     def start(
-        self, topology: Topology, grouper: PartitionGrouper = by_number, **counts: int
+        self,
+        topology: Topology,
+        grouper: PartitionGrouper = by_number,
+        *,
+        allow_state_loss: bool = False,
+        has_timers: bool = False,
+        **counts: int,
     ) -> tuple[Plan, Admitted]:
         assigned = self.checkpoint.assignment()
         made = plan(topology, counts, grouper=grouper, assigned=assigned)
-        return made, self.checkpoint.admit("app", made, allow_state_loss=False)
+        admitted = self.checkpoint.admit(
+            "app", made, allow_state_loss=allow_state_loss, has_timers=has_timers
+        )
+        return made, admitted
 
 
 def tasks_of(made: Plan, store: str) -> list[dict[str, tuple[int, ...]]]:
@@ -96,3 +106,57 @@ def test_a_checkpoint_that_is_no_local_folder_is_refused(path: str) -> None:
 @pytest.mark.parametrize("path", ["file:/tmp/app", "file:///tmp/app", "/tmp/app"])  # noqa: S108
 def test_a_local_folder_may_be_named_as_a_file(path: str) -> None:
     assert Checkpoint(path).root == Path("/tmp/app")  # noqa: S108
+
+
+def test_timers_come_to_a_program_with_another_query_and_stay(tmp_path: Path) -> None:
+    application = Application(tmp_path)
+    _, without = application.start(counting(), visits=2)
+    assert not without.has_timers
+    with pytest.raises(StateError, match=r"no timers and now has some \(process, or max_task_idle"):
+        application.start(counting(), has_timers=True, visits=2)
+    first = application.checkpoint.query_path
+    application.start(counting(), has_timers=True, allow_state_loss=True, visits=2)
+    assert application.checkpoint.query_path != first
+    made, kept = application.start(counting(), visits=2)
+    program = Program("app", "app/1", made, had_timers=kept.has_timers)
+    assert program.has_timers
+    assert program.clock_topic in program.topics
+
+
+def test_a_program_without_stages_may_get_timers(tmp_path: Path) -> None:
+    builder = StreamsBuilder()
+    builder.stream("visits").to("copied")
+    application = Application(tmp_path)
+    application.start(builder.build(), visits=2)
+    _, admitted = application.start(builder.build(), has_timers=True, visits=2)
+    assert admitted.has_timers
+
+
+def test_a_topic_that_is_taken_out_and_put_back_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def copying(*topics: str) -> Topology:
+        builder = StreamsBuilder()
+        for topic in topics:
+            builder.stream(topic).to("copied")
+        return builder.build()
+
+    application = Application(tmp_path)
+    application.start(copying("visits", "orders"), visits=1, orders=1)
+    application.start(copying("visits"), visits=1)
+    application.start(copying("visits"), visits=1)
+    assert not caplog.messages
+    application.start(copying("visits", "orders"), visits=1, orders=1)
+    assert [message for message in caplog.messages if "read 'orders' before" in message]
+    caplog.clear()
+    application.start(copying("visits", "orders"), visits=1, orders=1)
+    assert not caplog.messages
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    application = Application(tmp_path)
+    application.start(counting(), visits=2)
+    file = tmp_path / "application.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 1}))
+    with pytest.raises(StateError, match="another version of Thulawa"):
+        application.start(counting(), visits=2)

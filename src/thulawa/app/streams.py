@@ -378,22 +378,22 @@ class Streams:
     def _made(self) -> Program:
         made = self.planned()
         changelogs = self._changelog_topics(made)
+        run = f"{self.application_id}/{uuid4().hex}"
+        program = Program(
+            self.application_id, run, made, self._options, self._clock, changelogs=changelogs
+        )
         admitted = self._checkpoint.admit(
             self.application_id,
             made,
             allow_state_loss=self._allow_state_loss,
             changelogs=changelogs,
+            has_timers=program.has_timers,
         )
-        run = f"{self.application_id}/{uuid4().hex}"
-        program = Program(
-            self.application_id,
-            run,
-            made,
-            self._options,
-            self._clock,
-            admitted.prefixes,
+        program = replace(
+            program,
+            prefixes=admitted.prefixes,
             width=admitted.width,
-            changelogs=changelogs,
+            had_timers=admitted.has_timers,
         )
         if changelogs and not self._allow_state_loss:
             refuse_lost_changelogs(program, self._topics, self._checkpoint)

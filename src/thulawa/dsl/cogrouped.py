@@ -192,6 +192,7 @@ def _aggregated(
                 merge=merge,
                 emit=emit,
                 caching=materialized is not None and materialized.caching,
+                number=number,
             )
         )
         names.append(name)

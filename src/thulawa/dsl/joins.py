@@ -231,6 +231,7 @@ def _join_streams(
         side="left",
         kind=kind,
         pair=names.merge,
+        clock=names.stores[0],
         window=windows,
         joiner=_of_values(joiner),
         other_store=names.stores[1],

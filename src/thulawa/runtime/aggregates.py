@@ -159,7 +159,7 @@ def windowed_aggregate(
     windows = node.window
     assert isinstance(windows, TimeWindows)
     store: WindowStore = context.store(node.store)
-    clock = context.clock(node.name)
+    clock = context.clock(node.clock)
     initial = start_value(node)
     fold = node.aggregator
     windows_for = windows.windows_for

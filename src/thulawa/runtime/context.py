@@ -47,7 +47,8 @@ class DirectCollector(Collector, Protocol):
 class StreamClock:
     """A stream time of one node or pair of nodes; it never goes back.
 
-    Clocks are named, so that a host can keep them with the task's state.
+    Clocks are named, so that a host can keep them with the task's state: after stores, for names
+    of nodes change when a program is edited.
     """
 
     __slots__ = ("emitted", "time")

@@ -33,7 +33,7 @@ class _Sessions:
         self._forward = forward
         self._failed = failed
         self._store: SessionStore = context.store(node.store)
-        self._clock = context.clock(node.name)
+        self._clock = context.clock(node.clock)
         self._initial = start_value(node)
         self._fold = node.aggregator
         self._merge = node.merge

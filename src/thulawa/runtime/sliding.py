@@ -28,7 +28,7 @@ def sliding_aggregate(
     windows = node.window
     assert isinstance(windows, SlidingWindows)
     store: WindowStore = context.store(node.store)
-    clock = context.clock(node.name)
+    clock = context.clock(node.clock)
     difference = windows.difference
     emit_closed = closed_windows(
         store, clock, context, forward, span=difference + 1, keep=2 * difference

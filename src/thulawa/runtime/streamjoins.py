@@ -45,7 +45,7 @@ class _Side:
         self._forward = forward
         self._failed = failed
         self._joiner = node.joiner
-        self._clock = context.clock(node.pair)
+        self._clock = context.clock(node.clock)
         self._others: JoinStore = context.store(node.other_store)
         self._waiting: TimeOrderedBuffer | None = None
         if node.outer_store is not None:

@@ -18,7 +18,7 @@ def suppress(node: Suppress, context: TaskContext, forward: Forward) -> Forward:
     one that left, not the last one that came: who follows has seen no other.
     """
     buffer: TimeOrderedBuffer = context.store(node.store)
-    clock = context.clock(node.name)
+    clock = context.clock(node.store)
     final = node.until == "window_close"
     over = _Room(node, buffer)
 

@@ -50,7 +50,7 @@ def _held_back(node: LookupJoin, context: TaskContext, process: Forward) -> Forw
     """Join records only when stream time has passed them by the grace period."""
     assert node.buffer is not None
     buffer: TimeOrderedBuffer = context.store(node.buffer)
-    clock = context.clock(node.name)
+    clock = context.clock(node.buffer)
     grace = node.grace
 
     def hold(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

@@ -140,7 +140,8 @@ class Table(Node):
 class Aggregate(Node):
     """Folds the records of a key, or of a key in a window, into one value.
 
-    ``merge`` joins two partial results: of sessions, or of partitions.
+    ``merge`` joins two partial results: of sessions, or of partitions. ``number`` tells the nodes
+    apart that fold several streams into one store.
     """
 
     store: str
@@ -150,6 +151,12 @@ class Aggregate(Node):
     merge: Function | None = None
     emit: Literal["update", "close"] = "update"
     caching: bool = False
+    number: int = 0
+
+    @property
+    def clock(self) -> str:
+        """The name of its stream time: of the store, which keeps its name in an edited program."""
+        return f"{self.store}/{self.number}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,12 +195,13 @@ class JoinBuffer(Node):
 class StreamJoin(Node):
     """One side of a stream-stream join: looks into what the other side kept.
 
-    ``pair`` names what both sides share: stream time, and what waits unmatched.
+    ``pair`` names the node that both sides lead to, ``clock`` the stream time they share.
     """
 
     side: Literal["left", "right"]
     kind: JoinKind
     pair: str
+    clock: str
     window: JoinWindows
     joiner: Function
     other_store: str

@@ -1,5 +1,6 @@
 """Where an application's topics are: what Streams asks of an embedded log, or of Kafka."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,8 @@ from thulawa.kafka.errors import BrokerUnreachable, KafkaError, translated
 from thulawa.kafka.groups import commit_offsets
 from thulawa.kafka.reading import await_committed, read_to_end
 from thulawa.kafka.routing import Policies
+from thulawa.kafka.topics import Offsets, TopicSpec
 from thulawa.kafka.topics import Topics as BrokerTopics
-from thulawa.kafka.topics import TopicSpec
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, fence, last_batches, write
 from thulawa.log import Log, ProducerRecord
 from thulawa.spark import log_packed
@@ -68,11 +69,13 @@ class Topics(Protocol):
         *,
         telling: bool,
         whole: bool,
+        starts: Offsets | None = None,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, so many records at a time.
 
         ``telling``: by tasks whose accumulators reach the driver. ``whole``: the front is the whole
-        program, and does all its work.
+        program, and does all its work. A query that has no checkpoint begins at ``starts``,
+        elsewhere with the first record.
         """
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
@@ -153,6 +156,7 @@ class EmbeddedTopics:
         *,
         telling: bool,
         whole: bool,
+        starts: Offsets | None = None,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, where they are read."""
         # a stage costs by the partition: no more of them than run at a time, or, where they take
@@ -163,6 +167,8 @@ class EmbeddedTopics:
         reader = reader.option("maxPartitions", most)
         if max_records is not None:
             reader = reader.option("maxOffsetsPerTrigger", max_records)
+        if starts:
+            reader = reader.option("startingOffsets", json.dumps(starts))
         if telling:  # tasks of a source in Python have no accumulators
             return log_packed.read_through(reader, self.address).mapInArrow(front, PACKED)
         return log_packed.read_through(reader, self.address, front, PACKED)
@@ -264,9 +270,12 @@ class KafkaTopics:
         *,
         telling: bool,  # noqa: ARG002 here they always can
         whole: bool,  # noqa: ARG002 the connector has a task for each partition
+        starts: Offsets | None = None,
     ) -> DataFrame:
         """Give what the front of a program makes of the rows of topics."""
-        rows = kafka_source(spark, self.connection, names, max_records=max_records)
+        rows = kafka_source(
+            spark, self.connection, names, starting=starts or "earliest", max_records=max_records
+        )
         return rows.mapInArrow(front, PACKED)
 
     def write(self, rows: DataFrame, application: str) -> Any:

@@ -25,6 +25,7 @@ class Program:
     outputs: Mapping[str, int] = field(default_factory=dict)  # partitions of the topics written
     width: int | None = None  # how many slots tasks are spread over, where state says it
     changelogs: Mapping[str, str] = field(default_factory=dict)  # store -> topic
+    had_timers: bool = False  # then it still has them: Spark does not take them from a query
     recovery: Recovery | None = None  # set while stores are rebuilt: nothing is processed then
 
     @cached_property
@@ -39,7 +40,8 @@ class Program:
     @property
     def has_timers(self) -> bool:
         """Whether tasks may have to be called by the clock."""
-        return self.plan.has_timers or self.options.max_task_idle is not None
+        waits = self.options.max_task_idle is not None
+        return self.plan.has_timers or waits or self.had_timers
 
     @property
     def topics(self) -> tuple[str, ...]:

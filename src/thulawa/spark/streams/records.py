@@ -1,11 +1,7 @@
-"""What an application leaves in its checkpoint beside Spark's own files, and reads from it.
-
-The names of stores, and the stage and tasks they belong to, guard state against a program that
-would not find it again. State is found by the *prefix* of its sub-topology, which is remembered
-with the stores: numbers of sub-topologies change when a program is edited, names do not.
-"""
+"""What an application leaves in its checkpoint beside Spark's own files, and reads from it."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,38 +12,30 @@ from typing import Any, TypeAlias
 
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.runtime.groups import Assignment
-from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.planning import Plan
 from thulawa.spark.offsets import of_topics
+from thulawa.spark.streams.admission import names_of, places, tables, weigh
 
 __all__ = ["Admitted", "Checkpoint"]
 
-_FORMAT = 1
 _ELSEWHERE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+_FORMAT = 2
+_log = logging.getLogger("thulawa.streams")
 Offsets: TypeAlias = dict[str, dict[int, int]]
 _ASK = "to run it all the same and lose that state, give allow_state_loss=True"
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the state of a store is, and of what kind it is."""
-
-    kind: str
-    size: int
-    stage: int
-    tasks: int
-    prefix: str
-    changelog: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """Where an application's state is: the prefix of each sub-topology, and over how many slots.
 
-    Spark keeps state by slot, so their number stays what it was, whatever tasks are added.
+    Spark keeps state by slot, so their number stays what it was, whatever tasks are added. A query
+    that has timers has them for good.
     """
 
     prefixes: Mapping[int, str]
     width: int
+    has_timers: bool = False
 
 
 class Checkpoint:
@@ -79,6 +67,7 @@ class Checkpoint:
         *,
         allow_state_loss: bool,
         changelogs: Collection[str] = (),
+        has_timers: bool = False,
     ) -> Admitted:
         """Refuse a program that would lose state; say where the state of another is."""
         written = self._written()
@@ -87,44 +76,73 @@ class Checkpoint:
                 f"the checkpoint {self.root} belongs to the application "
                 f"{written['application_id']!r}; give {application_id!r} a folder of its own"
             )
-        old = {name: _Place(**place) for name, place in written.get("stores", {}).items()}
-        prefixes = {part.group.id: _prefix(part, old) for part in made.parts.values()}
-        new = _places(made, prefixes, changelogs)
-        generation = written.get("generation", 0)
-        problem = _problem(old, new, written.get("stages", made.stages), made.stages)
-        problem = problem or _resized(written.get("repartitions", {}), made)
-        if problem is not None and not allow_state_loss:
-            raise StateError(f"{problem}; {_ASK}")
-        if problem is not None and written.get("stages") != made.stages:
-            generation += 1  # another line of stages cannot go on with Spark's own files
-            written = {}
+        found = weigh(written, made, changelogs=changelogs, has_timers=has_timers)
+        for loss in found.losses:
+            if not allow_state_loss:
+                raise StateError(f"{loss.why}; {_ASK}")
+            _log.warning("%s loses state: %s", application_id, loss.why)
+        prefixes, number = found.numbered(made, written.get("number", 0))
+        generation, starts = written.get("generation", 0), written.get("starts", {})
+        dropped: dict[str, str] = written.get("dropped", {}) | found.dropped
+        if found.all_is_lost:
+            read = self.committed_offsets() or starts
+            starts = {topic: read[topic] for topic in read.keys() - made.global_topics}
+            generation += 1
+            written, dropped = {}, {}
+        topics = set(made.topics) - made.repartitions.keys()
+        former = set(written.get("former_topics", ()))
+        for topic in sorted(topics & former - self.committed_offsets().keys()):
+            _log.warning(
+                "%s read %r before, then not, and now again: from its beginning, for how far it "
+                "was is no longer known",
+                application_id,
+                topic,
+            )
         width = written.get("width", made.tasks)
+        has_timers = has_timers or written.get("has_timers", False)
         self._write(
             {
                 "format": _FORMAT,
                 "application_id": application_id,
                 "generation": generation,
+                "number": number,
                 "stages": made.stages,
                 "width": width,
+                "has_timers": has_timers,
                 "groups": {
                     name: part.tasks for part in made.parts.values() for name in part.group.stores
                 },
                 "repartitions": {name: one.partitions for name, one in made.repartitions.items()},
-                "stores": {name: asdict(place) for name, place in new.items()},
+                "stores": {
+                    name: asdict(place)
+                    for name, place in places(made, prefixes, changelogs).items()
+                },
+                "storeless": {
+                    topic: prefixes[part.group.id]
+                    for part in made.parts.values()
+                    for topic in (() if part.group.stores else names_of(part))
+                },
+                "tables": tables(made, prefixes),
+                "dropped": dropped,
+                "starts": starts,
+                "topics": sorted(topics),
+                "former_topics": sorted(former.union(written.get("topics", ())) - topics),
                 "restoring": written.get("restoring", False),
             }
         )
-        return Admitted(prefixes, width)
+        return Admitted(prefixes, width, has_timers)
 
     def check_belongs_to(self, application_id: str) -> None:
         """Refuse what is there and is not the checkpoint of this application."""
         if not self.root.exists():
             return
-        if not self._file.is_file() or self._written().get("application_id") != application_id:
-            raise StateError(
-                f"{self.root} is not the checkpoint of {application_id!r}: nothing is removed; "
-                f"name the folder that {application_id!r} has run with, or remove this one yourself"
-            )
+        # whichever version has written it
+        if self._file.is_file() and self._content().get("application_id") == application_id:
+            return
+        raise StateError(
+            f"{self.root} is not the checkpoint of {application_id!r}: nothing is removed; "
+            f"name the folder that {application_id!r} has run with, or remove this one yourself"
+        )
 
     # --- another life, rebuilt from changelogs
 
@@ -165,6 +183,15 @@ class Checkpoint:
             lines = version, about, json.dumps(offsets)
             path.with_name(str(number)).write_text("\n".join(lines), encoding="utf-8")
 
+    def starts(self) -> Offsets:
+        """Give where a query begins that has committed nothing: where one before it had come to.
+
+        What is not named begins with its first record, so do global tables.
+        """
+        if self.last_batch() >= 0:
+            return {}
+        return _offsets(self._written().get("starts", {}))
+
     def finish(self) -> None:
         """Let what was rebuilt count."""
         self._write(self._written() | {"restoring": False})
@@ -189,21 +216,24 @@ class Checkpoint:
             line = path.read_text(encoding="utf-8").splitlines()[2]
         except (OSError, IndexError):
             return {}
-        offsets = of_topics(json.loads(line))
-        return {
-            topic: {int(number): end for number, end in ends.items()}
-            for topic, ends in offsets.items()
-        }
+        return _offsets(of_topics(json.loads(line)))
 
-    def _written(self) -> dict[str, Any]:
+    def _content(self) -> dict[str, Any]:
         try:
-            written: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+            content: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise StateError(f"{self._file} is damaged: put it back from a backup") from error
-        if written.get("format") != _FORMAT:
-            raise StateError(f"{self._file} was written by another version of Thulawa")
+        return content
+
+    def _written(self) -> dict[str, Any]:
+        written = self._content()
+        if written and written.get("format") != _FORMAT:
+            raise StateError(
+                f"{self._file} was written by another version of Thulawa: go on with that one, or "
+                f"remove {self.root} to begin anew"
+            )
         return written
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -216,71 +246,11 @@ class Checkpoint:
         beside.replace(self._file)
 
 
-def _prefix(part: Part, old: Mapping[str, _Place]) -> str:
-    for store in part.group.stores:
-        if store in old:
-            return old[store].prefix
-    names = sorted(part.group.stores) or sorted(
-        topic for source in part.group.sources for topic in source.topics
-    )
-    return names[0]
-
-
-def _places(
-    made: Plan, prefixes: Mapping[int, str], changelogs: Collection[str]
-) -> dict[str, _Place]:
-    places = {}
-    for part in made.parts.values():
-        for name in part.group.stores:
-            spec = made.topology.stores[name]
-            places[name] = _Place(
-                spec.kind,
-                spec.size,
-                part.stage,
-                len(part.tasks),
-                prefixes[part.group.id],
-                name in changelogs,
-            )
-    return places
-
-
-def _problem(
-    old: Mapping[str, _Place], new: Mapping[str, _Place], old_stages: int, stages: int
-) -> str | None:
-    """Say why state would be lost; None: it is not."""
-    for name, place in old.items():
-        if name not in new:
-            return (
-                f"the store {name!r} is in the checkpoint and not in the program: was it renamed? "
-                "give stores names of their own with Materialized.as_"
-            )
-        if (difference := _difference(place, new[name])) is not None:
-            return f"the store {name!r} {difference}"
-    if old_stages != stages:
-        return f"the program had {old_stages} stages and now has {stages}"
-    return None
-
-
-def _resized(before: Mapping[str, int], made: Plan) -> str | None:
-    """Say which repartition before a store has another size: keys would get to other tasks."""
-    for name, one in made.repartitions.items():
-        has_state = made.parts[made.readers[name]].group.stores
-        if has_state and before.get(name, one.partitions) != one.partitions:
-            return f"the repartition {name!r} had {before[name]} partitions, now {one.partitions}"
-    return None
-
-
-def _difference(old: _Place, new: _Place) -> str | None:
-    """Say why the state of a store would be lost; None: it is not."""
-    if (old.kind, old.size) != (new.kind, new.size):
-        return f"was a {old.kind} store of size {old.size}"
-    if old.prefix != new.prefix or old.stage != new.stage:
-        return "stood elsewhere in the program, behind other repartitions"
-    if old.tasks != new.tasks:
-        return f"was spread over {old.tasks} tasks, now {new.tasks}"
-    if new.changelog and not old.changelog:
-        return "had no changelog so far: what it holds could not be rebuilt from it"
-    return None
+def _offsets(written: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {
+        topic: {int(number): offset for number, offset in partitions.items()}
+        for topic, partitions in written.items()
+    }
 
 
 def _numbered(folder: Path) -> list[int]:

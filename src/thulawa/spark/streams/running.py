@@ -95,13 +95,14 @@ class StreamsQuery:
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
             _silence(spark, _FALLING_BEHIND)
-        read = partial(topics.read, spark, self.topics, most)
         self._name = program.application_id
         self._checkpoint = checkpoint
         self._log = topics
         self._told: Offsets = {}
         self._failed_looks: set[str] = set()
         self._fetches: Fetches | None = None
+        starts = {name: at for name, at in checkpoint.starts().items() if name in self.topics}
+        read = partial(topics.read, spark, self.topics, most, starts=starts)
         with ExitStack() as unless_started:
             self._seat = Seat()
             unless_started.callback(self._seat.leave)
