@@ -1,7 +1,7 @@
 """Where an application's topics are: what Streams asks of an embedded log, or of Kafka."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
@@ -62,10 +62,12 @@ class Topics(Protocol):
         front: Through,
         *,
         telling: bool,
+        whole: Collection[str],
     ) -> DataFrame:
         """Give what the front of a program makes of topics, so many records at a time.
 
-        ``telling``: by tasks whose accumulators reach the driver.
+        ``telling``: by tasks whose accumulators reach the driver. Those ``whole`` come to their
+        end each time, whatever the limit, where that can be said.
         """
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
@@ -140,6 +142,7 @@ class EmbeddedTopics:
         front: Through,
         *,
         telling: bool,
+        whole: Collection[str],
     ) -> DataFrame:
         """Give what the front of a program makes of topics, where they are read."""
         # a stage costs by the partition: no more of them than run at a time
@@ -148,6 +151,7 @@ class EmbeddedTopics:
         reader = reader.option("maxPartitions", cores)
         if max_records is not None:
             reader = reader.option("maxOffsetsPerTrigger", max_records)
+        reader = reader.option("whole", ",".join(sorted(whole)))
         if telling:  # tasks of a source in Python have no accumulators
             return log_packed.read_through(reader, self.address).mapInArrow(front, PACKED)
         return log_packed.read_through(reader, self.address, front, PACKED)
@@ -243,6 +247,7 @@ class KafkaTopics:
         front: Through,
         *,
         telling: bool,  # noqa: ARG002 here they always can
+        whole: Collection[str],  # noqa: ARG002 Spark's connector has one limit for all
     ) -> DataFrame:
         """Give what the front of a program makes of the rows of topics."""
         rows = kafka_source(spark, self.connection, names, max_records=max_records)
