@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Part, Plan, plan
 from thulawa.spark.streams.front import front
@@ -55,11 +56,18 @@ class DryQuery:
         topology: Topology,
         partitions: Mapping[str, int],
         options: TaskOptions | None = None,
+        grouper: PartitionGrouper = by_number,
     ) -> None:
-        self.plan = plan(topology, partitions)
         self.state: State = {}
         self.now = 2_000_000_000_000
         self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
+        self._grouper = grouper
+        self.edit(topology, partitions)
+
+    def edit(self, topology: Topology, partitions: Mapping[str, int]) -> None:
+        """Start again with another program, or with more partitions."""
+        keeps_time = self._options.on_bad_timestamp == "partition_time"
+        self.plan = plan(topology, partitions, grouper=self._grouper, keeps_time=keeps_time)
         self.restart()
 
     def restart(self) -> None:
@@ -79,8 +87,13 @@ class DryQuery:
         """
         program = self._shipped.open()
         state = {place: Kept(kept) for place, kept in self.state.items()}
-        read = {place: records for place, records in inputs.items() if place[0] in self.plan.topics}
-        rows = [row for batch in front(self._shipped, _source(read)) for row in _unpacked(batch)]
+        rows = [
+            row
+            for place, records in inputs.items()  # a partition of Spark each
+            if place[0] in self.plan.topics
+            for batch in front(self._shipped, _source({place: records}))
+            for row in _unpacked(batch)
+        ]
         for stage in range(1, self.plan.stages + 1):
             mine = [row for row in rows if row.stage == stage]
             rows = [row for row in rows if row.stage != stage]

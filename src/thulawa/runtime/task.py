@@ -5,7 +5,7 @@ partition. Stream time is the highest timestamp taken; it never goes back. Whoev
 task feeds it, runs it, moves its clock, and commits it; nothing here reads a clock or waits.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from thulawa.core.durations import milliseconds
@@ -80,6 +80,7 @@ class Task:
             for topic, source in self._sources.items()
             for partition in (partitions or {}).get(topic, () if partitions else (number,))
         }
+        self._expected = frozenset(self._queues)
         self._taken_from: RecordQueue | None = None
         self._patience: Patience | None = None
         if self._options.max_task_idle is not None and len(self._queues) > 1:
@@ -191,14 +192,21 @@ class Task:
         for name, (time, emitted) in snapshot["clocks"].items():
             clock = self.context.clock(name)
             clock.time, clock.emitted = time, emitted
-        for (topic, partition), queue in self._queues.items():
-            queue.partition_time = snapshot["partition_times"].get(
-                f"{topic}/{partition}", queue.partition_time
-            )
-            queue.extend(snapshot.get("held", {}).get(f"{topic}/{partition}", ()))
+        # of partitions that joined later as well: what waits of them is nowhere else
+        for queue, time in self._remembered(snapshot["partition_times"]):
+            queue.partition_time = time
+        for queue, records in self._remembered(snapshot.get("held", {})):
+            queue.extend(records)
         if self._patience is not None:
             self._patience.since = snapshot.get("idle_since")
         self._punctuations.resume(snapshot["punctuations"])
+
+    def _remembered(self, by_place: Mapping[str, Any]) -> Iterator[tuple[RecordQueue, Any]]:
+        """Give what a snapshot has of partitions, with their queues; topics may have gone."""
+        for place, known in by_place.items():
+            topic, _, partition = place.rpartition("/")
+            if topic in self._sources:
+                yield self._queue_of(topic, int(partition)), known
 
     def close(self) -> None:
         """Close the processors, and the resources of async nodes."""
@@ -235,13 +243,13 @@ class Task:
         best: tuple[int, str, int] | None = None
         chosen = None
         missing = False
-        for queue in self._queues.values():
+        for name, queue in self._queues.items():
             time = queue.head_time()
             if time is not None:
                 place = (time, queue.topic, queue.partition)
                 if best is None or place < best:
                     best, chosen = place, queue
-            else:
+            elif name in self._expected:  # one that joined may be another task's by now
                 missing = True
         if chosen is not None and self._patience is not None:
             held = self._patience.holds(self.context.wall_clock_time, missing=missing)

@@ -155,7 +155,7 @@ class _Front:
     def _made(self, part: Part, topic: Topic) -> tuple[Task, TaskOutput]:
         program = self._program
         number = part.task_of(*topic)
-        output = TaskOutput(program, part, number)
+        output = TaskOutput(program, part, number, topic)
         task = Task(
             part.group,
             program.plan.topology,
