@@ -43,7 +43,9 @@ def test_partitions_of_one_group_come_in_the_same_order_behind_a_shuffle(first: 
 @pytest.mark.parametrize("chosen", [7, 2, -1, "x", None, 1.5, True])
 def test_a_partition_that_a_repartition_does_not_have_is_refused(chosen: Any) -> None:
     builder = StreamsBuilder()
-    options = Repartitioned(name="r", partitions=2, partitioner=lambda key, value, count: chosen)
+    options: Any = Repartitioned(
+        name="r", partitions=2, partitioner=lambda key, value, count: chosen
+    )
     repartitioned = builder.stream("in").repartition(options)
     repartitioned.group_by_key().count(Materialized.as_("counts")).to_stream().to("out")
     query = DryQuery(builder.build(), {"in": 1})

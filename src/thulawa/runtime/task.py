@@ -87,6 +87,7 @@ class Task:
             self._patience = Patience(milliseconds(self._options.max_task_idle))
         if snapshot is not None:
             self._resume(snapshot)
+        self._punctuations.resume({} if snapshot is None else snapshot["punctuations"])
 
     def add(self, topic: str, partition: int, records: Iterable[RawRecord]) -> None:
         """Take in records of one partition, in offset order; a new one joins the group."""
@@ -199,7 +200,6 @@ class Task:
             queue.extend(records)
         if self._patience is not None:
             self._patience.since = snapshot.get("idle_since")
-        self._punctuations.resume(snapshot["punctuations"])
 
     def _remembered(self, by_place: Mapping[str, Any]) -> Iterator[tuple[RecordQueue, Any]]:
         """Give what a snapshot has of partitions, with their queues; topics may have gone."""
