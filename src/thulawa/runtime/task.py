@@ -5,14 +5,16 @@ partition. Stream time is the highest timestamp taken; it never goes back. Whoev
 task feeds it, runs it, moves its clock, and commits it; nothing here reads a clock or waits.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.engine.lane_sums import LaneSums
-from thulawa.runtime.asyncs import RunAsync
+from thulawa.runtime.asyncs import AsyncStage, RunAsync
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
@@ -28,6 +30,8 @@ from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
 __all__ = ["Task"]
+
+_log = logging.getLogger("thulawa.streams")
 
 
 class Task:
@@ -210,10 +214,21 @@ class Task:
 
     def close(self) -> None:
         """Close the processors, and the resources of async nodes."""
+        with ExitStack() as closing:
+            closing.callback(self._graph.close)
+            for stage in reversed(self._graph.stages):
+                closing.callback(self._close_stage, stage)
+
+    def _close_stage(self, stage: AsyncStage) -> None:
         if self._run_async is not None:
-            for stage in self._graph.stages:
-                self._run_async(stage.close())
-        self._graph.close()
+            self._run_async(stage.close())
+
+    def abandon(self) -> None:
+        """Close what a task that is let go has opened; it must not hide why that is."""
+        try:
+            self.close()
+        except Exception:  # noqa: BLE001 processors and resources are the user's
+            _log.warning("task %s was not closed as it should be", self.id, exc_info=True)
 
     def take_lanes(self) -> dict[str, LaneSums]:
         """Give what lanes have come to since this was last asked, by async node."""
