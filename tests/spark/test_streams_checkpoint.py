@@ -1,15 +1,18 @@
 """Where state is stays where it is: over restarts, new partitions, and added tasks."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
-from thulawa.core.errors import StateError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder, Topology
 from thulawa.runtime.groups import PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Admitted, Checkpoint
+from thulawa.spark.streams.stores import read_store
 
 
 def counting(*, more: bool = False, partitions: int | None = None) -> Topology:
@@ -85,3 +88,22 @@ def test_a_repartition_of_another_size_would_lose_state(tmp_path: Path) -> None:
     application.start(counting(), visits=2)
     with pytest.raises(StateError, match="'pages-repartition' had 2 partitions, now 4"):
         application.start(counting(partitions=4), visits=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("names", "'names' is of a global table, .* read its topic 'people'"),
+        ("other", r"there is no store 'other'; there are \['counts'\]"),
+    ],
+)
+def test_a_store_that_cannot_be_looked_into_is_refused(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    builder = StreamsBuilder()
+    names = builder.global_table("people", materialized=Materialized.as_("names"))
+    joined = builder.stream("in").join(names, lambda key, value: key, lambda one, other: one)
+    joined.group_by_key().count(Materialized.as_("counts"))
+    made, checkpoint = plan(builder.build(), {"in": 1}), Checkpoint(str(tmp_path))
+    with pytest.raises(ConfigurationError, match=reason):
+        read_store(cast("SparkSession", None), checkpoint, made, name)
