@@ -177,6 +177,29 @@ def test_a_global_table_is_there_before_what_looks_into_it_whatever_the_limit(
     assert len(read(folder, "out")) == 50
 
 
+def test_a_task_that_is_added_has_its_global_table_whole(folder: Path, spark: Any) -> None:
+    def joining(*topics: str) -> Topology:
+        builder = StreamsBuilder()
+        names = builder.global_table("names")
+        for topic in topics:
+            joined = builder.stream(topic).join(names, lambda key, value: key, lambda v, n: n)
+            joined.to(f"{topic}-out")
+        return builder.build()
+
+    with Log(address(folder)) as log:
+        for topic in ("names", "in", "later"):
+            log.create_topic(topic)
+        log.append({"names": [ProducerRecord(b"k", b'"n"')], "in": [ProducerRecord(b"k", b"1")]})
+    with streams(joining("in"), folder, spark) as running:
+        running.process_all_available("100 s")
+    with Log(address(folder)) as log:
+        log.append({"later": [ProducerRecord(b"k", b"1")]})
+    with streams(joining("in", "later"), folder, spark) as running:
+        running.process_all_available("100 s")
+    assert read(folder, "later-out") == [("k", "n")]
+    assert len(read(folder, "in-out")) == 1
+
+
 def test_a_large_store_is_read_as_far_as_it_is_asked_for(folder: Path, spark: Any) -> None:
     keys = 20_000
     numbers = range(keys)

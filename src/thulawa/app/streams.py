@@ -37,6 +37,7 @@ from thulawa.spark.streams.recovery import (
 from thulawa.spark.streams.running import StreamsQuery, own_session
 from thulawa.spark.streams.shipping import check_travels
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store
+from thulawa.spark.streams.tables import fill_new_copies
 from thulawa.spark.streams.watching import FetchStatistics
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.topology import Topology
@@ -295,6 +296,7 @@ class Streams:
             value_serde=value_serde,
             grouper=self._grouper,
             assigned=self._checkpoint.assignment(),
+            keeps_time=self._options.on_bad_timestamp == "partition_time",
         )
 
     def remains(self) -> tuple[Path, list[str]]:
@@ -353,6 +355,7 @@ class Streams:
         )
         if changelogs and not self._allow_state_loss:
             refuse_lost_changelogs(program, self._topics, self._checkpoint)
+        fill_new_copies(program, self._topics, self._checkpoint)
         return replace(program, outputs=self._create_topics(program))
 
     def _new_reports(self) -> dict[str, LaneReport]:
