@@ -17,6 +17,7 @@ from thulawa.dsl import (
     Topology,
 )
 from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.task import Task
 from thulawa.testing import TopologyTestDriver, preview
 
@@ -220,6 +221,56 @@ def test_a_restarted_punctuation_goes_on_where_it_was() -> None:
         driver.restart()
         driver.advance_wall_clock_time(60)
     assert fired == [15, 20, 120]
+
+
+def scheduling(every: int, fired: list[int], *, once: bool = False) -> Topology:
+    class Punctual(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            self.schedule = context.schedule(every, "wall_clock_time", self.fire)
+
+        def fire(self, now: int) -> None:
+            fired.append(now)
+            if once:
+                self.schedule.cancel()
+
+        def process(self, record: Any) -> None: ...
+
+    return Topology().add_source("in", "in").add_processor("p", Punctual, "in")
+
+
+def task_of(topology: Topology, now: int, snapshot: Any = None) -> Task:
+    (group,) = topology.subtopologies()
+    return Task(group, topology, Log(), wall_clock_time=now, snapshot=snapshot)
+
+
+def test_a_cancelled_punctuation_does_not_come_back_with_a_restart() -> None:
+    fired: list[int] = []
+    topology = scheduling(10, fired, once=True)
+    task = task_of(topology, 0)
+    task.advance_wall_clock(10)
+    for now in (20, 30):
+        task = task_of(topology, now, task.snapshot())
+        task.advance_wall_clock(now + 10)
+    assert fired == [10]
+    assert task.next_wall_clock_time is None
+
+
+def test_a_punctuation_with_another_interval_does_not_wait_for_the_old_time() -> None:
+    fired: list[int] = []
+    before = task_of(scheduling(86_400_000, fired), 0)
+    after = task_of(scheduling(1_000, fired), 5, before.snapshot())
+    assert after.next_wall_clock_time == 1_005
+
+
+def test_punctuations_that_are_asked_for_and_cancelled_leave_nothing_behind() -> None:
+    punctuations = Punctuations()
+    punctuations.resume({})
+    kept = punctuations.add(1_000, "wall_clock_time", print, 0, "p")
+    for now in range(100):
+        punctuations.add(500, "wall_clock_time", print, now, "p").cancel()
+    assert punctuations.next_wall_clock_time == 1_000
+    assert len(punctuations) == 1
+    assert not kept.cancelled
 
 
 def test_what_a_processor_sends_to_a_topic_that_is_read_is_processed() -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Part, Plan, plan
 from thulawa.spark.streams.front import front
@@ -60,22 +61,30 @@ class DryQuery:
         partitions: Mapping[str, int],
         options: TaskOptions | None = None,
         checkpoint: Checkpoint | None = None,
+        grouper: PartitionGrouper = by_number,
     ) -> None:
         self.state: State = {}
         self.now = 2_000_000_000_000
         self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
         self._checkpoint = checkpoint
+        self._grouper = grouper
         self.start(topology, partitions)
 
     def start(
         self, topology: Topology, partitions: Mapping[str, int], *, allow_state_loss: bool = False
     ) -> None:
         """Start with a program, as `Streams` does."""
+        assigned = None if self._checkpoint is None else self._checkpoint.assignment()
+        self.plan = plan(
+            topology,
+            partitions,
+            grouper=self._grouper,
+            assigned=assigned,
+            keeps_time=self._options.on_bad_timestamp == "partition_time",
+        )
         if self._checkpoint is None:
-            self.plan = plan(topology, partitions)
             self._prefixes: Mapping[int, str] = {part: str(part) for part in self.plan.parts}
         else:
-            self.plan = plan(topology, partitions, assigned=self._checkpoint.assignment())
             before = self._checkpoint.query_path
             self._prefixes = self._checkpoint.admit(
                 "app",
@@ -104,8 +113,13 @@ class DryQuery:
         """
         program = self._shipped.open()
         state = {place: Kept(kept) for place, kept in self.state.items()}
-        read = {place: records for place, records in inputs.items() if place[0] in self.plan.topics}
-        rows = [row for batch in front(self._shipped, _source(read)) for row in _unpacked(batch)]
+        rows = [
+            row
+            for place, records in inputs.items()  # a partition of Spark each
+            if place[0] in self.plan.topics
+            for batch in front(self._shipped, _source({place: records}))
+            for row in _unpacked(batch)
+        ]
         for stage in range(1, self.plan.stages + 1):
             mine = [row for row in rows if row.stage == stage]
             rows = [row for row in rows if row.stage != stage]

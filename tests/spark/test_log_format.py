@@ -9,13 +9,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.log import Log, ProducerRecord
 from thulawa.spark.kafka_sink import out_records
 from thulawa.spark.log_format import LogFormat
+from thulawa.spark.log_packed import PackedLogFormat
 from thulawa.spark.log_sink import LogWriter
 from thulawa.spark.log_source import LogStreamReader, share
 from thulawa.spark.mapping import map_by_key
@@ -140,6 +142,36 @@ def test_a_trigger_s_records_are_shared_and_what_one_leaves_others_take() -> Non
     assert share(nothing, ends, 21) == {"a": {"0": 9, "1": 3}, "b": {"0": 9}}
     assert share(nothing, ends, 1_000) == ends
     assert share(ends, ends, 10) == ends
+
+
+def test_topics_that_are_read_whole_come_to_their_end_and_leave_the_limit_to_others(
+    log: Log,
+) -> None:
+    fill(log, 0, 100)
+    log.create_topic("names")
+    log.append({"names": [ProducerRecord(b"%d" % n, b"") for n in range(400)]})
+    options = {"path": log.address, "subscribe": "visits,names", "whole": "names", "through": ""}
+    options["maxOffsetsPerTrigger"] = "10"
+    source = PackedLogFormat(options=CaseInsensitiveDict(options)).streamReader(StructType())
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    assert end["names"] == {"0": 400}
+    assert end["visits"] == {"0": 5, "1": 5}
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "3"}], ids=str)
+def test_a_topic_that_was_made_anew_is_refused_and_not_skipped(
+    log: Log, limit: dict[str, str]
+) -> None:
+    options = {"path": log.address, "subscribe": "visits"} | limit
+    source = LogFormat(options=CaseInsensitiveDict(options)).streamReader(StructType())
+    fill(log, 0, 100)
+    read = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    log.delete_topic("visits")
+    log.create_topic("visits", partitions=2)
+    fill(log, 0, 10)
+    with pytest.raises(StateError, match=r"partition 0 of 'visits' ends at \d, and .* made anew"):
+        source.latestOffset(read, source.getDefaultReadLimit())
 
 
 @pytest.mark.parametrize("now", ["1", "3", None])

@@ -161,6 +161,22 @@ def test_counts_go_on_after_a_restart_and_can_be_looked_into(folder: Path, spark
     ]
 
 
+def test_a_global_table_is_there_before_what_looks_into_it_whatever_the_limit(
+    folder: Path, spark: Any
+) -> None:
+    with Log(address(folder)) as log:
+        for topic in ("names", "in"):
+            log.create_topic(topic)
+        log.append({"names": [ProducerRecord(b"k%d" % n, b'"n"') for n in range(400)]})
+        log.append({"in": [ProducerRecord(b"k%d" % n, b"1") for n in range(350, 400)]})
+    builder = StreamsBuilder()
+    names = builder.global_table("names")
+    builder.stream("in").join(names, lambda key, value: key, lambda one, name: name).to("out")
+    with streams(builder.build(), folder, spark, max_records=100) as running:
+        running.process_all_available("100 s")
+    assert len(read(folder, "out")) == 50
+
+
 def test_a_large_store_is_read_as_far_as_it_is_asked_for(folder: Path, spark: Any) -> None:
     keys = 20_000
     numbers = range(keys)

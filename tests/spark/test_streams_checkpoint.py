@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder, Topology
@@ -11,6 +13,7 @@ from thulawa.runtime.groups import PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Admitted, Checkpoint
+from thulawa.spark.streams.stores import read_store
 
 
 def counting(*, more: bool = False, partitions: int | None = None) -> Topology:
@@ -160,3 +163,22 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 1}))
     with pytest.raises(StateError, match="another version of Thulawa"):
         application.start(counting(), visits=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("names", "'names' is of a global table, .* read its topic 'people'"),
+        ("other", r"there is no store 'other'; there are \['counts'\]"),
+    ],
+)
+def test_a_store_that_cannot_be_looked_into_is_refused(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    builder = StreamsBuilder()
+    names = builder.global_table("people", materialized=Materialized.as_("names"))
+    joined = builder.stream("in").join(names, lambda key, value: key, lambda one, other: one)
+    joined.group_by_key().count(Materialized.as_("counts"))
+    made, checkpoint = plan(builder.build(), {"in": 1}), Checkpoint(str(tmp_path))
+    with pytest.raises(ConfigurationError, match=reason):
+        read_store(cast("SparkSession", None), checkpoint, made, name)

@@ -223,6 +223,17 @@ def looking(*topics: str, windowed: bool = False) -> Topology:
     return builder.build()
 
 
+def test_a_partition_that_is_added_goes_to_a_task_that_has_the_global_table(tmp_path: Path) -> None:
+    builder = StreamsBuilder()
+    names = builder.global_table("names")
+    stream = builder.stream("in")
+    stream.join(names, lambda key, value: key, lambda value, name: name).to("out")
+    query = DryQuery(builder.build(), {"in": 2, "names": 1}, None, Checkpoint(str(tmp_path)))
+    assert left(query, one("names", 0, 1, b'"found"')) == []
+    query.start(query.plan.topology, {"in": 3, "names": 1})
+    assert left(query, {("in", 2): [Input(0, 2, b"k", b"1")]}) == [("out", '"found"')]
+
+
 def test_a_global_table_that_would_be_empty_is_refused_or_read_again(tmp_path: Path) -> None:
     counts = {"names": 1, "in": 1, "other": 1}
     query = started(tmp_path, looking("in"), "names", "in")

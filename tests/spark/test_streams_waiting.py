@@ -21,6 +21,13 @@ def joined(max_task_idle: Any) -> DryQuery:
     return DryQuery(builder.build(), {"orders": 1, "names": 1}, options)
 
 
+def merged() -> DryQuery:
+    builder = StreamsBuilder()
+    builder.stream("a").merge(builder.stream("b")).to("out")
+    options = TaskOptions(commit="batch", max_task_idle="1 s")
+    return DryQuery(builder.build(), {"a": 1, "b": 1}, options)
+
+
 def values(rows: list[dict[str, Any]]) -> list[Any]:
     return [json.loads(row["value"]) for row in rows]
 
@@ -42,6 +49,26 @@ def test_when_it_has_waited_long_enough_it_goes_alone() -> None:
     query.restart()
     query.now += 1
     assert values(query.batch({})) == [[1, None]]
+    assert values(query.batch({})) == []
+
+
+def test_what_waits_of_a_partition_that_is_new_is_not_lost_with_its_worker() -> None:
+    query = merged()
+    assert values(query.batch({("a", 1): [Input(0, 10, b"k", b"1")]})) == []
+    query.restart()
+    query.now += 5_000
+    assert values(query.batch({})) == [1]
+
+
+def test_a_partition_that_another_task_has_is_not_waited_for() -> None:
+    query = merged()
+    query.batch({("a", 1): [Input(0, 10, b"k", b"1")]})
+    query.start(query.plan.topology, {"a": 2, "b": 2})
+    query.now += 5_000
+    assert values(query.batch({})) == [1]
+    both = {("a", 0): [Input(0, 20, b"k", b"2")], ("b", 0): [Input(0, 20, b"k", b"3")]}
+    assert values(query.batch(both)) == [2]
+    query.now += 999
     assert values(query.batch({})) == []
 
 

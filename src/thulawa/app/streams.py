@@ -367,6 +367,7 @@ class Streams:
             value_serde=value_serde,
             grouper=grouper,
             assigned=assigned,
+            keeps_time=self._options.on_bad_timestamp == "partition_time",
         )
 
     def _session(self) -> Any:

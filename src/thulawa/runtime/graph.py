@@ -5,6 +5,7 @@ node is looked up while records flow.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -130,8 +131,9 @@ class Graph:
 
     def close(self) -> None:
         """Close all processors, the last made first."""
-        for close in reversed(self._closers):
-            close()
+        with ExitStack() as closing:  # one that fails does not keep the others open
+            for close in self._closers:
+                closing.callback(close)
 
     def _made(self, node: Node, children: dict[str, Forward]) -> Forward:
         forward = _to_all(list(children.values()))

@@ -65,7 +65,8 @@ def partition_groups(
 class Assignment:
     """Which partitions belonged together when state was made: it stays where it is.
 
-    ``groups`` are those of the task that has a store, by the store's name; ``repartitions`` is how
+    ``groups`` are those of the task that has a store, by the store's name, or else by ``/`` and the
+    name of a topic (`planning.remembered_by`); ``repartitions`` is how
     many partitions inner topics had.
     """
 
@@ -74,18 +75,19 @@ class Assignment:
 
     def applied(
         self,
-        stores: Iterable[str],
+        names: Iterable[str],
         partitions: Mapping[str, int],
         fresh: list[dict[str, tuple[int, ...]]],
     ) -> list[dict[str, tuple[int, ...]]]:
-        """Give the groups of the tasks with these stores: as they were, or ``fresh`` ones.
+        """Give the groups of the tasks of these names: as they were, or ``fresh`` ones.
 
-        New partitions join the group of their number, counted round. A warning names them: keys
-        that are found there from now on begin anew.
+        New partitions join the group of their number, counted round. Where there are stores, a
+        warning names them: keys that are found there from now on begin anew.
         """
-        before = next((self.groups[name] for name in stores if name in self.groups), None)
-        if before is None:
+        name = next((name for name in names if name in self.groups), None)
+        if name is None:
             return fresh
+        before, has_stores = self.groups[name], not name.startswith("/")
         groups: list[set[TopicPartition]] = [
             {
                 TopicPartition(topic, number)
@@ -101,7 +103,7 @@ class Assignment:
             for number in range(count):
                 if TopicPartition(topic, number) not in known:
                     groups[number % len(groups)].add(TopicPartition(topic, number))
-                    if topic in topics:
+                    if topic in topics and has_stores:
                         _log.warning(
                             "partition %d of %r is new and joins task %d: keys that go there now "
                             "begin anew",

@@ -9,7 +9,7 @@ from thulawa.runtime.handlers import ErrorRecord, Resume, Retry
 from thulawa.runtime.options import TaskOptions
 from thulawa.topology.nodes import Sink
 
-__all__ = ["Encoder"]
+__all__ = ["Encoder", "chosen_partition"]
 
 # sink or None, topic, key, value, timestamp, headers
 Send: TypeAlias = Callable[[Sink | None, str, Any, Any, int, Headers], None]
@@ -66,6 +66,18 @@ class Encoder:
             if size > self._largest:
                 raise ProductionError(f"the record has {size} bytes, more than {self._largest}")
         return key, value
+
+
+def chosen_partition(
+    partitioner: Callable[..., Any], key: Any, value: Any, count: int, node: str
+) -> int:
+    """Give the partition that a partitioner of the user's own chooses, if there is such a one."""
+    partition: Any = partitioner(key, value, count)
+    if type(partition) is not int or not 0 <= partition < count:
+        raise ProductionError(
+            f"the partitioner gave {partition!r}, and there are {count} partitions", node=node
+        )
+    return partition
 
 
 def _named(error: Exception) -> StreamError:

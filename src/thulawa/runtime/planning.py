@@ -9,6 +9,7 @@ of a foreign-key join do, is a topic, read with the next batch.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from thulawa.core.errors import ConfigurationError, SerializationError, TopologyError
@@ -16,6 +17,7 @@ from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number, partition_groups
+from thulawa.runtime.output import chosen_partition
 from thulawa.runtime.refusing import check_runs
 from thulawa.topology.nodes import (
     Aggregate,
@@ -34,7 +36,7 @@ from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import SessionWindows
 
-__all__ = ["FRONT", "Part", "Plan", "Repartition", "has_timers", "plan"]
+__all__ = ["FRONT", "Part", "Plan", "Repartition", "has_timers", "plan", "remembered_by"]
 
 FRONT = 0
 # what holds nothing from one batch to the next
@@ -72,7 +74,7 @@ class Repartition:
         if self.partitions == 1:
             return 0
         if self.partitioner is not None:
-            return self.partitioner(key, value, self.partitions)
+            return chosen_partition(self.partitioner, key, value, self.partitions, self.topic)
         try:
             return partition_of(self.key_serde.dumps(key), self.partitions)
         except SerializationError:
@@ -138,13 +140,15 @@ def plan(
     value_serde: Serde[Any] | None = None,
     grouper: PartitionGrouper = by_number,
     in_order: bool = True,
+    keeps_time: bool = False,
     assigned: Assignment | None = None,
 ) -> Plan:
     """Put every sub-topology in its place. ``partitions`` are those of the topics outside.
 
     The serdes stand in where the program names none. With ``in_order`` the records of several
-    topics meet in the order of their timestamps even where nothing is remembered. Tasks with
-    state keep the partitions that they were ``assigned``.
+    topics meet in the order of their timestamps even where nothing is remembered. With
+    ``keeps_time`` records may be given the time of their partition, which must be remembered.
+    Tasks with state keep the partitions that they were ``assigned``.
     """
     check_runs(topology)
     key_serde = key_serde or Serdes.string()
@@ -154,7 +158,8 @@ def plan(
     readers = {
         topic: group.id for group in groups for node in group.sources for topic in node.topics
     }
-    stages = _stages(groups, readers, in_order=in_order)
+    in_front = partial(_is_stateless, in_order=in_order, keeps_time=keeps_time)
+    stages = _stages(groups, readers, in_front)
     assigned = assigned or Assignment()
     counts = _counts(groups, readers, partitions, assigned.repartitions)
     repartitions: dict[str, Repartition] = {}
@@ -163,7 +168,8 @@ def plan(
         topics = {topic: counts[topic] for node in group.sources for topic in node.topics}
         _check_copartitioned(group, topics, grouper)
         fresh = partition_groups(topics, grouper)
-        tasks = assigned.applied(group.stores, topics, fresh)
+        known_by = remembered_by(group, stages[group.id])
+        tasks = assigned.applied(known_by, topics, fresh)
         parts[group.id] = Part(group, stages[group.id], tuple(tasks))
         for sink in group.sinks:
             if sink.internal:
@@ -188,7 +194,7 @@ def plan(
 
 
 def _stages(
-    groups: list[SubTopology], readers: Mapping[str, int], *, in_order: bool
+    groups: list[SubTopology], readers: Mapping[str, int], in_front: Callable[[SubTopology], bool]
 ) -> dict[int, int]:
     """Give each sub-topology its stage, after those that feed it as far as that can be."""
     feeds: dict[int, set[int]] = {group.id: set() for group in groups}
@@ -208,7 +214,7 @@ def _stages(
                 if other.id in feeds[group.id] and other.id not in visiting
             ]
             visiting.discard(group.id)
-            alone = not feeds[group.id] and _is_stateless(group, in_order=in_order)
+            alone = not feeds[group.id] and in_front(group)
             stages[group.id] = FRONT if alone else 1 + max(before, default=FRONT)
         return stages[group.id]
 
@@ -217,10 +223,22 @@ def _stages(
     return stages
 
 
-def _is_stateless(group: SubTopology, *, in_order: bool) -> bool:
+def remembered_by(group: SubTopology, stage: int) -> tuple[str, ...]:
+    """Give the names under which a checkpoint remembers whose partitions make a task.
+
+    These are its stores. What has none may still hold records back, or look into global tables of
+    which each task has a copy: it is known by its topics, written as no store can be named.
+    """
+    if group.stores or stage == FRONT:
+        return tuple(group.stores)
+    return tuple(f"/{topic}" for source in group.sources for topic in source.topics)
+
+
+def _is_stateless(group: SubTopology, *, in_order: bool, keeps_time: bool) -> bool:
     topics = [topic for source in group.sources for topic in source.topics]
     return (
-        not group.stores
+        not keeps_time
+        and not group.stores
         and (len(topics) == 1 or not in_order)
         and all(isinstance(node, _ONE_BY_ONE) for node in group.nodes)
         and not any(isinstance(n, AsyncCall) and n.operation == "process" for n in group.nodes)

@@ -7,6 +7,7 @@ that jumps over several of them makes one call.
 
 import heapq
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 
 from thulawa.core.errors import ConfigurationError
@@ -20,17 +21,25 @@ _NEVER = 2**63
 class Schedule:
     """One punctuation; ``cancel`` ends it."""
 
-    __slots__ = ("callback", "cancelled", "due", "interval")
+    __slots__ = ("_forget", "callback", "cancelled", "due", "interval")
 
-    def __init__(self, due: int, interval: int, callback: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        due: int,
+        interval: int,
+        callback: Callable[[int], None],
+        forget: Callable[[], None],
+    ) -> None:
         self.due = due
         self.interval = interval
         self.callback = callback
         self.cancelled = False
+        self._forget = forget
 
     def cancel(self) -> None:
         """Let it not come again."""
         self.cancelled = True
+        self._forget()
 
     def move_beyond(self, now: int) -> None:
         """Find the next multiple after ``now``."""
@@ -51,7 +60,8 @@ class Punctuations:
 
     def __init__(self) -> None:
         self._order = count()
-        self._named: dict[str, Schedule] = {}
+        self._named: dict[str, Schedule] = {}  # those of the start
+        self._started = False
         self._due: dict[PunctuationType, list[tuple[int, int, Schedule]]] = {
             "stream_time": [],
             "wall_clock_time": [],
@@ -72,30 +82,38 @@ class Punctuations:
             raise ConfigurationError("a punctuation needs an interval of at least 1 ms")
         if kind not in self._due:
             raise ConfigurationError(f"{kind!r} is no kind of time; use one of {list(self._due)}")
-        schedule = Schedule(now + interval if kind == "wall_clock_time" else 0, interval, callback)
+        due = now + interval if kind == "wall_clock_time" else 0
+        schedule = Schedule(due, interval, callback, partial(self._drop_cancelled, kind))
         self._push(kind, schedule)
-        number = sum(name.startswith(f"{owner}/") for name in self._named)
-        self._named[f"{owner}/{number}/{kind}"] = schedule
+        if not self._started:
+            number = sum(name.startswith(f"{owner}/") for name in self._named)
+            self._named[f"{owner}/{number}/{kind}/{interval}"] = schedule
         return schedule
 
-    def due(self) -> dict[str, int]:
-        """Tell when each punctuation is due, by owner, number and kind of time."""
-        return {name: item.due for name, item in self._named.items() if not item.cancelled}
+    def __len__(self) -> int:
+        return sum(map(len, self._due.values()))
 
-    def resume(self, due: Mapping[str, int]) -> None:
-        """Let punctuations that were asked for again go on where they were.
+    def due(self) -> dict[str, int | None]:
+        """Tell when each punctuation of the start is due; None: it was cancelled.
+
+        By owner, number, kind of time and interval: with another interval it is another one.
+        """
+        return {name: None if one.cancelled else one.due for name, one in self._named.items()}
+
+    def resume(self, due: Mapping[str, int | None]) -> None:
+        """Let the punctuations that were asked for so far go on where they were.
 
         One that was cancelled does not come back; one that a processor asks for later than in
         its ``init`` has to be asked for again.
         """
+        self._started = True
         for name, schedule in self._named.items():
-            if name in due:
-                schedule.due = due[name]
+            time = due.get(name, schedule.due)
+            schedule.cancelled |= time is None
+            schedule.due = schedule.due if time is None else time
         for kind, heap in self._due.items():
-            waiting = [schedule for _, _, schedule in heap]
-            heap.clear()
-            for schedule in waiting:
-                self._push(kind, schedule)
+            heap[:] = [(schedule.due, number, schedule) for _, number, schedule in heap]
+            self._drop_cancelled(kind)
 
     def fire(self, kind: PunctuationType, now: int) -> bool:
         """Call what is due; tell whether anything was."""
@@ -103,8 +121,6 @@ class Punctuations:
         heap = self._due[kind]
         while heap and heap[0][0] <= now:
             _, _, schedule = heapq.heappop(heap)
-            if schedule.cancelled:
-                continue
             schedule.move_beyond(now)
             self._push(kind, schedule)
             schedule.callback(now)
@@ -114,6 +130,12 @@ class Punctuations:
 
     def _push(self, kind: PunctuationType, schedule: Schedule) -> None:
         heapq.heappush(self._due[kind], (schedule.due, next(self._order), schedule))
+        self._note_next(kind)
+
+    def _drop_cancelled(self, kind: PunctuationType) -> None:
+        heap = self._due[kind]
+        heap[:] = [entry for entry in heap if not entry[2].cancelled]
+        heapq.heapify(heap)
         self._note_next(kind)
 
     def _note_next(self, kind: PunctuationType) -> None:

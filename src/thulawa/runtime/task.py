@@ -5,14 +5,16 @@ partition. Stream time is the highest timestamp taken; it never goes back. Whoev
 task feeds it, runs it, moves its clock, and commits it; nothing here reads a clock or waits.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.engine.lane_sums import LaneSums
-from thulawa.runtime.asyncs import RunAsync
+from thulawa.runtime.asyncs import AsyncStage, RunAsync
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
@@ -28,6 +30,8 @@ from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
 __all__ = ["Task"]
+
+_log = logging.getLogger("thulawa.streams")
 
 
 class Task:
@@ -80,12 +84,14 @@ class Task:
             for topic, source in self._sources.items()
             for partition in (partitions or {}).get(topic, () if partitions else (number,))
         }
+        self._expected = frozenset(self._queues)
         self._taken_from: RecordQueue | None = None
         self._patience: Patience | None = None
         if self._options.max_task_idle is not None and len(self._queues) > 1:
             self._patience = Patience(milliseconds(self._options.max_task_idle))
         if snapshot is not None:
             self._resume(snapshot)
+        self._punctuations.resume({} if snapshot is None else snapshot["punctuations"])
 
     def add(self, topic: str, partition: int, records: Iterable[RawRecord]) -> None:
         """Take in records of one partition, in offset order; a new one joins the group."""
@@ -191,21 +197,38 @@ class Task:
         for name, (time, emitted) in snapshot["clocks"].items():
             clock = self.context.clock(name)
             clock.time, clock.emitted = time, emitted
-        for (topic, partition), queue in self._queues.items():
-            queue.partition_time = snapshot["partition_times"].get(
-                f"{topic}/{partition}", queue.partition_time
-            )
-            queue.extend(snapshot.get("held", {}).get(f"{topic}/{partition}", ()))
+        # of partitions that joined later as well: what waits of them is nowhere else
+        for queue, time in self._remembered(snapshot["partition_times"]):
+            queue.partition_time = time
+        for queue, records in self._remembered(snapshot.get("held", {})):
+            queue.extend(records)
         if self._patience is not None:
             self._patience.since = snapshot.get("idle_since")
-        self._punctuations.resume(snapshot["punctuations"])
+
+    def _remembered(self, by_place: Mapping[str, Any]) -> Iterator[tuple[RecordQueue, Any]]:
+        """Give what a snapshot has of partitions, with their queues; topics may have gone."""
+        for place, known in by_place.items():
+            topic, _, partition = place.rpartition("/")
+            if topic in self._sources:
+                yield self._queue_of(topic, int(partition)), known
 
     def close(self) -> None:
         """Close the processors, and the resources of async nodes."""
+        with ExitStack() as closing:
+            closing.callback(self._graph.close)
+            for stage in reversed(self._graph.stages):
+                closing.callback(self._close_stage, stage)
+
+    def _close_stage(self, stage: AsyncStage) -> None:
         if self._run_async is not None:
-            for stage in self._graph.stages:
-                self._run_async(stage.close())
-        self._graph.close()
+            self._run_async(stage.close())
+
+    def abandon(self) -> None:
+        """Close what a task that is let go has opened; it must not hide why that is."""
+        try:
+            self.close()
+        except Exception:  # noqa: BLE001 processors and resources are the user's
+            _log.warning("task %s was not closed as it should be", self.id, exc_info=True)
 
     def take_lanes(self) -> dict[str, LaneSums]:
         """Give what lanes have come to since this was last asked, by async node."""
@@ -235,13 +258,13 @@ class Task:
         best: tuple[int, str, int] | None = None
         chosen = None
         missing = False
-        for queue in self._queues.values():
+        for name, queue in self._queues.items():
             time = queue.head_time()
             if time is not None:
                 place = (time, queue.topic, queue.partition)
                 if best is None or place < best:
                     best, chosen = place, queue
-            else:
+            elif name in self._expected:  # one that joined may be another task's by now
                 missing = True
         if chosen is not None and self._patience is not None:
             held = self._patience.holds(self.context.wall_clock_time, missing=missing)

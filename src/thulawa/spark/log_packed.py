@@ -7,7 +7,7 @@ this format and `spark.streams`; users have the format ``thulawa``, with a row f
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -75,8 +75,9 @@ class PackedLogFormat(DataSource):
     def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 `through` gives it
         """Read what comes."""
         most = count_of(self.options, "maxOffsetsPerTrigger")
-        reader = LogReader.of(self.options, also=("through",))
-        return PackedReader(reader, most, self.options["through"])
+        reader = LogReader.of(self.options, also=("through", "whole"))
+        whole = frozenset(self.options.get("whole", "").split(","))
+        return PackedReader(reader, most, whole, self.options["through"])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
         """Append the batches of a query."""
@@ -86,8 +87,10 @@ class PackedLogFormat(DataSource):
 class PackedReader(LogStreamReader):
     """Reads what comes, so many records at a time."""
 
-    def __init__(self, reader: LogReader, most: int | None, through: str) -> None:
-        super().__init__(reader, most)
+    def __init__(
+        self, reader: LogReader, most: int | None, whole: Collection[str], through: str
+    ) -> None:
+        super().__init__(reader, most, whole)
         self._through = through  # sealed: whoever only asks for offsets does without
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

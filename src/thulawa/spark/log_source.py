@@ -3,11 +3,12 @@
 One Spark partition per topic partition, rows in offset order; with ``maxPartitions`` several
 topic partitions, one after the other, to a Spark partition, where there are more. A trigger
 reads up to ``maxOffsetsPerTrigger`` records, shared evenly over the partitions, or with ``buckets``
-by their weights or strictly in turn; what one does not use goes to the others.
+by their weights or strictly in turn; what one does not use goes to the others. Topics that are
+to be read ``whole`` do not count: a trigger reads them to their end.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from thulawa.core.admission import evenly
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.garbage import settle
 from thulawa.log import Columns, Log
 from thulawa.spark.admitting import Admission, Assigned, Split, assigned, chosen
@@ -250,9 +251,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     partitions whatever ``maxPartitions`` has become: exactly-once sinks go by their numbers.
     """
 
-    def __init__(self, reader: LogReader, most: int | None) -> None:
+    def __init__(
+        self, reader: LogReader, most: int | None, whole: Collection[str] = frozenset()
+    ) -> None:
         self._reader = reader
         self._most = most
+        self._whole = whole
         self._target: Offsets | None = None
 
     def initialOffset(self) -> Offsets:
@@ -270,8 +274,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Offsets:
         """Give the offsets up to which the next batch reads."""
         ends = self._reader.ends() if self._target is None else self._target
+        _refuse_made_anew(start, ends)
         if isinstance(limit, ReadMaxRows):
-            ends = share(start, ends, limit.max_rows, self._reader.split())
+            shared = {topic: places for topic, places in ends.items() if topic not in self._whole}
+            ends = ends | share(start, shared, limit.max_rows, self._reader.split())
         return self._dealt(ends)
 
     def _dealt(self, offsets: Offsets) -> Offsets:
@@ -311,6 +317,18 @@ def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Of
         }
         for topic, partitions in ends.items()
     }
+
+
+def _refuse_made_anew(start: Offsets, ends: Offsets) -> None:
+    """Refuse a partition that ends before what was read of it: new records would be skipped."""
+    for topic, places in ends.items():
+        for partition, end in places.items():
+            read = start.get(topic, {}).get(partition, 0)
+            if end < read:
+                raise StateError(
+                    f"partition {partition} of {topic!r} ends at {end}, and the checkpoint has "
+                    f"read it up to {read}: the topic was made anew; begin with a new checkpoint"
+                )
 
 
 def named(offsets: Mapping[int, int]) -> dict[str, int]:

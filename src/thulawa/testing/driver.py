@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError, ProductionError
+from thulawa.core.errors import ConfigurationError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.groups import PartitionGrouper, by_number, partition_groups
 from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.output import Encoder
+from thulawa.runtime.output import Encoder, chosen_partition
 from thulawa.runtime.queues import RawRecord
 from thulawa.runtime.task import Task
 from thulawa.state.keyvalue import KeyValueStore
@@ -267,13 +267,7 @@ class TopologyTestDriver:
 
     def _partition(self, sink: Sink | None, key: Any, value: Any, raw_key: Any) -> int:
         if sink is not None and sink.partitioner is not None:
-            partition: int = sink.partitioner(key, value, self._partitions)
-            if not 0 <= partition < self._partitions:
-                raise ProductionError(
-                    f"the partitioner gave {partition} of {self._partitions} partitions",
-                    node=sink.name,
-                )
-            return partition
+            return chosen_partition(sink.partitioner, key, value, self._partitions, sink.name)
         return partition_of(raw_key, self._partitions)
 
     def _settle(self) -> None:

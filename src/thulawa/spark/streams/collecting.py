@@ -9,10 +9,10 @@ from thulawa.core.serdes import Serde, Serdes
 from thulawa.log.packing import Fields
 from thulawa.runtime.blocks import Block, Many, RawRecord
 from thulawa.runtime.context import Forward
-from thulawa.runtime.output import Encoder
+from thulawa.runtime.output import Encoder, chosen_partition
 from thulawa.runtime.planning import Part
 from thulawa.spark.streams.program import Program
-from thulawa.spark.streams.wire import SINK, Outgoing, Packed, pack_records
+from thulawa.spark.streams.wire import SINK, Outgoing, Packed, Topic, pack_records
 from thulawa.state.codec import Codec
 from thulawa.topology.nodes import Sink
 
@@ -22,12 +22,19 @@ _codec = Codec()
 
 
 class TaskOutput:
-    """The collector of one task."""
+    """The collector of one task; in the front, where tasks read one partition, of that ``source``.
 
-    def __init__(self, program: Program, part: Part, number: int) -> None:
+    What leaves is in order by its place, in whichever order Spark brings it.
+    """
+
+    def __init__(
+        self, program: Program, part: Part, number: int, source: Topic | None = None
+    ) -> None:
         self._program = program
         self._plan = program.plan
         self._place = f"{part.group.id:04}/{number:06}"
+        if source is not None:  # a group may have several
+            self._place += f"/{source.name}/{source.partition:06}"
         self._number = number
         self._encoder = Encoder(program.options, self.send)
         self._sized = program.options.max_record_bytes is not None
@@ -50,7 +57,8 @@ class TaskOutput:
         encoded = _bytes(encoded[0], topic), _bytes(encoded[1], topic)
         partition = None
         if sink is not None and sink.partitioner is not None:
-            partition = self._chosen(sink, topic, key, value)
+            count = self._program.outputs[topic]
+            partition = chosen_partition(sink.partitioner, key, value, count, sink.name)
         self._outgoing.add(topic, partition, *encoded, timestamp, headers)
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
@@ -96,18 +104,6 @@ class TaskOutput:
         if sink.internal or sink.partitioner is not None or self._sized:
             return None
         return None if key_serde is None or value_serde is None else (key_serde, value_serde)
-
-    def _chosen(self, sink: Sink, topic: str, key: Any, value: Any) -> int:
-        """Give the partition that a partitioner of the user's own chooses."""
-        assert sink.partitioner is not None
-        count = self._program.outputs[topic]
-        partition: int = sink.partitioner(key, value, count)
-        if type(partition) is not int or not 0 <= partition < count:
-            raise ProductionError(
-                f"the partitioner gave {partition!r}, and there are {count} partitions",
-                node=sink.name,
-            )
-        return partition
 
     def _send_inside(
         self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers

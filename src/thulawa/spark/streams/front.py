@@ -36,6 +36,17 @@ def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     """Take rows of the source; give packed rows."""
     settle()
     stage = _Front(program.open())
+    try:
+        yield from _packed(stage, batches)
+    except BaseException:
+        stage.abandon()
+        raise
+    stage.close()
+    for lanes in stage.take_lanes():
+        program.tell(lanes)
+
+
+def _packed(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     packed: list[Packed] = []
     held = 0
     for chunk in _chunks(batches):
@@ -49,9 +60,6 @@ def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     packed += stage.progress()
     if packed:
         yield packed_batch(packed)
-    stage.close()
-    for lanes in stage.take_lanes():
-        program.tell(lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,7 @@ class _Front:
     def _made(self, part: Part, topic: Topic) -> tuple[Task, TaskOutput]:
         program = self._program
         number = part.task_of(*topic)
-        output = TaskOutput(program, part, number)
+        output = TaskOutput(program, part, number, topic)
         task = Task(
             part.group,
             program.plan.topology,
@@ -173,6 +181,10 @@ class _Front:
     def close(self) -> None:
         for task, _ in self._tasks.values():
             task.close()
+
+    def abandon(self) -> None:
+        for task, _ in self._tasks.values():
+            task.abandon()
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[_Chunk]:

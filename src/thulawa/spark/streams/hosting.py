@@ -41,12 +41,15 @@ class Hosted:
             with uncollected():
                 return self._run(rows, now, kept)
         except BaseException:
-            self._task = None
+            self.close()
             raise
 
     def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> list[Packed]:
         same = self._stores.open(kept)
-        if self._task is None or not same:
+        if self._task is not None and not same:
+            self.close()
+            self._stores.forget()  # what a processor puts when it is closed is of no batch
+        if self._task is None:
             self._task = self._made(now)
         task = self._task
         task.context.wall_clock_time = now
@@ -57,6 +60,12 @@ class Hosted:
         snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)
         self._stores.flush(kept, snapshot)
         return self._output.take()
+
+    def close(self) -> None:
+        """Let the task go; what it knows is in the state."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.abandon()
 
     def take_lanes(self) -> dict[str, LaneSums]:
         """Give what the lanes of async nodes have come to since this was last asked."""
@@ -119,7 +128,7 @@ def hosted(program: Program, part: Part, number: int) -> Hosted | Restored:
     """Give the task of this number, as this worker has it."""
     place = (program.run, part.group.id, number)
     for old in [name for name in _tasks if name[0] != program.run and _same(name, program)]:
-        del _tasks[old]
+        _tasks.pop(old).close()
     if place not in _tasks:
         kind = Hosted if program.recovery is None else Restored
         _tasks[place] = kind(program, part, number)

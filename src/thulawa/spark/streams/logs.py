@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
@@ -68,13 +68,15 @@ class Topics(Protocol):
         front: Through,
         *,
         telling: bool,
-        whole: bool,
+        alone: bool,
+        whole: Collection[str],
         starts: Offsets | None = None,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, so many records at a time.
 
-        ``telling``: by tasks whose accumulators reach the driver. ``whole``: the front is the whole
-        program, and does all its work. A query that has no checkpoint begins at ``starts``,
+        ``telling``: by tasks whose accumulators reach the driver. ``alone``: nothing is behind the
+        front, which does all the work. Those ``whole`` come to their end each time, whatever the
+        limit, where that can be said. A query that has no checkpoint begins at ``starts``,
         elsewhere with the first record.
         """
 
@@ -155,20 +157,22 @@ class EmbeddedTopics:
         front: Through,
         *,
         telling: bool,
-        whole: bool,
+        alone: bool,
+        whole: Collection[str],
         starts: Offsets | None = None,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, where they are read."""
         # a stage costs by the partition: no more of them than run at a time, or, where they take
         # long, a few times as many, so that applications can share the cores
         cores = spark.sparkContext.defaultParallelism
-        most = cores * _TASKS_PER_CORE if whole else cores
+        most = cores * _TASKS_PER_CORE if alone else cores
         reader = spark.readStream.format(log_packed.NAME).option("subscribe", ",".join(names))
         reader = reader.option("maxPartitions", most)
         if max_records is not None:
             reader = reader.option("maxOffsetsPerTrigger", max_records)
         if starts:
             reader = reader.option("startingOffsets", json.dumps(starts))
+        reader = reader.option("whole", ",".join(sorted(whole)))
         if telling:  # tasks of a source in Python have no accumulators
             return log_packed.read_through(reader, self.address).mapInArrow(front, PACKED)
         return log_packed.read_through(reader, self.address, front, PACKED)
@@ -269,7 +273,8 @@ class KafkaTopics:
         front: Through,
         *,
         telling: bool,  # noqa: ARG002 here they always can
-        whole: bool,  # noqa: ARG002 the connector has a task for each partition
+        alone: bool,  # noqa: ARG002 the connector has a task for each partition
+        whole: Collection[str],  # noqa: ARG002 Spark's connector has one limit for all
         starts: Offsets | None = None,
     ) -> DataFrame:
         """Give what the front of a program makes of the rows of topics."""

@@ -1,6 +1,6 @@
 """From a program to a DataFrame: source → front → stages → packed rows for a sink."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -22,10 +22,13 @@ __all__ = ["compile_program"]
 class Read(Protocol):
     """Gives what the front makes of the topics.
 
-    ``telling``, by tasks that can tell the driver; ``whole``, for there is nothing behind it.
+    ``telling``, by tasks that can tell the driver; ``alone``, for there is nothing behind it.
+    Topics that are ``whole`` are read to their end in every batch.
     """
 
-    def __call__(self, front: Through, *, telling: bool, whole: bool) -> DataFrame: ...
+    def __call__(
+        self, front: Through, *, telling: bool, alone: bool, whole: Collection[str]
+    ) -> DataFrame: ...
 
 
 def compile_program(
@@ -37,8 +40,14 @@ def compile_program(
     with. ``reports`` are told what the lanes of the async nodes of these names have come to.
     """
     shipped = Shipped(program, reports)
-    whole = not program.plan.stages
-    packed = read(partial(front, shipped), telling=bool(reports), whole=whole)
+    # a table is there before what looks into it: a limit must not leave half of it for later
+    whole = program.plan.global_topics
+    packed = read(
+        partial(front, shipped),
+        telling=bool(reports),
+        alone=not program.plan.stages,
+        whole=whole,
+    )
     if program.plan.stages and len(program.slots) == 1:
         packed = packed.coalesce(1)  # for a single task nothing needs to be shuffled
     for stage in range(1, program.plan.stages + 1):

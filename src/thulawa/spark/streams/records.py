@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.runtime.groups import Assignment
-from thulawa.runtime.planning import Plan
+from thulawa.runtime.planning import Plan, remembered_by
 from thulawa.spark.offsets import of_topics
 from thulawa.spark.streams.admission import names_of, places, tables, weigh
 
@@ -110,7 +110,9 @@ class Checkpoint:
                 "width": width,
                 "has_timers": has_timers,
                 "groups": {
-                    name: part.tasks for part in made.parts.values() for name in part.group.stores
+                    name: part.tasks
+                    for part in made.parts.values()
+                    for name in remembered_by(part.group, part.stage)
                 },
                 "repartitions": {name: one.partitions for name, one in made.repartitions.items()},
                 "stores": {

@@ -73,6 +73,9 @@ class Restored:
     def next_wall_clock_time(self) -> None:
         """Want no call by the clock."""
 
+    def close(self) -> None:
+        """Hold nothing that needs closing."""
+
     def take_lanes(self) -> dict[str, LaneSums]:
         """Give nothing: no async node runs."""
         return {}

@@ -9,11 +9,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError, StateError
-from thulawa.runtime.planning import Plan
+from thulawa.runtime.planning import Part, Plan
 from thulawa.spark.streams.records import Checkpoint
 from thulawa.state.backing import sort_key
 from thulawa.state.paged import read_stores
 from thulawa.state.specs import Store
+from thulawa.topology.nodes import GlobalTable
 
 __all__ = ["ReadOnlyStore", "read_store"]
 
@@ -54,12 +55,7 @@ class ReadOnlyStore:
 
 def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: str) -> ReadOnlyStore:
     """Read a store from the state of the last committed batch."""
-    owners = [part for part in made.parts.values() if name in part.group.stores]
-    if not owners:
-        raise ConfigurationError(
-            f"there is no store {name!r}; there are {sorted(made.topology.stores)}"
-        )
-    (part,) = owners
+    part = _owner(made, name)
     prefix = checkpoint.prefix_of(name)
     # Spark numbers operators from the sink backwards
     kept = _kept(spark, checkpoint, made.stages - part.stage)
@@ -69,6 +65,19 @@ def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: st
         stores = read_stores(_Prefixed(kept, f"{prefix}/{number}/"), {name: spec})
         tasks[number] = spec.open(stores.backing(name))
     return ReadOnlyStore(name, tasks)
+
+
+def _owner(made: Plan, name: str) -> Part:
+    owners = {store: part for part in made.parts.values() for store in part.group.stores}
+    if name in owners:
+        return owners[name]
+    for node in made.topology.nodes.values():
+        if isinstance(node, GlobalTable) and name in node.stores:
+            raise ConfigurationError(
+                f"the store {name!r} is of a global table, of which every task has a copy; read "
+                f"its topic {node.topic!r}, or have it as a table to look into it"
+            )
+    raise ConfigurationError(f"there is no store {name!r}; there are {sorted(owners)}")
 
 
 def _kept(spark: SparkSession, checkpoint: Checkpoint, operator: int) -> dict[str, bytes]:
