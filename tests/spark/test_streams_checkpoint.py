@@ -8,12 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.core.records import Window, Windowed
 from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder, Topology
 from thulawa.runtime.groups import PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Admitted, Checkpoint
-from thulawa.spark.streams.stores import read_store
+from thulawa.spark.streams.stores import ReadOnlyStore, read_store
+from thulawa.state.sessions import SessionStore
+from thulawa.state.windows import WindowStore
 
 
 def counting(*, more: bool = False, partitions: int | None = None) -> Topology:
@@ -182,3 +185,17 @@ def test_a_store_that_cannot_be_looked_into_is_refused(
     made, checkpoint = plan(builder.build(), {"in": 1}), Checkpoint(str(tmp_path))
     with pytest.raises(ConfigurationError, match=reason):
         read_store(cast("SparkSession", None), checkpoint, made, name)
+
+
+def test_a_window_or_a_session_is_looked_up_by_its_own_key() -> None:
+    windows = WindowStore("w", {}, size=10, retention=100)
+    windows.put("k", 3, start=10, timestamp=12)
+    sessions = SessionStore("s", {}, retention=100)
+    sessions.put("k", Window(5, 9), 2)
+    for store, window, value in ((windows, Window(10, 20), 3), (sessions, Window(5, 9), 2)):
+        found = ReadOnlyStore(store.name, {0: store})
+        assert found.get(Windowed("k", window)) == value
+        assert found.get(Windowed("k", Window(0, 1))) is None
+        assert list(found.all()) == [(Windowed("k", window), value)]
+        with pytest.raises(ConfigurationError, match="has windows: get"):
+            found.get("k")

@@ -239,7 +239,10 @@ class Streams:
         return ended
 
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
-        """Wait until everything that was in the topics when this was called is processed."""
+        """Wait until everything that was in the topics when this was called has been read.
+
+        What a task holds back for others (``max_task_idle``) may be processed after that.
+        """
         self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         wanted = self._topics.end_offsets(self._query.topics) if self._query else {}

@@ -113,6 +113,7 @@ def init(
         path.write_text(text, encoding="utf-8")
         typer.echo(f"wrote {path}")
     typer.echo("next: thulawa topics create visits && thulawa run app:streams")
+    typer.echo("""then: echo '10.0.0.1:{"page": "/"}' | thulawa topics produce visits""")
 
 
 def restore(

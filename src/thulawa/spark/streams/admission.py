@@ -216,7 +216,7 @@ def _remade(
 def _difference(old: Place, new: Place) -> str | None:
     """Say why the state of a store would be lost; None: it is not."""
     if (old.kind, old.size) != (new.kind, new.size):
-        return f"was a {old.kind} store of size {old.size}"
+        return f"was {_kind(old)} and is now {_kind(new)}"
     if old.fed != new.fed or (old.leads and not set(old.leads) & set(new.leads)):
         return (
             f"was that of {_shown(old)} and is now that of {_shown(new)}: generated names move "
@@ -229,6 +229,11 @@ def _difference(old: Place, new: Place) -> str | None:
     if new.changelog and not old.changelog:
         return "had no changelog so far: what it holds could not be rebuilt from it"
     return None
+
+
+def _kind(place: Place) -> str:
+    size = f" of {place.size} ms" if place.size else ""
+    return f"a {place.kind} store{size}"
 
 
 def _shown(place: Place) -> str:

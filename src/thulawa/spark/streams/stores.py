@@ -9,18 +9,24 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.core.records import Windowed
 from thulawa.runtime.planning import Part, Plan
 from thulawa.spark.streams.records import Checkpoint
 from thulawa.state.backing import sort_key
 from thulawa.state.paged import read_stores
+from thulawa.state.sessions import SessionStore
 from thulawa.state.specs import Store
+from thulawa.state.windows import WindowStore
 from thulawa.topology.nodes import GlobalTable
 
 __all__ = ["ReadOnlyStore", "read_store"]
 
 
 class ReadOnlyStore:
-    """One store over all tasks. ``tasks`` are its parts, as processors see them."""
+    """One store over all tasks, as it was when it was asked for.
+
+    Keys of windows and sessions are `Windowed`. ``tasks`` are its parts, as processors see them.
+    """
 
     def __init__(self, name: str, tasks: Mapping[int, Store]) -> None:
         self.name = name
@@ -28,11 +34,8 @@ class ReadOnlyStore:
 
     def get(self, key: Hashable) -> Any:
         """Give the value of a key, or None."""
-        for store in self.tasks.values():
-            value = store.get(key)  # type: ignore[union-attr]
-            if value is not None:
-                return value
-        return None
+        found = (_value(self.name, store, key) for store in self.tasks.values())
+        return next((value for value in found if value is not None), None)
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         """Go through all keys and values in key order."""
@@ -51,6 +54,19 @@ class ReadOnlyStore:
 
     def __len__(self) -> int:
         return sum(len(store) for store in self.tasks.values())
+
+
+def _value(name: str, store: Store, key: Any) -> Any:
+    if not isinstance(store, WindowStore | SessionStore):
+        return store.get(key)  # type: ignore[union-attr]
+    if not isinstance(key, Windowed):
+        raise ConfigurationError(
+            f"{name!r} has windows: get(Windowed(key, Window(start, end))), as all() gives its keys"
+        )
+    if isinstance(store, SessionStore):
+        return store.fetch(key.key, key.window)
+    entry = store.fetch(key.key, key.window.start)
+    return None if entry is None else entry[0]
 
 
 def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: str) -> ReadOnlyStore:
