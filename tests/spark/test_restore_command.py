@@ -45,7 +45,7 @@ def test_a_lost_checkpoint_is_rebuilt_from_the_command_line(
     with streams:
         streams.process_all_available()
     assert "nothing to restore" in command("restore", "words:streams")[1]
-    shutil.rmtree(tmp_path / "checkpoints")
+    shutil.rmtree(tmp_path / "topics" / "checkpoints")
     told, progress = command("restore", "words:streams", "--json")
     (store,) = map(json.loads, told.splitlines())
     assert (store["store"], store["task"], store["entries"]) == ("counts", 0, 3)

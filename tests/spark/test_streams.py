@@ -270,7 +270,9 @@ def test_an_error_of_the_program_ends_the_application_and_is_raised(
     application = streams(builder.build(), folder, spark).start()
     with pytest.raises(QueryFailed, match="ZeroDivisionError in the function given at") as found:
         application.await_termination()
-    assert str(found.value).count("\n") == 0
+    assert str(found.value).splitlines()[1:] == [
+        "caused by ZeroDivisionError: integer division or modulo by zero"
+    ]
     assert "Streaming Query" in str(found.value.__cause__)
     assert application.state is State.ERROR
     assert read(folder, "out") == []

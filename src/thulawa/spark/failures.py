@@ -6,6 +6,8 @@ from thulawa.core.errors import QueryFailed
 
 __all__ = ["failure_of", "last_words"]
 
+_BECAUSE = "The above exception was the direct cause of the following exception:"
+_TRACEBACK = "Traceback (most recent call last):\n"
 _NOISE = (" SQLSTATE", "\tat ", "Driver stacktrace:")  # of Spark, behind the error
 
 
@@ -17,10 +19,14 @@ def failure_of(error: Exception) -> QueryFailed:
 
 
 def last_words(error: Exception) -> str:
-    """Say what ended a query: of Spark's text, the error at the end of the last traceback."""
+    """Say what ended a query: of Spark's text, the error of the last traceback, and its cause."""
     text = str(error).partition("\n=== Streaming Query ===")[0]
-    _, traceback, lines = text.rpartition("Traceback (most recent call last):\n")
+    before, traceback, lines = text.rpartition(_TRACEBACK)
     if not traceback:
         return f"{type(error).__name__}: {text}"
     told = dropwhile(lambda line: line.startswith(" "), lines.splitlines())
-    return "\n".join(line for line in told if not line.startswith(_NOISE))
+    words = [line for line in told if not line.startswith(_NOISE)]
+    cause, because, _ = before.rpartition(_BECAUSE)
+    if _TRACEBACK in cause and not before[len(cause) + len(because) :].strip():
+        words.append(f"caused by {cause.strip().splitlines()[-1]}")
+    return "\n".join(words)
