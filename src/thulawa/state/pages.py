@@ -24,7 +24,7 @@ from thulawa.state.tracked import Tracked
 
 __all__ = ["Delta", "PagedStore", "Part", "families", "power", "shares_of"]
 
-MOST_SHARES = 64
+MOST_SHARES = 16
 CHUNK_ENTRIES = 50_000  # a delta of more is cut, so that no value gets too large for its carrier
 _PART_ENTRIES = 256  # that a part of a delta has at least, on average
 _NUMBERS = int | float | Decimal
@@ -120,11 +120,11 @@ class PagedStore:
         most = min(len(changed) // _PART_ENTRIES, len(self.members), MOST_SHARES)
         parts = power(max(most, 1))
         held, piece = 0, Delta(name, parts, [])
-        for bits, keys in enumerate(self._dealt(changed, parts)):
+        for bits, (keys, entries) in enumerate(self._dealt(changed, parts)):
             for at in range(0, len(keys), CHUNK_ENTRIES):
-                some = keys[at : at + CHUNK_ENTRIES]
-                piece.changes.append(self._part(bits, some))
-                held += len(some)
+                some = slice(at, at + CHUNK_ENTRIES)
+                piece.changes.append(self._part(bits, keys[some], entries[some]))
+                held += len(keys[some])
                 if held >= CHUNK_ENTRIES:
                     yield piece
                     held, piece = 0, Delta(name, parts, [])
@@ -159,8 +159,7 @@ class PagedStore:
         dict.update(entries, zip(keys, values, strict=True))
         entries.apply(zip(gone, repeat(None)))
 
-    def _part(self, bits: int, keys: list[Any]) -> Part:
-        entries = self._now(keys)
+    def _part(self, bits: int, keys: list[Any], entries: list[Any]) -> Part:
         gone: list[Any] = []
         if None in entries:
             gone = [key for key, entry in zip(keys, entries, strict=True) if entry is None]
@@ -173,13 +172,17 @@ class PagedStore:
         """Give the entries of keys that have been read."""
         return list(map(dict.get, repeat(self.entries), keys))
 
-    def _dealt(self, keys: list[Any], parts: int) -> list[list[Any]]:
+    def _dealt(self, keys: list[Any], parts: int) -> list[tuple[list[Any], list[Any]]]:
+        """Give keys and their entries by the low bits of the keys' digests."""
+        entries = self._now(keys)  # in the order in which they were made: they lie side by side
         if parts == 1:
-            return [keys]
-        dealt: list[list[Any]] = [[] for _ in range(parts)]
+            return [(keys, entries)]
+        dealt: list[tuple[list[Any], list[Any]]] = [([], []) for _ in range(parts)]
         mask = parts - 1
-        for key, digest in zip(keys, self._digests(keys), strict=True):
-            dealt[digest & mask].append(key)
+        for key, entry, digest in zip(keys, entries, self._digests(keys), strict=True):
+            some_keys, some_entries = dealt[digest & mask]
+            some_keys.append(key)
+            some_entries.append(entry)
         return dealt
 
     def _digests(self, keys: list[Any]) -> Iterable[int]:
