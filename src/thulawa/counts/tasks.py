@@ -68,7 +68,6 @@ class CountLog:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give what the messages of the shares add to each cell."""
-        settle()
         with Log(self.address) as log:
 
             def read(wanted: Range) -> Iterator[Messages]:
@@ -86,6 +85,7 @@ def counted_shares(
     read: Callable[[Range], Iterable[Messages]],
 ) -> pa.RecordBatch:
     """Read and count the ranges of the shares whose numbers are the rows of a task."""
+    settle()
     counters: dict[Place, Counter] = {}
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
     with uncollected():

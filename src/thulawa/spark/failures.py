@@ -4,7 +4,7 @@ from itertools import dropwhile
 
 from thulawa.core.errors import QueryFailed
 
-__all__ = ["failure_of", "last_words"]
+__all__ = ["failure_of"]
 
 _BECAUSE = "The above exception was the direct cause of the following exception:"
 _TRACEBACK = "Traceback (most recent call last):\n"
@@ -13,12 +13,12 @@ _NOISE = (" SQLSTATE", "\tat ", "Driver stacktrace:")  # of Spark, behind the er
 
 def failure_of(error: Exception) -> QueryFailed:
     """Give Spark's error in a few words; Spark's own is the cause."""
-    failure = QueryFailed(last_words(error))
+    failure = QueryFailed(_last_words(error))
     failure.__cause__ = error
     return failure
 
 
-def last_words(error: Exception) -> str:
+def _last_words(error: Exception) -> str:
     """Say what ended a query: of Spark's text, the error of the last traceback, and its cause."""
     text = str(error).partition("\n=== Streaming Query ===")[0]
     before, traceback, lines = text.rpartition(_TRACEBACK)

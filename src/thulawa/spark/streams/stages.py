@@ -5,7 +5,6 @@ from typing import Any
 
 import pandas as pd
 
-from thulawa.core.garbage import settle
 from thulawa.runtime.planning import Part
 from thulawa.spark.streams.hosting import hosted
 from thulawa.spark.streams.shipping import Shipped
@@ -18,7 +17,6 @@ class Stage:
     """The tasks of one stage over the state of one partition of Spark."""
 
     def __init__(self, program: Shipped, stage: int, handle: Any, state: Any) -> None:
-        settle()
         self._program = program.open()
         self._tell = program.tell
         self._stage = stage

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from thulawa.core.garbage import settle
 from thulawa.spark.streams.shipping import Shipped
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class StageProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state of a partition."""
+        settle()
         self._handle = handle
         self._state = handle.getMapState("state", "name string", "data binary")
 
