@@ -1,7 +1,10 @@
 """A query ends when Spark says so, or is stopped; what merely looks at it ends nothing."""
 
 import logging
+import threading
+import time
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +27,7 @@ class SparkQuery:
         self.stopped = 0
         self._jsq = SimpleNamespace(lastProgress=lambda: None)
 
-    def awaitTermination(self, _: float) -> bool:  # noqa: N802 Spark's name
+    def awaitTermination(self, _: float | None = None) -> bool:  # noqa: N802 Spark's name
         self._looks -= 1
         if self._looks < 0 and self._error is not None:
             raise self._error
@@ -121,6 +124,29 @@ def test_an_error_that_ends_the_query_is_given() -> None:
     assert isinstance(found, QueryFailed)
     assert (str(found), found.__cause__) == ("StreamingQueryException: it failed", error)
     assert spark_query.stopped == 0
+
+
+def test_when_a_query_has_ended_another_may_start_from_its_checkpoint(
+    spark: Any, tmp_path: Path
+) -> None:
+    begun = threading.Event()
+
+    def slow_to_stop(*_: Any) -> None:  # Spark does not interrupt what Python does
+        begun.set()
+        time.sleep(2)
+
+    own = spark.newSession()
+    own.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
+
+    def writing() -> Any:
+        rows = own.readStream.format("rate").load()
+        return rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    query = writing().foreachBatch(slow_to_stop).start()
+    assert begun.wait(60)
+    threading.Thread(target=query.stop).start()
+    assert started(Topics(query, None)).wait() is None
+    writing().format("noop").start().stop()
 
 
 def test_a_query_that_cannot_be_waited_for_is_stopped() -> None:

@@ -140,9 +140,13 @@ class StreamsQuery:
         A query that cannot be waited for is stopped: nobody would know when another may start.
         """
         try:
-            while not self._query.awaitTermination(_LOOK_SECONDS):
-                self._look("tell how far it is", self._tell)
-                self._look("size its batches", self._fetch)
+            with suppress(StreamingQueryException):  # is raised again below
+                while not self._query.awaitTermination(_LOOK_SECONDS):
+                    self._look("tell how far it is", self._tell)
+                    self._look("size its batches", self._fetch)
+            # a wait with a time limit is over when the query is told to stop, or has failed:
+            # before it has let go of what it holds, and another with its id may start
+            self._query.awaitTermination()
         except StreamingQueryException as error:
             return failure_of(error)
         except BaseException:
