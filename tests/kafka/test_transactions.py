@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka.helpers import CLEAN, judge, out, read
 from thulawa.core.errors import ConfigurationError
@@ -70,6 +71,22 @@ def test_a_zombie_attempt_is_fenced_and_leaves_nothing(sink: SinkSpec, topic: st
     with pytest.raises(Fenced):
         write(sink, Batch("q", 0, 0), while_another_attempt_takes_over())
     assert judge(read(sink.connection, topic), range(10)) == CLEAN
+
+
+def test_a_fatal_error_is_told_however_often_the_client_has_tripped_over_it() -> None:
+    fenced = KafkaException(KafkaError(KafkaError._FENCED))
+
+    def trip(times: int) -> None:
+        try:
+            if times == 0:
+                raise fenced
+            trip(times - 1)
+        except Exception as error:
+            raise SystemError("returned a result with an exception set") from error
+
+    for times in range(3):
+        with pytest.raises(Fenced), transactions._told("committing"):
+            trip(times)
 
 
 def test_a_failing_batch_leaves_nothing_and_can_be_run_again(sink: SinkSpec, topic: str) -> None:

@@ -484,9 +484,13 @@ def _told(doing: str) -> Iterator[None]:
     except KafkaException as error:
         raise translated(error, doing) from error
     except SystemError as error:
-        # the client raises a fatal error while it is calling back, and trips over that itself
-        if isinstance(error.__cause__, KafkaException):
-            raise translated(error.__cause__, doing) from error.__cause__
+        # the client raises a fatal error while it is calling back, and trips over that itself,
+        # once more with each call back that it still makes
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__
+        if isinstance(cause, KafkaException):
+            raise translated(cause, doing) from cause
         raise
 
 
