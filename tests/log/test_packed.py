@@ -57,6 +57,11 @@ def test_packed_batches_land_where_their_records_would(log: Log) -> None:
         ]
 
 
+def test_a_record_without_a_timestamp_is_refused() -> None:
+    with pytest.raises(InvalidRecord, match="no timestamp"):
+        blobs([*records(3), ProducerRecord(b"k", b"v")])
+
+
 def test_a_chosen_partition_gets_the_batch_as_it_is(log: Log) -> None:
     log.create_topic("t", partitions=2)
     (data,) = blobs(records(10))

@@ -57,8 +57,15 @@ class Worker:
             self._process.communicate()
 
     def interrupt(self) -> None:
+        """Press Ctrl-C, and tell what it does instead where that does not end it."""
         self._process.send_signal(signal.SIGINT)
-        _, errors = self._process.communicate()
+        try:
+            _, errors = self._process.communicate(timeout=60)
+        except subprocess.TimeoutExpired as at_first:
+            with pytest.raises(subprocess.TimeoutExpired) as later:
+                self._process.communicate(timeout=2)
+            more = len(later.value.output or b"") - len(at_first.output or b"")
+            pytest.fail(f"Ctrl-C did not end it: it has said {more} bytes since")
         assert self._process.returncode == -signal.SIGINT, errors.decode()
 
     def finish(self) -> list[int]:

@@ -120,7 +120,7 @@ class Application:
             states[task] = self.work(checkpoint, task, number, mine, read)
             self.may_crash()
         for task, (entries, position) in states.items():
-            entries.before = {}
+            entries.before.clear()
             checkpoint.states[task] = entries, position
         checkpoint.batch, checkpoint.offsets, checkpoint.planned = number, ends, None
 

@@ -1,7 +1,7 @@
 """A program through the code that runs on Spark's workers, without Spark around it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -131,7 +131,7 @@ class DryQuery:
                     place = stage, self._prefixes[part.group.id], task
                     if own or (not inputs and place in state):
                         kept = state.setdefault(place, Kept())
-                        rows += hosted(program, part, task).run(own, self.now, kept)
+                        rows += chain(*hosted(program, part, task).run(own, self.now, kept))
         leaving = sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place)
         return _left(leaving), state
 

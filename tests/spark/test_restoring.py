@@ -1,6 +1,7 @@
 """A task that is rebuilt from its changelogs goes on exactly as the one that wrote them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -22,11 +23,19 @@ Row = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]
 
 
 class Store(dict[str, bytes]):
+    full = False
+
     def put(self, name: str, data: bytes) -> None:
+        if self.full:
+            raise OSError("full")
         self[name] = data
 
     def remove(self, name: str) -> None:
         del self[name]
+
+
+def counted(builder: StreamsBuilder) -> Any:
+    return builder.stream("a").group_by_key().count().to_stream()
 
 
 def windowed(builder: StreamsBuilder) -> Any:
@@ -85,10 +94,10 @@ def batch(number: int) -> list[Packed]:
     return made
 
 
-def sent(packed: list[Packed]) -> dict[str, list[Row]]:
+def sent(packed: Iterable[list[Packed]]) -> dict[str, list[Row]]:
     """Give what leaves, by topic."""
     found: dict[str, list[Row]] = {}
-    for row in packed:
+    for row in chain(*packed):
         assert row.stage == SINK
         for _, time, key, value, headers in unpack(row.data, 0).rows():
             found.setdefault(row.topic, []).append((key, value, time, headers))
@@ -106,6 +115,32 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def only_part(made: Program) -> Part:
     (part,) = made.plan.parts.values()
     return part
+
+
+@pytest.mark.parametrize("make", [counted, windowed, sessions, tables])
+def test_nothing_stays_of_a_batch_that_is_given_up_once_its_outputs_have_left(
+    make: Callable[[StreamsBuilder], Any], at: Callable[[int], None]
+) -> None:
+    made = program(make)
+    part = only_part(made)
+    kept, task = Store(), Hosted(made, part, 0)
+    other, model = Store(), Hosted(made, part, 0)
+    for number in range(3):
+        at(number)
+        given = [row for row in batch(number) if row.topic == "a"]
+        before = dict(kept)
+        cut_off = task.run(given, 1_000, kept)
+        first = sent([next(cut_off)])
+        assert kept == before  # the stores are kept after that
+        if number % 2:
+            cut_off.close()
+        else:
+            kept.full = True
+            with pytest.raises(OSError, match="full"):
+                list(cut_off)
+            kept.full = False
+        assert sent(task.run(given, 1_000, kept)) == first == sent(model.run(given, 1_000, other))
+        assert kept != before
 
 
 @pytest.mark.parametrize("make", [windowed, closed_windows, sessions, joined, tables])
@@ -135,7 +170,7 @@ def test_a_restored_task_does_what_the_first_would_have_done(
     for step in range(2):  # in two batches of its own
         some = _halves(logs, step)
         packed = [rows(topic, step * 100, records) for topic, records in some.items() if records]
-        told = half.run(packed, 0, rebuilt)
+        told = chain(*half.run(packed, 0, rebuilt))
         reports += [_report(one) for one in told]
     for report in {one.store: one for one in reports}.values():
         assert report.found is not None

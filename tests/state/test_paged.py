@@ -12,6 +12,7 @@ from thulawa.state import paged, pages
 from thulawa.state.codec import Codec
 from thulawa.state.paged import PagedStores, read_stores
 from thulawa.state.specs import StoreSpec
+from thulawa.state.tracked import setters
 from thulawa.testing import seeds
 
 
@@ -66,8 +67,14 @@ def change(stores: PagedStores, model: dict[str, dict[Any, Any]], draw: random.R
         if draw.random() < 0.3:
             stores.backing(name).pop(key, None)
             model[name].pop(key, None)
+            continue
+        entry = model[name][key] = (draw.random(), draw.randrange(9))
+        if draw.random() < 0.5:
+            stores.backing(name)[key] = entry
         else:
-            stores.backing(name)[key] = model[name][key] = (draw.random(), draw.randrange(9))
+            note, set_entry = setters(stores.backing(name))
+            note(key, stores.backing(name).get(key))
+            set_entry(key, entry)
 
 
 @pytest.mark.parametrize("seed", seeds(60))
@@ -266,6 +273,25 @@ def test_missing_parts_are_named() -> None:
 )
 def test_plain_data_comes_back_as_it_was(values: list[Any]) -> None:
     codec = Codec()
+    dealt = codec.encode_dealt(values, [n % 3 for n in range(len(values))], 3)
+    assert [codec.decode(part) for part in dealt] == [values[n::3] for n in range(3)]
     found = codec.decode(codec.encode(values))
     assert found == values
     assert [type(value) for value in found] == [type(value) for value in values]
+
+
+def test_what_sets_entries_does_so_in_every_batch() -> None:
+    kept, stores = Store(), PagedStores(SPECS)
+    stores.open(kept)
+    counts = stores.backing("counts")
+    note, set_entry = setters(counts)
+    for number in range(3):
+        note("k", counts.get("k"))
+        set_entry("k", (number, 0))
+        stores.flush(kept, {})
+        assert stores.open(kept)
+    note("k", counts.get("k"))
+    set_entry("k", (7, 0))
+    stores.forget()
+    assert counts == {"k": (2, 0)}
+    assert entries(read_stores(kept, SPECS)) == {"counts": {"k": (2, 0)}, "names": {}}

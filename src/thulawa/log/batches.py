@@ -99,7 +99,7 @@ def pack(columns: Columns) -> bytes:
         flags |= _HEADERS
         blobs.append([_pack_headers(headers) for headers in columns.headers])
     sections.extend(struct.pack(f"<{count}i", *_lengths(column)) for column in blobs)
-    sections.extend(b"".join(filter(None, column)) for column in blobs)
+    sections.extend(map(_joined, blobs))
     body = b"".join(sections)
     checksum = zlib.crc32(body, zlib.crc32(_CHECKED.pack(_VERSION, flags, count, len(body))))
     return _HEAD.pack(_VERSION, flags, count, len(body), checksum) + body
@@ -177,9 +177,17 @@ def _checked_head(blob: bytes) -> tuple[int, int]:
 
 
 def _lengths(column: Sequence[bytes | None]) -> Sequence[int]:
-    if None in column:
+    try:
+        return list(map(len, column))  # type: ignore[arg-type]
+    except TypeError:  # None is among them
         return [-1 if data is None else len(data) for data in column]
-    return list(map(len, column))  # type: ignore[arg-type]  # none of them is None
+
+
+def _joined(column: Sequence[bytes | None]) -> bytes:
+    try:
+        return b"".join(column)  # type: ignore[arg-type]
+    except TypeError:
+        return b"".join(filter(None, column))
 
 
 def _cut(blob: bytes, at: int, lengths: Sequence[int]) -> list[bytes | None]:

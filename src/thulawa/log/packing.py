@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from thulawa.log.batches import Columns, pack, summary
 from thulawa.log.errors import InvalidRecord
@@ -89,8 +89,10 @@ def packed_plainly(records: Fields, topic: str) -> Iterator[bytes]:
         if size is None:
             for record in zip(*part, strict=True):
                 check_record(ProducerRecord(*record), topic)
-        for batch in _batches(part, 0, size):
-            yield batch.body
+        if None in part.timestamps:
+            raise InvalidRecord("a record has no timestamp", topic=topic)
+        for piece in _pieces(part, size):
+            yield _body(piece, piece.timestamps)
 
 
 def described(body: bytes) -> Batch:
@@ -117,13 +119,17 @@ def _usual_size(records: Fields, *, keyed: bool) -> int | None:
 
     ``keyed``: for want of a key, too.
     """
-    keys, values, headers, timestamps = records
-    times = [time for time in timestamps if time is not None]
+    keys, values, headers, stamps = records
+    times: Sequence[Any] = stamps
+    kinds = set(map(type, stamps))
+    if type(None) in kinds:
+        kinds.remove(type(None))
+        times = [time for time in stamps if time is not None]
     if (
         set(map(type, keys)) <= _BYTES_OR_NONE
         and set(map(type, values)) <= _BYTES_OR_NONE
         and not any(headers)
-        and set(map(type, times)) <= {int}
+        and kinds <= {int}
         and min(times, default=0) >= 0
         and max(times, default=0) < 2**63
         and not (keyed and None in keys)
@@ -151,17 +157,26 @@ def _by_partition(
     return chosen
 
 
-def _batches(records: Fields, now: int, size: int | None = None) -> Iterator[Batch]:
+def _batches(records: Fields, now: int) -> Iterator[Batch]:
     """Pack records as one batch, or as several if it would be too large."""
-    keys, values, headers, stamps = records
-    count = len(keys)
+    for piece in _pieces(records):
+        times = [now if stamp is None else stamp for stamp in piece.timestamps]
+        yield Batch(len(times), max(times), _body(piece, times))
+
+
+def _pieces(records: Fields, size: int | None = None) -> Iterator[Fields]:
+    """Cut records until each piece fits into a batch."""
+    count = len(records.keys)
     if size is None:
-        size = size_of((keys, values))
+        size = size_of((records.keys, records.values))
     if count > 1 and size > BATCH_BYTES:
         middle = count // 2
-        yield from _batches(records.cut(0, middle), now)
-        yield from _batches(records.cut(middle, count), now)
-        return
-    times = [now if stamp is None else stamp for stamp in stamps]
-    body = pack(Columns(range(count), times, keys, values, headers))
-    yield Batch(count, max(times), body)
+        yield from _pieces(records.cut(0, middle))
+        yield from _pieces(records.cut(middle, count))
+    else:
+        yield records
+
+
+def _body(records: Fields, times: Sequence[Any]) -> bytes:
+    keys, values, headers, _ = records
+    return pack(Columns(range(len(keys)), times, keys, values, headers))

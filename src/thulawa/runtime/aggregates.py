@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from thulawa.core.records import Change, Headers, Windowed, make_change
 from thulawa.runtime.blocks import FIXED, Block, Many
 from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
+from thulawa.state.keyvalue import KeyValueStore
 from thulawa.state.windows import WindowStore
 from thulawa.topology.nodes import Aggregate, PartialAggregate
 from thulawa.topology.windows import TimeWindows
@@ -80,7 +81,10 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
     store = context.store(node.store)
     entry_of = store.entry
     put = store.put
-    replace = getattr(store, "replace", None)  # a store of versions has none
+    note: Any = None  # a store of versions has its own way
+    set_entry: Any = None
+    if isinstance(store, KeyValueStore):
+        note, set_entry = store.setters()
     initial = start_value(node)
     fold = node.aggregator
     drop = context.drop
@@ -104,8 +108,9 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             failed(error, key, value, timestamp, headers)
             return None
-        if entry is not None and new is not None and replace is not None:
-            replace(key, (new, timestamp))
+        if new is not None and note is not None:
+            note(key, entry)
+            set_entry(key, (new, timestamp))
             return new, old, True, timestamp
         latest = put(key, new, timestamp)
         return None if latest is None else (new, old, latest, timestamp)

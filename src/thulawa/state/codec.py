@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 from zlib import crc32
@@ -67,11 +68,27 @@ class Codec:
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Give the bytes of a list of values; refuse what is no plain data."""
+        (data,) = self._encoded(values, lambda column: [column])
+        return data
+
+    def encode_dealt(self, values: Sequence[Any], places: Sequence[int], parts: int) -> list[bytes]:
+        """Deal values out and give the bytes of each part; each has a place, from 0 on.
+
+        >>> codec = Codec()
+        >>> [codec.decode(data) for data in codec.encode_dealt(["a", "b", "c"], [1, 0, 1], 2)]
+        [['b'], ['a', 'c']]
+        """
+        return self._encoded(values, lambda column: _dealt(column, places, parts))
+
+    def _encoded(
+        self, values: Sequence[Any], deal: Callable[[list[Any]], list[list[Any]]]
+    ) -> list[bytes]:
+        encode = self._encoder.encode
         try:
-            content = self._encoder.encode(self._column(values))
+            contents = list(map(encode, deal(self._column(values))))
         except OverflowError:  # a number of more than 64 bits
-            content = self._encoder.encode([_ANY, [self._packed(value) for value in values]])
-        return _framed(content)
+            contents = list(map(encode, deal(self._one_by_one(values))))
+        return list(map(_framed, contents))
 
     def decode(self, data: bytes) -> list[Any]:
         """Give the values back; raise `StateError` when these are not such bytes."""
@@ -92,8 +109,11 @@ class Codec:
             number = _numbers.get(kind)
             lengths = set(map(len, values)) if number is not None else ()
             if number is not None and len(lengths) == 1 and lengths != {0}:
-                columns = [self._column(part) for part in zip(*values, strict=True)]
-                return [_TUPLE + number, columns]
+                parts = (list(map(itemgetter(at), values)) for at in range(*lengths))
+                return [_TUPLE + number, [self._column(part) for part in parts]]
+        return self._one_by_one(values)
+
+    def _one_by_one(self, values: Sequence[Any]) -> list[Any]:
         return [_ANY, [self._packed(value) for value in values]]
 
     def _values(self, column: list[Any]) -> list[Any]:
@@ -177,6 +197,19 @@ _READERS: dict[int, Callable[[Any], Any]] = {
     _DECIMAL: Decimal,
     _UUID: UUID,
 }
+
+
+def _dealt(column: list[Any], places: Sequence[int], parts: int) -> list[list[Any]]:
+    """Deal a column out: the values of each part in a column of the same kind."""
+    tag, content = column
+    if tag in (_ANY, _SCALAR):
+        dealt: list[list[Any]] = [[] for _ in range(parts)]
+        takers = [part.append for part in dealt]
+        for place, value in zip(places, content, strict=True):
+            takers[place](value)
+        return [[tag, part] for part in dealt]
+    columns = zip(*(_dealt(part, places, parts) for part in content), strict=True)
+    return [[tag, part] for part in columns]
 
 
 def _framed(content: bytes) -> bytes:

@@ -1,9 +1,10 @@
 """The key-value store: the latest value of each key and its timestamp."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
+from thulawa.state.tracked import setters
 
 __all__ = ["KeyValueStore"]
 
@@ -20,16 +21,22 @@ class KeyValueStore:
     [('a', 1), ('b', 2)]
     """
 
-    __slots__ = ("_backing", "_sorted", "entry", "name", "replace")
+    __slots__ = ("_backing", "_sorted", "entry", "name")
 
     def __init__(self, name: str, backing: Backing) -> None:
         self.name = name
         self._backing = backing
         # (value, timestamp) or None: bound once, because every aggregation asks it per record
         self.entry = backing.get
-        # takes (value, timestamp) for a key that has one: nothing else is to be seen to
-        self.replace = backing.__setitem__
         self._sorted: list[Any] | None = None
+
+    def setters(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], None]]:
+        """Give what sets the entry of a key for one who has just asked for it.
+
+        The first takes the entry that the key had, the second the one it is to have. Not one
+        without the other.
+        """
+        return setters(self._backing)
 
     def get(self, key: Hashable) -> Any:
         """Give the value of a key, or None."""
@@ -41,8 +48,6 @@ class KeyValueStore:
         if value is None:
             self.delete(key)
             return True
-        if self._sorted is not None and self._backing.get(key) is None:
-            self._sorted = None
         self._backing[key] = (value, timestamp)
         return True
 
@@ -78,6 +83,7 @@ class KeyValueStore:
         return len(self._backing)
 
     def _keys(self) -> list[Any]:
-        if self._sorted is None:
+        # a key that goes takes it away, so it still holds if there are no more
+        if self._sorted is None or len(self._sorted) != len(self._backing):
             self._sorted = sorted(self._backing.keys(), key=sort_key)
         return self._sorted

@@ -198,8 +198,6 @@ class PagedStores:
         size, chunks = self._write_delta(kept, number)
         meta.lineage.append(_Version(number, stamp, chunks))
         meta.credit += size // _SHARE
-        for name in self._stores:
-            self._grow(name)
         self._rewrite(kept, meta, number)
         self._trim(kept, meta)
         self._snapshot = snapshot
@@ -209,7 +207,7 @@ class PagedStores:
 
     def _confirm(self, latest: _Version) -> None:
         for store in self._stores.values():
-            store.entries.before = {}
+            store.entries.before.clear()
         self._number, self._stamp, self._pending = latest.number, latest.stamp, None
 
     # --- reading
@@ -266,24 +264,18 @@ class PagedStores:
     def _write_delta(self, kept: Kept, number: int) -> tuple[int, int]:
         """Write all changes; give how many bytes, in how many chunks."""
         written = chunks = 0
+        counts = self._meta.counts
         for name, store in self._stores.items():
-            for delta in store.deltas(name):
+            changes = store.changed()
+            for delta in store.deltas(name, changes):
                 data = msgspec.msgpack.encode(delta)
                 kept.put(_delta_name(number, chunks), data)
                 written += len(data)
                 chunks += 1
-            self._count(name, store)
+            counts[name] = counts.get(name, 0) + changes.grown
+            self._grow(name)
+            store.add_fresh(changes)
         return written, chunks
-
-    def _count(self, name: str, store: PagedStore) -> None:
-        """Note keys that are new, and how many entries there are now."""
-        before = store.entries.before
-        is_there = dict.__contains__.__get__(store.entries)
-        fresh = [key for key, old in before.items() if old is None]
-        store.add(fresh)
-        there = sum(map(is_there, before)) if before else 0
-        counts = self._meta.counts
-        counts[name] = counts.get(name, 0) + there - (len(before) - len(fresh))
 
     def _grow(self, name: str) -> None:
         """Split pages until the entries fit; they are written when it is their turn."""

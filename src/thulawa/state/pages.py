@@ -12,7 +12,7 @@ is cut by such bits too. So a share can be read without the others.
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from itertools import compress, filterfalse, repeat
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -22,7 +22,7 @@ from thulawa.state.codec import Codec
 from thulawa.state.specs import StoreSpec
 from thulawa.state.tracked import Tracked
 
-__all__ = ["Delta", "PagedStore", "Part", "families", "power", "shares_of"]
+__all__ = ["Changes", "Delta", "PagedStore", "Part", "families", "power", "shares_of"]
 
 MOST_SHARES = 16
 CHUNK_ENTRIES = 50_000  # a delta of more is cut, so that no value gets too large for its carrier
@@ -47,6 +47,21 @@ class Delta(msgspec.Struct, array_like=True):
     changes: list[Part]
 
 
+class Changes(NamedTuple):
+    """Keys that have changed: what they hold now and what they held before, None for nothing."""
+
+    keys: list[Any]
+    entries: list[Any]
+    before: list[Any]
+    parts: int  # in which they are written
+    digests: list[int] | None  # of the keys, where there are several
+
+    @property
+    def grown(self) -> int:
+        """How many keys there are more than before."""
+        return self.before.count(None) - self.entries.count(None)
+
+
 class PagedStore:
     """One store: its entries, and which of them belong to which page."""
 
@@ -69,7 +84,12 @@ class PagedStore:
         self.add(dict.keys(self.entries))
 
     def add(self, keys: Iterable[Any]) -> None:
-        """Note keys that are new: linear hashing over the pages there are."""
+        """Note keys that are new."""
+        keys = list(keys)
+        self._add(keys, self._digests(keys))
+
+    def _add(self, keys: Iterable[Any], digests: Iterable[int]) -> None:
+        """Deal keys out over the pages there are, by linear hashing."""
         members = self.members
         count = len(members)
         if count == 1:
@@ -77,10 +97,17 @@ class PagedStore:
             return
         half = power(count)
         mask = 2 * half - 1
-        keys = list(keys)
-        for key, digest in zip(keys, self._digests(keys), strict=True):
+        for key, digest in zip(keys, digests, strict=True):
             page = digest & mask
             members[page if page < count else page - half].append(key)
+
+    def add_fresh(self, changes: Changes) -> None:
+        """Note the keys among those that have changed that were not there before."""
+        if None in changes.before:
+            fresh = [old is None for old in changes.before]
+            keys = list(compress(changes.keys, fresh))
+            known = changes.digests
+            self._add(keys, self._digests(keys) if known is None else compress(known, fresh))
 
     def split(self, pages: int) -> None:
         """Make so many pages, the young ones out of their elders."""
@@ -114,22 +141,26 @@ class PagedStore:
         else:
             self.add(keys)
 
-    def deltas(self, name: str) -> Iterator[Delta]:
-        """Give what has changed, in pieces of some ten thousand entries."""
-        changed = list(self.entries.before)
-        most = min(len(changed) // _PART_ENTRIES, len(self.members), MOST_SHARES)
-        parts = power(max(most, 1))
-        held, piece = 0, Delta(name, parts, [])
-        for bits, (keys, entries) in enumerate(self._dealt(changed, parts)):
-            for at in range(0, len(keys), CHUNK_ENTRIES):
-                some = slice(at, at + CHUNK_ENTRIES)
-                piece.changes.append(self._part(bits, keys[some], entries[some]))
-                held += len(keys[some])
-                if held >= CHUNK_ENTRIES:
-                    yield piece
-                    held, piece = 0, Delta(name, parts, [])
-        if held:
-            yield piece
+    def changed(self) -> Changes:
+        """Give what has changed."""
+        before = self.entries.before
+        keys = list(before)
+        most = min(len(keys) // _PART_ENTRIES, len(self.members), MOST_SHARES)
+        parts = power(max(most, 1)) if self.in_shares else 1
+        digests = list(self._digests(keys)) if parts > 1 else None
+        # in the order in which the entries were made: they lie side by side
+        return Changes(keys, self._now(keys), list(before.values()), parts, digests)
+
+    def deltas(self, name: str, changes: Changes) -> Iterator[Delta]:
+        """Give changes to be written, in pieces of some ten thousand entries."""
+        keys, entries, _, parts, digests = changes
+        mask = parts - 1
+        for at in range(0, len(keys), CHUNK_ENTRIES):
+            some = slice(at, at + CHUNK_ENTRIES)
+            places = [0] * len(keys[some])
+            if digests is not None:
+                places = [digest & mask for digest in digests[some]]
+            yield Delta(name, parts, self._parts(keys[some], entries[some], places, parts))
 
     def take(self, delta: Delta, shares: int, wanted: Callable[[int], bool]) -> None:
         """Take in the changes of some of so many shares."""
@@ -159,31 +190,26 @@ class PagedStore:
         dict.update(entries, zip(keys, values, strict=True))
         entries.apply(zip(gone, repeat(None)))
 
-    def _part(self, bits: int, keys: list[Any], entries: list[Any]) -> Part:
-        gone: list[Any] = []
+    def _parts(
+        self, keys: list[Any], entries: list[Any], places: list[int], parts: int
+    ) -> list[Part]:
+        used = sorted(set(places))
+        gone = [b""] * parts
         if None in entries:
-            gone = [key for key, entry in zip(keys, entries, strict=True) if entry is None]
-            keys = [key for key, entry in zip(keys, entries, strict=True) if entry is not None]
-            entries = [entry for entry in entries if entry is not None]
-        encode = self._keys.encode
-        return Part(bits, encode(keys), self._values.encode(entries), encode(gone) if gone else b"")
+            there = [entry is not None for entry in entries]
+            absent = [entry is None for entry in entries]
+            without = list(compress(places, absent))
+            encoded = self._keys.encode_dealt(list(compress(keys, absent)), without, parts)
+            for place in set(without):
+                gone[place] = encoded[place]
+            keys, entries, places = (list(compress(one, there)) for one in (keys, entries, places))
+        packed_keys = self._keys.encode_dealt(keys, places, parts)
+        packed_entries = self._values.encode_dealt(entries, places, parts)
+        return [Part(bits, packed_keys[bits], packed_entries[bits], gone[bits]) for bits in used]
 
     def _now(self, keys: list[Any]) -> list[Any]:
         """Give the entries of keys that have been read."""
         return list(map(dict.get, repeat(self.entries), keys))
-
-    def _dealt(self, keys: list[Any], parts: int) -> list[tuple[list[Any], list[Any]]]:
-        """Give keys and their entries by the low bits of the keys' digests."""
-        entries = self._now(keys)  # in the order in which they were made: they lie side by side
-        if parts == 1:
-            return [(keys, entries)]
-        dealt: list[tuple[list[Any], list[Any]]] = [([], []) for _ in range(parts)]
-        mask = parts - 1
-        for key, entry, digest in zip(keys, entries, self._digests(keys), strict=True):
-            some_keys, some_entries = dealt[digest & mask]
-            some_keys.append(key)
-            some_entries.append(entry)
-        return dealt
 
     def _digests(self, keys: list[Any]) -> Iterable[int]:
         kinds = set(map(type, keys))

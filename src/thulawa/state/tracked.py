@@ -1,9 +1,11 @@
 """The entries of a store in memory: what they were before a batch, and what is not read yet."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-__all__ = ["PartlyRead", "Tracked", "Unread"]
+from thulawa.state.backing import Backing
+
+__all__ = ["PartlyRead", "Tracked", "Unread", "setters"]
 
 
 class Unread(Protocol):
@@ -17,7 +19,10 @@ class Unread(Protocol):
 
 
 class Tracked(dict[Any, Any]):
-    """A dict that remembers what its keys held before they were changed."""
+    """A dict that remembers what its keys held before they were changed.
+
+    ``before`` is the same dict for ever: `setters` hands its methods out.
+    """
 
     __slots__ = ("before", "unread")
 
@@ -40,8 +45,8 @@ class Tracked(dict[Any, Any]):
 
     def undo(self) -> None:
         """Put back what the keys held before."""
-        before, self.before = self.before, {}
-        self.apply(before.items())
+        self.apply(self.before.items())
+        self.before.clear()
 
     def apply(self, entries: Iterable[tuple[Any, Any]]) -> None:
         """Take entries that are true already; None removes."""
@@ -91,3 +96,17 @@ class PartlyRead(Tracked):
         """Give all entries."""
         self.unread.read_all()
         return dict.items(self)
+
+
+def setters(backing: Backing) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], None]]:
+    """Give what sets the entry of a key for one who has just asked for it, in two calls into C.
+
+    The first takes the entry that the key had, the second the one it is to have.
+    """
+    if isinstance(backing, Tracked):
+        return backing.before.setdefault, dict.__setitem__.__get__(backing)
+    return _ignore, backing.__setitem__
+
+
+_nothing: dict[Any, Any] = {}
+_ignore = _nothing.get  # what a key had is of no interest: nothing happens, and that in C

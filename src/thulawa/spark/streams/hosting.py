@@ -1,6 +1,6 @@
 """Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 
 from thulawa.core.garbage import uncollected
 from thulawa.engine.lane_sums import LaneSums
@@ -35,16 +35,22 @@ class Hosted:
         self._task: Task | None = None
         self._globals: GlobalTables | None = None
 
-    def run(self, rows: Iterable[Packed], now: int, kept: Kept) -> list[Packed]:
-        """Process the rows of a batch; give what leaves. Nothing stays of a batch that fails."""
+    def run(
+        self, rows: Iterable[Packed], now: int, kept: Kept
+    ) -> Generator[list[Packed], None, None]:
+        """Process the rows of a batch; give what leaves, then keep what the stores hold.
+
+        So Spark carries the outputs while the stores are written. Nothing stays of a batch that
+        fails, or that is given up before its end.
+        """
         try:
             with uncollected():
-                return self._run(rows, now, kept)
+                yield from self._run(rows, now, kept)
         except BaseException:
             self.close()
             raise
 
-    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> list[Packed]:
+    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> Iterator[list[Packed]]:
         same = self._stores.open(kept)
         if self._task is not None and not same:
             self.close()
@@ -58,8 +64,8 @@ class Hosted:
         task.run()
         task.advance_wall_clock(now)
         snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)
+        yield self._output.take()
         self._stores.flush(kept, snapshot)
-        return self._output.take()
 
     def close(self) -> None:
         """Let the task go; what it knows is in the state."""

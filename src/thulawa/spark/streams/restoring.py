@@ -1,6 +1,6 @@
 """Tasks whose stores are being rebuilt from their changelogs: they process nothing meanwhile."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -54,7 +54,12 @@ class Restored:
         self._tables = plan.topology, program.options, self._output.send, self._stores.backing
         self._which = tables
 
-    def run(self, rows: Iterable[Packed], now: int, kept: Kept) -> list[Packed]:  # noqa: ARG002
+    def run(
+        self,
+        rows: Iterable[Packed],
+        now: int,  # noqa: ARG002 nothing is processed
+        kept: Kept,
+    ) -> Iterator[list[Packed]]:
         """Take the records of a batch into the stores; give a report for each changelog."""
         self._stores.open(kept)
         snapshot: dict[str, Any] = dict(self._stores.snapshot or {})
@@ -67,8 +72,8 @@ class Restored:
             else:
                 _, store = self._program.restored[row.topic]
                 read.setdefault(store, []).append(self._take(store, row, snapshot))
+        yield [self._told(reports) for reports in read.values()]
         self._stores.flush(kept, snapshot)
-        return [self._told(reports) for reports in read.values()]
 
     def next_wall_clock_time(self) -> None:
         """Want no call by the clock."""

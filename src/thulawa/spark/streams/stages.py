@@ -12,6 +12,8 @@ from thulawa.spark.streams.wire import CLOCK, Packed
 
 __all__ = ["Stage"]
 
+_FRAME_BYTES = 2**19  # many times what Python's writer keeps back until there is more
+
 
 class Stage:
     """The tasks of one stage over the state of one partition of Spark."""
@@ -23,7 +25,7 @@ class Stage:
         self._handle = handle
         self._state = state
 
-    def run_rows(self, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
+    def run_rows(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Run the tasks that have rows; give all that is for others."""
         mine: dict[tuple[int, int], list[Packed]] = {}
         others: list[Packed] = []
@@ -35,18 +37,16 @@ class Stage:
                     others.append(packed)
                 else:
                     mine.setdefault(self._part_of(packed), []).append(packed)
+        yield from _frames(others)
         for (group, number), batch in mine.items():
-            others += self._run(group, number, batch, batch_time)
-        return _frame(others)
+            yield from self._run(group, number, batch, batch_time)
 
-    def run_by_clock(self, slot: int, batch_time: int) -> pd.DataFrame:
+    def run_by_clock(self, slot: int, batch_time: int) -> Iterator[pd.DataFrame]:
         """Run the tasks of a slot that have no rows."""
-        out: list[Packed] = []
         for part in self._parts():
             for number in range(len(part.tasks)):
                 if self._program.slot_of(number) == slot:
-                    out += self._run(part.group.id, number, [], batch_time)
-        return _frame(out)
+                    yield from self._run(part.group.id, number, [], batch_time)
 
     def _parts(self) -> list[Part]:
         return [part for part in self._program.plan.parts.values() if part.stage == self._stage]
@@ -57,16 +57,18 @@ class Stage:
             return row.part, row.task
         return plan.readers[row.topic], row.task
 
-    def _run(self, group: int, number: int, rows: list[Packed], batch_time: int) -> list[Packed]:
+    def _run(
+        self, group: int, number: int, rows: list[Packed], batch_time: int
+    ) -> Iterator[pd.DataFrame]:
         program = self._program
         task = hosted(program, program.plan.parts[group], number)
         kept = _State(self._state, f"{program.prefixes[group]}/{number}/")
-        out = task.run(rows, program.now(batch_time), kept)
+        for out in task.run(rows, program.now(batch_time), kept):
+            yield from _frames(out)
         self._tell(task.take_lanes())
         due = task.next_wall_clock_time()
         if due is not None and program.has_timers:
             self._handle.registerTimer(program.timer(due, batch_time))
-        return out
 
 
 class _State:
@@ -85,6 +87,20 @@ class _State:
 
     def remove(self, name: str) -> None:
         self._state.removeKey((self._prefix + name,))
+
+
+def _frames(rows: list[Packed]) -> Iterator[pd.DataFrame]:
+    """Give rows to Spark some at a time: it takes the first while the next are made ready."""
+    frame: list[Packed] = []
+    size = 0
+    for row in rows:
+        frame.append(row)
+        size += len(row.data)
+        if size >= _FRAME_BYTES:
+            yield _frame(frame)
+            frame, size = [], 0
+    if frame:
+        yield _frame(frame)
 
 
 def _frame(rows: list[Packed]) -> pd.DataFrame:

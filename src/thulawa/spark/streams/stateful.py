@@ -55,7 +55,7 @@ class StageProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: ARG002, N803 Spark passes it by keyword
     ) -> Iterator["pd.DataFrame"]:
         """Run the tasks of a slot that have rows."""
-        yield self._opened().run_rows(rows)
+        yield from self._opened().run_rows(rows)
 
     def handleExpiredTimer(  # noqa: N802
         self,
@@ -65,7 +65,8 @@ class StageProcessor(StatefulProcessor):
     ) -> Iterator["pd.DataFrame"]:
         """Run the tasks of a slot by the clock."""
         (slot,) = key
-        yield self._opened().run_by_clock(slot, timerValues.getCurrentProcessingTimeInMs())
+        now = timerValues.getCurrentProcessingTimeInMs()
+        yield from self._opened().run_by_clock(slot, now)
 
     def close(self) -> None:
         """Keep the tasks for the next batch."""
