@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.kafka.conftest import PASSWORDS
 from tests.kafka.helpers import CLEAN, fill, judge, read
+from tests.spark.faults import fail, struck_within
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.broker import Broker
@@ -61,6 +62,24 @@ def test_a_copy_keeps_partitions_keys_values_timestamps_headers_and_repeats_no_b
     fill(connection, f"{name}-in", range(300, 350))
     copy_all(source, sink, f"{name}-out", tmp_path / "cp")
     assert judge(read(connection, f"{name}-out"), range(350)) == CLEAN
+
+
+def test_a_sink_does_not_take_rows_that_were_cut_off_for_all_there_are(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    for topic in (f"{name}-in", f"{name}-out"):
+        topics.ensure(topic)
+    fill(connection, f"{name}-in", range(30_000))
+    source = kafka_source(spark, connection, f"{name}-in")
+    passing = struck_within(tmp_path / "struck", fail, 25_000)
+    writer = kafka_sink(
+        source.mapInArrow(passing, "key binary, value binary"),
+        SinkSpec(connection=connection, application=name),
+        topic=f"{name}-out",
+    ).option("checkpointLocation", str(tmp_path / "cp"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert judge(read(connection, f"{name}-out"), range(30_000)) == CLEAN
+    assert (tmp_path / "struck").exists()
 
 
 def test_a_source_reads_by_pattern_from_chosen_offsets_with_a_password(

@@ -1,7 +1,6 @@
 """The same rows out as in, whatever happens to workers and tasks; what that costs in calls."""
 
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,16 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from thulawa.log import Log
+from tests.spark.faults import fail, kill, struck_within
+from thulawa.app import Streams
+from thulawa.core.serdes import Serdes
+from thulawa.dsl import StreamsBuilder
+from thulawa.dsl.options import Produced
+from thulawa.log import Log, ProducerRecord
 from thulawa.spark.mapping import map_by_key
-
-
-def fail() -> None:
-    raise OSError("once")
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("fault", [fail, kill], ids=["exception", "killed worker"])
@@ -85,3 +81,58 @@ def test_a_worker_that_is_killed_in_a_stream_leaves_no_trace_in_the_sink(
     record_property("repeated_calls", made.total() - 400)
     assert len(made) == 400
     assert 0 < made.total() - 400 <= 150, "the batch under way is repeated, and no other"
+
+
+@pytest.mark.parametrize("fault", [fail, kill], ids=["exception", "killed worker"])
+def test_a_sink_does_not_take_rows_that_were_cut_off_for_all_there_are(
+    spark: SparkSession, tmp_path: Path, fault: Callable[[], None]
+) -> None:
+    with Log(f"file:{tmp_path}/topics") as log:
+        for topic in ("in", "out"):
+            log.create_topic(topic)
+        log.append({"in": [ProducerRecord(b"k", b"%0100d" % number) for number in range(30_000)]})
+        rows = spark.readStream.format("thulawa").option("subscribe", "in").load(log.address)
+        passed = rows.mapInArrow(
+            struck_within(tmp_path / "struck", fault, 25_000), "key binary, value binary"
+        )
+        writer = passed.writeStream.format("thulawa").option("topic", "out")
+        writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
+        writer.trigger(availableNow=True).start(log.address).awaitTermination()
+        values = [int(record.value or b"") for record in log.read("out", 0, 0)]
+    assert values == list(range(30_000))
+    assert (tmp_path / "struck").exists()
+
+
+def test_outputs_of_a_batch_whose_state_was_refused_are_written_when_it_is_run_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    struck = str(tmp_path / "struck")
+
+    def grown(_: str, value: int, total: int) -> Any:
+        if value == 39 and not os.path.exists(struck):  # noqa: PTH110 once
+            os.close(os.open(struck, os.O_CREAT))
+            return object()  # no store takes that
+        return total + 1
+
+    builder = StreamsBuilder()
+    totals = builder.stream("in").group_by_key().aggregate(lambda: 0, grown).to_stream()
+    # far more than Spark sends to the sink at a time
+    sent = totals.map_values(lambda total: str(total).encode() + b"\n" + os.urandom(2**20))
+    sent.to("out", Produced(value_serde=Serdes.byte_array()))
+    with Log(f"file:{tmp_path}/topics") as log:
+        log.create_topic("in")
+        log.append({"in": [ProducerRecord(b"k", b"%d" % number) for number in range(40)]})
+        app = Streams(
+            builder.build(),
+            application_id="app",
+            log=log.address,
+            checkpoint=str(tmp_path / "checkpoint"),
+            spark=spark,
+        )
+        with app:
+            app.process_all_available("2 minutes")
+        totals_sent = [
+            int((record.value or b"").split(b"\n")[0]) for record in log.read("out", 0, 0)
+        ]
+    assert totals_sent == list(range(1, 41))
+    assert Path(struck).exists()

@@ -30,6 +30,7 @@ from thulawa.spark.kafka_reader import KafkaReader
 from thulawa.spark.log_source import SCHEMA, LogStreamReader, check_names, count_of
 from thulawa.spark.record_columns import check_columns, column_values, header_pairs
 from thulawa.spark.task import streamed_task
+from thulawa.spark.whole import whole
 
 __all__ = [
     "FORMAT",
@@ -138,7 +139,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         """Write the records of one task and the number of its batch."""
         settle()
         batch = Batch(*streamed_task())
-        rows = (out_records(one, self._topic) for one in iterator)
+        rows = (out_records(one, self._topic) for one in whole(iterator))
         return Committed(batch.task, write(self._sink, batch, rows))
 
 

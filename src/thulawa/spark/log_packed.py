@@ -27,6 +27,7 @@ from thulawa.log import Log
 from thulawa.log.arrow import gathered
 from thulawa.spark.log_source import LogReader, LogStreamReader, Range, Ranges, count_of
 from thulawa.spark.task import streamed_task
+from thulawa.spark.whole import whole
 
 __all__ = ["NAME", "STORED", "Through", "read_through", "register"]
 
@@ -119,7 +120,7 @@ class PackedWriter(DataSourceStreamArrowWriter):
         task = streamed_task()
         with Log(self._address) as log:
             log.append_packed(
-                _outgoing(iterator), marker=(task.query, task.partition), batch=task.batch
+                _outgoing(whole(iterator)), marker=(task.query, task.partition), batch=task.batch
             )
         return WriterCommitMessage()
 

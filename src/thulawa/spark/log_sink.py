@@ -26,6 +26,7 @@ from thulawa.log.placing import newest, placed
 from thulawa.spark.log_source import check_names
 from thulawa.spark.record_columns import COLUMNS, check_columns, column_values, header_pairs
 from thulawa.spark.task import streamed_task
+from thulawa.spark.whole import whole
 
 __all__ = ["LogBatchWriter", "LogStreamWriter", "LogWriter"]
 
@@ -88,7 +89,7 @@ class LogBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task."""
         with Log(self._writer.address) as log:
-            log.append(self._writer.placed(iterator, log))
+            log.append(self._writer.placed(whole(iterator), log))
         return WriterCommitMessage()
 
 
@@ -104,7 +105,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         task = streamed_task()
         with Log(self._writer.address) as log:
             log.append(
-                self._writer.placed(iterator, log),
+                self._writer.placed(whole(iterator), log),
                 marker=(task.query, task.partition),
                 batch=task.batch,
             )
