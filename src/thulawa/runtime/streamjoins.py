@@ -21,10 +21,17 @@ _RIGHT, _LEFT = 0, 1  # as they sort in the shared buffer
 def join_buffer(node: JoinBuffer, context: TaskContext, forward: Forward) -> Forward:
     """Keep the records of one side."""
     store: JoinStore = context.store(node.store)
+    # the newest record that had no value: it is not in the store, and has to outlive a restart
+    empty = context.clock(f"{node.store}/empty")
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        if key is not None and value is not None:
-            store.put(key, value, timestamp)
+        if key is not None:
+            if value is None:  # is not kept, but what is kept grows older by it
+                empty.time = max(empty.time, timestamp)
+            if empty.time >= timestamp:
+                store.observe(empty.time)
+            if value is not None:
+                store.put(key, value, timestamp)
         forward(key, value, timestamp, headers)
 
     return process

@@ -32,7 +32,7 @@ class _Retained:
             self._line.add(key, time)
             self._newest = max(self._newest, time)
 
-    def _admit(self, time: int) -> bool:
+    def observe(self, time: int) -> bool:
         """Move the newest time, remove what this expires, and tell whether ``time`` is alive."""
         if time > self._newest:
             self._newest = time
@@ -76,7 +76,7 @@ class WindowStore(_Retained):
 
     def put(self, key: Hashable, value: Any, start: int, timestamp: int = 0) -> None:
         """Set the value of a window; None removes it, and an expired window is not kept."""
-        if not self._admit(start):
+        if not self.observe(start):
             return
         if value is None:
             self._backing.pop((key, start), None)
@@ -122,7 +122,7 @@ class JoinStore(_Retained):
 
     def put(self, key: Hashable, value: Any, timestamp: int) -> None:
         """Add a record, unless it is expired already."""
-        if self._admit(timestamp):
+        if self.observe(timestamp):
             entry = (key, timestamp)
             held = self._backing.get(entry)
             if held is None:
