@@ -36,7 +36,7 @@ from thulawa.log import Log, ProducerRecord
 __all__ = ["main"]
 
 _BATCH = 100_000
-_TO_REPORT = 0.5  # seconds: Spark reports on a batch after it is committed
+_TO_REPORT = 30  # seconds at most: Spark reports on a batch after it is committed
 _FIRST = 2  # batches that start workers and fill caches: they are in no rate
 
 
@@ -106,11 +106,13 @@ def _rows(
             address = f"file:{folder}/topics"
             _fill(address, cell.keys, 2 * batches * _BATCH)
             if "thulawa" in arms:
-                row = _measured(cell, *_thulawa(spark, cell, address, Path(folder)))
+                row = _measured(
+                    cell, batches, *_thulawa(spark, cell, address, Path(folder), 2 * batches)
+                )
                 target = f"≥ {cell.at_least:,}"
                 row = judge(row, "records_per_second", cell.at_least, target)
             if "spark" in arms and cell.counts:
-                beside = _measured(cell, *_spark(spark, address, Path(folder)))
+                beside = _measured(cell, batches, *_spark(spark, address, Path(folder)))
             if "thulawa" in arms:
                 if cell.counts:  # at last: it adds to the topic
                     row["restart_ms"] = _restarted(spark, cell, address, Path(folder))
@@ -137,7 +139,7 @@ def _fill(address: str, keys: int, count: int) -> None:
 
 
 def _thulawa(
-    spark: SparkSession, cell: Cell, address: str, folder: Path
+    spark: SparkSession, cell: Cell, address: str, folder: Path, batches: int
 ) -> tuple[list[dict[str, Any]], Path]:
     builder = StreamsBuilder()
     cell.build(builder)
@@ -151,16 +153,19 @@ def _thulawa(
         max_records=_BATCH,
     ) as streams:
         streams.process_all_available()
-        time.sleep(_TO_REPORT)
-        return streams.progress(), checkpoint / "query-0" / "state"
+        deadline = time.monotonic() + _TO_REPORT
+        while len(done := _with_records(streams.progress())) < batches:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return done, checkpoint / "query-0" / "state"
 
 
 def _restarted(spark: SparkSession, cell: Cell, address: str, folder: Path) -> int:
     """Send one record more to an application that is started again; give what its batch took."""
     _fill(address, 1, 1)
-    reports, _ = _thulawa(spark, cell, address, folder)
-    (first,) = (one["durationMs"]["triggerExecution"] for one in reports if one["records"])
-    took: int = first
+    (report,), _ = _thulawa(spark, cell, address, folder, 1)
+    took: int = report["durationMs"]["triggerExecution"]
     return took
 
 
@@ -175,13 +180,17 @@ def _spark(spark: SparkSession, address: str, folder: Path) -> tuple[list[dict[s
     query.awaitTermination()
     reports = [json.loads(one.json) for one in query.recentProgress]
     counted = [one | {"records": one["numInputRows"]} for one in reports]  # a row for each record
-    return counted, checkpoint / "state"
+    return _with_records(counted), checkpoint / "state"
 
 
-def _measured(cell: Cell, reports: list[dict[str, Any]], state: Path) -> Row:
+def _with_records(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in reports if one["records"]]
+
+
+def _measured(cell: Cell, half: int, done: list[dict[str, Any]], state: Path) -> Row:
     """Rate whole batches: the second half of them, and those before."""
-    done = [one for one in reports if one["records"]]
-    half = len(done) // 2
+    if len(done) != 2 * half:
+        raise RuntimeError(f"Spark reports on {len(done)} batches where {2 * half} were run")
     times = [one["durationMs"]["triggerExecution"] for one in done[half:]]
     size = sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
     return {

@@ -62,7 +62,9 @@ class DryQuery:
         options: TaskOptions | None = None,
         checkpoint: Checkpoint | None = None,
         grouper: PartitionGrouper = by_number,
+        application: str = "app",
     ) -> None:
+        self._application = application
         self.state: State = {}
         self.now = 2_000_000_000_000
         self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
@@ -87,10 +89,10 @@ class DryQuery:
         else:
             before = self._checkpoint.query_path
             self._prefixes = self._checkpoint.admit(
-                "app",
+                self._application,
                 self.plan,
                 allow_state_loss=allow_state_loss,
-                has_timers=Program("app", "app/0", self.plan, self._options).has_timers,
+                has_timers=self._program().has_timers,
             ).prefixes
             if self._checkpoint.query_path != before:
                 self.state = {}
@@ -98,8 +100,11 @@ class DryQuery:
 
     def restart(self) -> None:
         """Lose every worker, and what it had in memory."""
-        program = Program("app", f"app/{next(_runs)}", self.plan, self._options)
-        self._shipped = Shipped(program)
+        self._shipped = Shipped(self._program())
+
+    def _program(self) -> Program:
+        run = f"{self._application}/{next(_runs)}"
+        return Program(self._application, run, self.plan, self._options)
 
     def batch(self, inputs: Inputs) -> Rows:
         """Run a batch and commit it; give what leaves."""

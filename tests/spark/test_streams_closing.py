@@ -58,10 +58,10 @@ async def call(value: str, opened: Any) -> str:
     return value
 
 
-def processing(supplier: Any = Failing) -> DryQuery:
+def processing(supplier: Any = Failing, application: str = "app") -> DryQuery:
     builder = StreamsBuilder()
     builder.stream("in").process(supplier).to("out")
-    return DryQuery(builder.build(), {"in": 1})
+    return DryQuery(builder.build(), {"in": 1}, application=application)
 
 
 def calling() -> DryQuery:
@@ -77,6 +77,12 @@ def test_a_processor_is_kept_over_batches_and_closed_at_the_next_start() -> None
     assert EVENTS == ["init"]
     query.restart()
     query.batch(GOOD)
+    assert EVENTS == ["init", "close", "init"]
+
+
+def test_what_an_application_left_is_closed_when_another_gets_its_worker() -> None:
+    processing().batch(GOOD)
+    processing(application="other").batch(GOOD)
     assert EVENTS == ["init", "close", "init"]
 
 

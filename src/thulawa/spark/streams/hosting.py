@@ -131,16 +131,15 @@ _tasks: dict[tuple[str, int, int], Hosted | Restored] = {}
 
 
 def hosted(program: Program, part: Part, number: int) -> Hosted | Restored:
-    """Give the task of this number, as this worker has it."""
+    """Give the task of this number, as this worker has it.
+
+    A worker is that of one application at a time (`thulawa.spark.own_workers`): when another run
+    comes, or another application, the one before it has ended.
+    """
     place = (program.run, part.group.id, number)
-    for old in [name for name in _tasks if name[0] != program.run and _same(name, program)]:
+    for old in [name for name in _tasks if name[0] != program.run]:
         _tasks.pop(old).close()
     if place not in _tasks:
         kind = Hosted if program.recovery is None else Restored
         _tasks[place] = kind(program, part, number)
     return _tasks[place]
-
-
-def _same(place: tuple[str, int, int], program: Program) -> bool:
-    """Tell that a task belongs to an earlier run of the same application."""
-    return place[0].rpartition("/")[0] == program.run.rpartition("/")[0]
