@@ -2,11 +2,13 @@
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import thulawa
@@ -16,6 +18,15 @@ from thulawa.log import Log, ProducerRecord
 from thulawa.spark.own_workers import Seat, own_workers
 
 BATCHES = 6
+
+
+@pytest.fixture
+def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
+    """Give the session with none of the workers that tests before have left, idle, by twos."""
+    environment = spark.sparkContext.environment
+    environment["TEST"] = str(tmp_path)
+    yield spark
+    del environment["TEST"]
 
 
 def filled(folder: Path) -> str:
@@ -43,7 +54,7 @@ async def worker(row: Any) -> bytes:
 
 
 def test_a_stage_keeps_its_worker_beside_a_source_and_a_sink(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, fresh: SparkSession
 ) -> None:
     address = filled(tmp_path)
     builder = StreamsBuilder()
@@ -54,7 +65,7 @@ def test_a_stage_keeps_its_worker_beside_a_source_and_a_sink(
         application_id="pids",
         log=address,
         checkpoint=str(tmp_path / "checkpoint"),
-        spark=spark,
+        spark=fresh,
         max_records=1,
     )
     with application:
@@ -64,10 +75,10 @@ def test_a_stage_keeps_its_worker_beside_a_source_and_a_sink(
 
 
 def test_map_by_key_keeps_its_worker_beside_a_source_and_a_sink(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, fresh: SparkSession
 ) -> None:
     address = filled(tmp_path)
-    reader = spark.readStream.format("thulawa").option("subscribe", "in")
+    reader = fresh.readStream.format("thulawa").option("subscribe", "in")
     rows = reader.option("maxOffsetsPerTrigger", 1).load(address)
     mapped = rows.transform(thulawa.map_by_key(worker, key="key", returns="value binary"))
     writer = mapped.writeStream.format("thulawa").option("topic", "out").trigger(availableNow=True)

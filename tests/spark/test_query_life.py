@@ -1,10 +1,7 @@
 """A query ends when Spark says so, or is stopped; what merely looks at it ends nothing."""
 
 import logging
-import threading
-import time
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,15 +17,21 @@ from thulawa.spark.streams.watching import Fetches
 
 
 class SparkQuery:
-    """What Spark gives for a query: it ends after so many looks, by an error if there is one."""
+    """What Spark gives for a query: it ends after so many looks, by an error if there is one.
+
+    As with Spark's own, a wait with a time limit is over when the query is told to end or has
+    failed; only one without tells that another may start from its checkpoint.
+    """
 
     def __init__(self, looks: int = 2, error: BaseException | None = None) -> None:
         self._looks, self._error = looks, error
         self.stopped = 0
+        self.let_go = False
         self._jsq = SimpleNamespace(lastProgress=lambda: None)
 
-    def awaitTermination(self, _: float | None = None) -> bool:  # noqa: N802 Spark's name
-        self._looks -= 1
+    def awaitTermination(self, limit: float | None = None) -> bool:  # noqa: N802 Spark's name
+        self._looks = -1 if limit is None else self._looks - 1
+        self.let_go = limit is None
         if self._looks < 0 and self._error is not None:
             raise self._error
         return self._looks < 0
@@ -126,27 +129,11 @@ def test_an_error_that_ends_the_query_is_given() -> None:
     assert spark_query.stopped == 0
 
 
-def test_when_a_query_has_ended_another_may_start_from_its_checkpoint(
-    spark: Any, tmp_path: Path
-) -> None:
-    begun = threading.Event()
-
-    def slow_to_stop(*_: Any) -> None:  # Spark does not interrupt what Python does
-        begun.set()
-        time.sleep(2)
-
-    own = spark.newSession()
-    own.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
-
-    def writing() -> Any:
-        rows = own.readStream.format("rate").load()
-        return rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-
-    query = writing().foreachBatch(slow_to_stop).start()
-    assert begun.wait(60)
-    threading.Thread(target=query.stop).start()
-    assert started(Topics(query, None)).wait() is None
-    writing().format("noop").start().stop()
+@pytest.mark.parametrize("error", [None, StreamingQueryException("it failed")])
+def test_a_query_has_ended_when_spark_has_let_go_of_it(error: Exception | None) -> None:
+    spark_query = SparkQuery(error=error)
+    started(Topics(spark_query, None)).wait()
+    assert spark_query.let_go
 
 
 def test_a_query_that_cannot_be_waited_for_is_stopped() -> None:
