@@ -72,12 +72,8 @@ def test_a_sink_does_not_take_rows_that_were_cut_off_for_all_there_are(
     fill(connection, f"{name}-in", range(30_000))
     source = kafka_source(spark, connection, f"{name}-in")
     passing = struck_within(tmp_path / "struck", fail, 25_000)
-    writer = kafka_sink(
-        source.mapInArrow(passing, "key binary, value binary"),
-        SinkSpec(connection=connection, application=name),
-        topic=f"{name}-out",
-    ).option("checkpointLocation", str(tmp_path / "cp"))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    sink = SinkSpec(connection=connection, application=name)
+    copy_all(source.mapInArrow(passing, source.schema), sink, f"{name}-out", tmp_path / "cp")
     assert judge(read(connection, f"{name}-out"), range(30_000)) == CLEAN
     assert (tmp_path / "struck").exists()
 

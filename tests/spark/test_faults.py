@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.faults import fail, kill, struck_within
+from tests.spark.faults import fail, first_time, kill, struck_within
 from thulawa.app import Streams
 from thulawa.core.serdes import Serdes
 from thulawa.dsl import StreamsBuilder
@@ -30,8 +30,7 @@ def test_a_task_that_is_run_again_repeats_calls_but_no_rows(
     async def unlucky(row: Any) -> int:
         with open(calls, "a", encoding="ascii") as file:  # noqa: ASYNC230, PTH123 a short line
             file.write(f"{row.id}\n")
-        if row.id == 1417 and not os.path.exists(struck):  # noqa: ASYNC240, PTH110 once
-            os.close(os.open(struck, os.O_CREAT))
+        if row.id == 1417 and first_time(struck):
             fault()
         return int(row.id)
 
@@ -55,8 +54,7 @@ def test_a_worker_that_is_killed_in_a_stream_leaves_no_trace_in_the_sink(
     async def unlucky(row: Any) -> bytes:
         with open(calls, "ab") as file:  # noqa: ASYNC230, PTH123 a short line
             file.write(row.value + b"\n")
-        if row.value == b"211" and not os.path.exists(struck):  # noqa: ASYNC240, PTH110 once
-            os.close(os.open(struck, os.O_CREAT))
+        if row.value == b"211" and first_time(struck):
             strike()
         return bytes(row.value)
 
@@ -92,9 +90,8 @@ def test_a_sink_does_not_take_rows_that_were_cut_off_for_all_there_are(
             log.create_topic(topic)
         log.append({"in": [ProducerRecord(b"k", b"%0100d" % number) for number in range(30_000)]})
         rows = spark.readStream.format("thulawa").option("subscribe", "in").load(log.address)
-        passed = rows.mapInArrow(
-            struck_within(tmp_path / "struck", fault, 25_000), "key binary, value binary"
-        )
+        passing = struck_within(tmp_path / "struck", fault, 25_000)
+        passed = rows.mapInArrow(passing, rows.schema).select("key", "value")
         writer = passed.writeStream.format("thulawa").option("topic", "out")
         writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
         writer.trigger(availableNow=True).start(log.address).awaitTermination()
@@ -109,8 +106,7 @@ def test_outputs_of_a_batch_whose_state_was_refused_are_written_when_it_is_run_a
     struck = str(tmp_path / "struck")
 
     def grown(_: str, value: int, total: int) -> Any:
-        if value == 39 and not os.path.exists(struck):  # noqa: PTH110 once
-            os.close(os.open(struck, os.O_CREAT))
+        if value == 39 and first_time(struck):
             return object()  # no store takes that
         return total + 1
 
