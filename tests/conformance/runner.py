@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.conformance.programs import build
 from thulawa.core.records import Windowed
+from thulawa.core.serdes import Serdes
 from thulawa.testing import TopologyTestDriver
 
 # step, node, key, window, value, timestamp
@@ -45,7 +46,7 @@ def run(case: dict[str, Any], *, restart: bool = False) -> Verdict:
 def outputs(case: dict[str, Any], *, restart: bool = False) -> list[Row]:
     """Feed a case's inputs one at a time; give all outputs with the step that caused them."""
     rows: list[Row] = []
-    with TopologyTestDriver(build(case)) as driver:
+    with TopologyTestDriver(build(case), key_serde=Serdes.json()) as driver:
         topics: dict[str, Any] = {}
         readers = {node: driver.create_output_topic(f"out-{node}") for node in case["outputs"]}
         for step, entry in enumerate(case["inputs"]):

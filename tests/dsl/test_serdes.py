@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from thulawa.core.errors import ConfigurationError
 from thulawa.dsl import (
     Consumed,
     Grouped,
@@ -70,9 +71,18 @@ def test_what_is_written_is_bytes_that_can_be_read(program: Any, key: Any, value
         assert isinstance(raw.read_records_to_list()[-1].value, bytes)
 
 
-def test_without_serdes_objects_pass_as_they_are() -> None:
+def test_without_serdes_topics_hold_text_and_json() -> None:
     builder = StreamsBuilder()
-    builder.stream("in").group_by_key().count().to_stream().to("out")
+    builder.stream("in").map_values(lambda value: (value, 1)).to("out")
     with TopologyTestDriver(builder.build()) as driver:
-        driver.create_input_topic("in").pipe_input(("any", "key"), object())
-        assert driver.create_output_topic("out").read_key_value() == (("any", "key"), 1)
+        topic = driver.create_input_topic("in")
+        with pytest.raises(ConfigurationError, match="int cannot be written as text"):
+            topic.pipe_input(1, "v")
+        with pytest.raises(ConfigurationError, match="object cannot be written as JSON"):
+            topic.pipe_input("k", object())
+        topic.pipe_input("k", {"a": (1, 2)})
+        topic.pipe_input(b"k", b"[1, 2]")
+        assert driver.create_output_topic("out").read_key_values_to_list() == [
+            ("k", [{"a": [1, 2]}, 1]),
+            ("k", [[1, 2], 1]),
+        ]

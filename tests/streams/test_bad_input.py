@@ -180,9 +180,10 @@ def test_an_oversized_output_is_found_before_it_is_sent() -> None:
 def test_an_output_that_cannot_be_written_asks_the_production_handler() -> None:
     chosen = options(production=DeadLetterQueue("dead"))
     builder = StreamsBuilder()
-    builder.stream("in").to("out", Produced.with_(Serdes.string(), Serdes.json()))
+    nans = builder.stream("in").map_values(lambda value: value or float("nan"))
+    nans.to("out", Produced.with_(Serdes.string(), Serdes.json()))
     with TopologyTestDriver(builder.build(), options=chosen) as driver:
-        driver.create_input_topic("in").pipe_key_value_list([("k", float("nan")), ("k", 1)])
+        driver.create_input_topic("in").pipe_key_value_list([("k", 0), ("k", 1)])
         assert driver.create_output_topic("out").read_values_to_list() == [1]
         assert driver.create_output_topic("dead").queue_size == 1
 
@@ -190,7 +191,7 @@ def test_an_output_that_cannot_be_written_asks_the_production_handler() -> None:
 def windowed() -> StreamsBuilder:
     builder = StreamsBuilder()
     counts = builder.stream("in").group_by_key().windowed_by(TimeWindows.of("1 s")).count()
-    counts.to_stream(lambda w, _: w.window.start).to("out")
+    counts.to_stream(lambda w, _: str(w.window.start)).to("out")
     return builder
 
 
@@ -211,7 +212,10 @@ def test_a_negative_timestamp_follows_the_policy() -> None:
         topic = driver.create_input_topic("in")
         topic.pipe_input("k", 1, 2500)
         topic.pipe_input("k", 1, -5)
-        assert driver.create_output_topic("out").read_key_values_to_list() == [(2000, 1), (2000, 2)]
+        assert driver.create_output_topic("out").read_key_values_to_list() == [
+            ("2000", 1),
+            ("2000", 2),
+        ]
 
 
 def test_a_record_of_the_year_3000_does_not_close_every_window() -> None:
@@ -314,7 +318,7 @@ def test_a_call_that_never_returns_is_tried_again_and_then_set_aside() -> None:
         topic.pipe_key_value_list([("a", "poison"), ("a", "after"), ("b", "other")])
         assert driver.create_output_topic("out").read_values_to_list() == ["other", "after"]
         letter = driver.create_output_topic("dead").read_record()
-    assert letter.value == "poison"
+    assert letter.value == b'"poison"'
     assert b"AttemptTimedOut" in dict(letter.headers)["__streams.errors.exception"]
     assert calls.count("poison") == 3
 

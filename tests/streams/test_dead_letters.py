@@ -88,5 +88,5 @@ def test_what_had_waited_is_not_taken_for_what_moved_time(program: Any) -> None:
         for key, value, time in (("a", "bad", 0), ("b", "next", 50), ("c", "last", 100)):
             topic.pipe_input(key, value, time)
         letters = driver.create_output_topic("dead").read_records_to_list()
-        assert [letter.value for letter in letters] == ["bad"]
+        assert [letter.value for letter in letters] == [b"bad"]
         assert driver.create_output_topic("out").read_values_to_list() == ["next"]

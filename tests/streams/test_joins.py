@@ -26,9 +26,9 @@ def test_an_unmatched_record_that_fails_does_not_take_the_next_one_with_it() -> 
         driver.create_input_topic("right").pipe_input("c", "match", 100)
         dead = driver.create_output_topic("dead").read_records_to_list()
         assert [(letter.key, letter.value, letter.timestamp) for letter in dead] == [
-            ("a", "bad", 0)
+            (b"a", b"bad", 0)
         ]
         assert driver.create_output_topic("out").read_key_values_to_list() == [
-            ("b", ("good", None)),
-            ("c", ("next", "match")),
+            ("b", ["good", None]),
+            ("c", ["next", "match"]),
         ]

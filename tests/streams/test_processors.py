@@ -135,7 +135,7 @@ def test_send_writes_to_any_topic() -> None:
     topology = Topology().add_source("in", "in").add_processor("p", Send, "in")
     with TopologyTestDriver(topology) as driver:
         driver.create_input_topic("in").pipe_input("k", 1, 7)
-        assert driver.create_output_topic("elsewhere").read_record() == Record("k", 1, 7)
+        assert driver.create_output_topic("elsewhere").read_record() == Record(b"k", b"1", 7)
         assert driver.produced_topic_names() == {"elsewhere"}
 
 
@@ -150,7 +150,7 @@ def test_send_writes_headers_and_by_serdes_and_checks_the_topic() -> None:
         topic = driver.create_input_topic("in")
         topic.pipe_input("sent", 1)
         written = driver.create_output_topic("sent", value_serde=Serdes.long())
-        assert written.read_record() == Record("k", 1, 7, (("h", b"1"),))
+        assert written.read_record() == Record(b"k", 1, 7, (("h", b"1"),))
         for key, value in (("../x", 1), ("sent", "text")):
             with pytest.raises((ProcessingError, SerializationError)):
                 topic.pipe_input(key, value)

@@ -33,7 +33,7 @@ def test_a_name_that_no_topic_can_have_is_an_error_of_its_record(name: object) -
     options = TaskOptions(handlers=Handlers(processing=DeadLetterQueue("dead")))
     with TopologyTestDriver(builder.build(), options=options) as driver:
         driver.create_input_topic("in").pipe_value_list([1, 0])
-        assert driver.create_output_topic("dead").read_values_to_list() == [1]
+        assert driver.create_output_topic("dead").read_values_to_list() == [b"1"]
         assert driver.create_output_topic("good").read_values_to_list() == [0]
 
 

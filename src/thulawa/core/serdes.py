@@ -1,8 +1,8 @@
 """Serdes: between values and the bytes of a topic or a store.
 
 Data codecs only: nothing here unpickles. A serde that is asked for nothing (``None``) gives
-nothing: null is not data. Where a topic has no serde at all, values pass as they are, which
-is what tests in the `TopologyTestDriver` mostly want.
+nothing: null is not data. Where the topology names no serde for a topic, `Streams` and the
+`TopologyTestDriver` take keys for text and values for JSON.
 
 JSON is the standard library's, not msgspec's, because msgspec takes the last of two equal
 keys silently; here this, NaN and nesting beyond reason are refused.

@@ -141,7 +141,7 @@ class StreamsBuilder(BuilderAliases):
         ...     ("global_table", "rate", 2),
         ...     ("s", "k", 10),
         ... )
-        [('k', (10, 2))]
+        [('k', [10, 2])]
         """
         if materialized is not None and materialized.history is not None:
             raise TopologyError("a global table cannot be versioned")

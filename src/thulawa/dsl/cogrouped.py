@@ -143,7 +143,7 @@ class WindowedCogroupedKStream(Generic[K, A]):
         ...     ),
         ...     ("k", 2, 15),
         ... )
-        [((15, 15), 2)]
+        [([15, 15], 2)]
         """
         if isinstance(self._windows, SessionWindows) and merger is None:
             raise ConfigurationError("sessions need a merger: a record may bring two together")

@@ -122,7 +122,7 @@ class KGroupedStream(Generic[K, V]):
         ...     ("a", 1),
         ...     ("a", 2),
         ... )
-        [('a', (1,)), ('a', (1, 2))]
+        [('a', [1]), ('a', [1, 2])]
         """
         return self.aggregated(
             "KSTREAM-AGGREGATE-", initializer, aggregator, materialized, named, merge=merger

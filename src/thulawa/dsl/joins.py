@@ -132,7 +132,7 @@ class JoinOperators(Generic[K, V]):
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s, table: s.left_join(table, lambda a, b: (a, b)), ("s", "k", "A"))
-        [('k', ('A', None))]
+        [('k', ['A', None])]
         """
         return _join(self, "left", other, *arguments, **options)
 
@@ -152,7 +152,7 @@ class JoinOperators(Generic[K, V]):
         ...     ("l", "k", "A", 0),
         ...     ("r", "other", "B", 100),
         ... )
-        [('k', ('A', None))]
+        [('k', ['A', None])]
         """
         return _join_streams(self, "outer", other, joiner, windows, joined)
 

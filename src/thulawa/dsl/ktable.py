@@ -308,7 +308,7 @@ class KTable(Generic[K, V]):
         ...     ("users_table", "ann", "Ann A."),
         ...     ("orders_table", 1, "ann"),
         ... )
-        [(1, ('ann', 'Ann A.'))]
+        [(1, ['ann', 'Ann A.'])]
         """
         return self._join("inner", other, joiner, materialized, foreign_key, named)
 
@@ -349,7 +349,7 @@ class KTable(Generic[K, V]):
         ...     lambda a_table, b_table: a_table.left_join(b_table, lambda a, b: (a, b)),
         ...     ("a_table", "k", "A"),
         ... )
-        [('k', ('A', None))]
+        [('k', ['A', None])]
         """
         return self._join("left", other, joiner, materialized, foreign_key, named)
 
@@ -368,7 +368,7 @@ class KTable(Generic[K, V]):
         ...     lambda a_table, b_table: a_table.outer_join(b_table, lambda a, b: (a, b)),
         ...     ("b_table", "k", "B"),
         ... )
-        [('k', (None, 'B'))]
+        [('k', [None, 'B'])]
         """
         return self._join("outer", other, joiner, materialized, None, named)
 

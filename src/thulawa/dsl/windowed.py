@@ -97,7 +97,7 @@ class _Windowed(Generic[K, V]):
         ...     ("a", "x", 20),
         ...     ("a", "x", 25),
         ... )
-        [((10, 20), 1), ((21, 31), 1), ((15, 25), 2)]
+        [([10, 20], 1), ([21, 31], 1), ([15, 25], 2)]
         """
         if materialized is not None and chosen(materialized, Materialized).name is None:
             self._grouped.building.generated("")  # Kafka counts twice here
@@ -246,7 +246,7 @@ class SessionWindowedKStream(_Windowed[K, V]):
         ...     ("a", 2, 15),
         ...     ("a", 4, 8),
         ... )
-        [((0, 0), 1), ((15, 15), 2), ((0, 0), None), ((15, 15), None), ((0, 15), 7)]
+        [([0, 0], 1), ([15, 15], 2), ([0, 0], None), ([15, 15], None), ([0, 15], 7)]
         """
         return self._aggregated(
             "KSTREAM-AGGREGATE-", initializer, aggregator, materialized, named, merger

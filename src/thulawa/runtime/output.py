@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import ProductionError, StreamError
+from thulawa.core.errors import ProductionError, SerializationError, StreamError
 from thulawa.core.records import Headers
+from thulawa.core.serdes import Serdes
 from thulawa.runtime.handlers import ErrorRecord, Resume, Retry
 from thulawa.runtime.options import TaskOptions
 from thulawa.topology.nodes import Sink
@@ -24,19 +25,28 @@ class Encoder:
         self._send = send
 
     def encode(
-        self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
-    ) -> tuple[Any, Any] | None:
-        """Give key and value as they are written; None when the handler leaves the record out.
+        self,
+        sink: Sink | None,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Headers,
+        failed: Exception | None = None,
+    ) -> tuple[bytes | None, bytes | None] | None:
+        """Return the bytes of key and value; None when the handler skips the record.
 
         A dead letter (``sink`` is None) that cannot be written is an error: nothing may be
-        lost silently.
+        lost silently. ``failed`` is the error of a first attempt that the caller has made.
         """
         failures = 0
         while True:
-            try:
-                return self._encoded(sink, key, value)
-            except Exception as problem:  # noqa: BLE001 serdes may be the user's own
-                error = _named(problem)
+            if failed is None:
+                try:
+                    return self._encoded(sink, key, value)
+                except Exception as problem:  # noqa: BLE001 serdes may be the user's own
+                    failed = problem
+            error, failed = _named(failed), None
             error.node = topic if sink is None else sink.name
             error.topic = topic
             if sink is None:
@@ -54,18 +64,44 @@ class Encoder:
                 )
             return None
 
-    def _encoded(self, sink: Sink | None, key: Any, value: Any) -> tuple[Any, Any]:
+    def _encoded(
+        self, sink: Sink | None, key: Any, value: Any
+    ) -> tuple[bytes | None, bytes | None]:
         if sink is None:
-            return key, value
+            return _bytes(_letter(key)), _bytes(_letter(value))
         if sink.key_serde is not None:
             key = sink.key_serde.dumps(key)
         if sink.value_serde is not None:
             value = sink.value_serde.dumps(value)
+        raw_key, raw_value = _bytes(key), _bytes(value)
         if self._largest is not None:
-            size = sum(len(part) for part in (key, value) if isinstance(part, bytes | str))
+            size = len(raw_key or b"") + len(raw_value or b"")
             if size > self._largest:
                 raise ProductionError(f"the record has {size} bytes, more than {self._largest}")
-        return key, value
+        return raw_key, raw_value
+
+
+def _letter(data: Any) -> Any:
+    """Return what a record without a sink holds as bytes or text.
+
+    Dead letters of records behind a repartition hold values, not bytes.
+    """
+    if data is None or isinstance(data, bytes | str):
+        return data
+    try:
+        return Serdes.json().dumps(data)
+    except SerializationError:
+        return repr(data)
+
+
+def _bytes(data: Any) -> bytes | None:
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    raise ProductionError(
+        f"a {type(data).__name__} cannot be written to a topic; give the output a serde"
+    )
 
 
 def chosen_partition(

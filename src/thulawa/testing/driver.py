@@ -1,45 +1,69 @@
 """TopologyTestDriver: a whole program in one process, synchronous, without Kafka or Spark.
 
-Each input is processed to the end, through all sub-topologies, before the next one is taken.
-The wall clock stands still until it is told to move. Async nodes run through the engine in
-virtual time: an hour of back-off costs nothing, and races are decided by ``seed``.
+Topics hold bytes, as they do outside: what a test writes goes through the serdes of the topology,
+and where it names none through those that `Streams` would use. Tasks, repartitions and their
+partitions are those that `thulawa.runtime.planning` plans, for Spark too. The wall clock stands
+still until it is told to move. Async nodes run through the engine in virtual time: an hour of
+back-off costs nothing, and races are decided by a seed.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import count
+from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.partitioning import partition_of
-from thulawa.core.records import Headers
-from thulawa.core.serdes import Serde
+from thulawa.core.records import Headers, Windowed
+from thulawa.core.serdes import Serde, Serdes
+from thulawa.runtime.context import Forward
 from thulawa.runtime.globals import GlobalTables
-from thulawa.runtime.groups import PartitionGrouper, by_number, partition_groups
+from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.output import Encoder, chosen_partition
-from thulawa.runtime.queues import RawRecord
+from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.task import Task
+from thulawa.state.codec import Codec
 from thulawa.state.keyvalue import KeyValueStore
 from thulawa.state.sessions import SessionStore
 from thulawa.state.specs import Store
 from thulawa.state.versioned import VersionedStore
 from thulawa.state.windows import WindowStore
+from thulawa.testing.backings import (
+    LoggedBacking,
+    MergedBacking,
+    changelog_record,
+    changelog_topic,
+)
+from thulawa.testing.delivery import Delivery, OneByOne, RandomBatches
+from thulawa.testing.latencies import with_random_latencies
 from thulawa.testing.loop import VirtualTimeLoop
-from thulawa.testing.topics import TestInputTopic, TestOutputTopic, Written
-from thulawa.topology.nodes import Sink, Source
+from thulawa.testing.topics import TestInputTopic, TestOutputTopic, Written, WrittenRecord
+from thulawa.topology.nodes import GlobalTable, Sink, Source
 from thulawa.topology.topology import Topology
 
 __all__ = ["TopologyTestDriver"]
 
 S = TypeVar("S")
 _AnyStore: Any = object
+_codec = Codec()
 
 
 class TopologyTestDriver:
     """Run a topology by hand: pipe records in, read records out, look into stores.
+
+    Every topic has ``partitions`` partitions. ``key_serde`` and ``value_serde`` stand in where the
+    topology names none, as those of `Streams` do, and have the same defaults: text and JSON.
+
+    Each record is processed to the end, through all sub-topologies, before the next one is taken.
+    With ``batches``, a seed, records wait until an output, a store or the clock is asked for, and
+    are then processed in random batches, as on Spark: each of several records of several topics,
+    with async calls that finish out of order. The same seed gives the same run.
 
     >>> from thulawa.dsl.builder import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -52,7 +76,7 @@ class TopologyTestDriver:
 
     __test__ = False  # not a test, whatever its name
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 optional, and named
         self,
         topology: Topology,
         *,
@@ -61,6 +85,9 @@ class TopologyTestDriver:
         partitions: int = 1,
         grouper: PartitionGrouper = by_number,
         seed: int = 0,
+        batches: int | None = None,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
     ) -> None:
         if not isinstance(topology, Topology):
             raise ConfigurationError(
@@ -69,40 +96,67 @@ class TopologyTestDriver:
             )
         if partitions < 1:
             raise ConfigurationError("partitions must be at least 1")
-        self._topology = topology
-        self._options = options or TaskOptions()
+        self._options = _options(options, batches)
         self._partitions = partitions
-        self._grouper = grouper
+        self._key_serde = key_serde or Serdes.string()
+        if batches is not None:
+            seed = batches
+            topology = with_random_latencies(topology, Random(f"{seed}/latencies"))
+        self._plan = self._planned(topology, grouper, value_serde)
+        self._sources = {
+            topic: node
+            for node in self._plan.topology.nodes.values()
+            if isinstance(node, Source)
+            for topic in node.topics
+        }
+        # Sinks for which the topology names no key serde: windowed keys are written as such.
+        self._unnamed = {
+            node.name
+            for node in topology.nodes.values()
+            if isinstance(node, Sink) and node.key_serde is None
+        }
         self._now = wall_clock_time
         self._written: dict[str, Written] = defaultdict(Written)
+        self._turns = count()  # records without a key take turns
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
         self._encoder = Encoder(self._options, self.send)
-        self._globals = GlobalTables(topology, self._options, self.send)
+        self._globals = GlobalTables(self._plan.topology, self._options, self.send)
         self._loop = VirtualTimeLoop(seed=seed)
-        self._tasks: list[Task] = []
-        self._backings: dict[tuple[str, str], dict[Any, Any]] = {}
-        self._readers: dict[str, dict[int, Task]] = {}
-        self._sources: dict[str, Source] = {}
-        self._again: deque[tuple[str, int, RawRecord]] = deque()
+        self._tasks: dict[tuple[int, int], Task] = {}  # by sub-topology and number
+        self._backings: dict[tuple[str, str], LoggedBacking] = {}
+        self._delivery: Delivery = (
+            OneByOne(self._plan, self._tasks)
+            if batches is None
+            else RandomBatches(self._plan, self._tasks, batches)
+        )
+        self._in_batches = batches is not None
+        self._feeds_back = any(
+            not isinstance(node.topic, str) or node.topic in self._plan.readers
+            for node in topology.nodes.values()
+            if isinstance(node, Sink)
+        )
         try:
             self._make_tasks({})
         except BaseException:  # a processor's init may raise anything
             self.close()
             raise
-        sinks = [node for node in topology.nodes.values() if isinstance(node, Sink)]
-        # Sinks that write what they are given, to one partition that nobody reads again.
-        self._plain_sinks = {
-            sink.name
-            for sink in sinks
-            if not (sink.key_serde or sink.value_serde or sink.partitioner or sink.internal)
-            and isinstance(sink.topic, str)
-            and sink.topic not in self._readers
-            and sink.topic not in self._globals.topics
-            and partitions == 1
-            and self._options.max_record_bytes is None
+
+    def _planned(
+        self, topology: Topology, grouper: PartitionGrouper, value_serde: Serde[Any] | None
+    ) -> Plan:
+        outside = {
+            topic: self._partitions
+            for node in topology.nodes.values()
+            if isinstance(node, Source) and not node.internal
+            for topic in node.topics
         }
-        self._feeds_back = any(
-            not isinstance(sink.topic, str) or sink.topic in self._readers for sink in sinks
+        return plan(
+            topology,
+            outside,
+            key_serde=self._key_serde,
+            value_serde=value_serde,
+            grouper=grouper,
+            keeps_time=self._options.on_bad_timestamp == "partition_time",
         )
 
     def __enter__(self) -> Self:
@@ -114,7 +168,11 @@ class TopologyTestDriver:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if error is None:
+                self.process_all_available()
+        finally:
+            self.close()
 
     # --- topics
 
@@ -128,14 +186,15 @@ class TopologyTestDriver:
         auto_advance: Duration = 0,
     ) -> TestInputTopic:
         """Write to a topic, by default as the topology reads it."""
-        source = self._sources.get(topic)
-        if source is None and topic not in self._globals.topics:
+        node: Source | GlobalTable | None = self._sources.get(topic)
+        node = node or self._globals.topics.get(topic)
+        if node is None or (isinstance(node, Source) and node.internal):
             raise ConfigurationError(
                 f"the topology does not read {topic!r}; it reads {self.input_topics()}"
             )
-        if source is not None:
-            key_serde = key_serde or source.key_serde
-            value_serde = value_serde or source.value_serde
+        key_serde, value_serde = key_serde or node.key_serde, value_serde or node.value_serde
+        assert key_serde is not None  # the plan has filled them in
+        assert value_serde is not None
         step = milliseconds(auto_advance, name="auto_advance")
         return TestInputTopic(self, topic, key_serde, value_serde, start, step)
 
@@ -145,12 +204,19 @@ class TopologyTestDriver:
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
     ) -> TestOutputTopic:
-        """Read a topic, by default as the topology writes it."""
-        for sink in self._topology.nodes.values():
-            if isinstance(sink, Sink) and sink.topic == topic:
-                key_serde = key_serde or sink.key_serde
-                value_serde = value_serde or sink.value_serde
-        return TestOutputTopic(topic, self._written[topic], key_serde, value_serde)
+        """Read a topic, by default as the topology writes it.
+
+        Repartition topics are read by the name that `describe()` has for them, and the changelog
+        of a store as ``<store>-changelog``: both hold values as they are, without serdes.
+        """
+        inner = {*self._plan.repartitions, *map(changelog_topic, self._plan.topology.stores)}
+        if topic in inner and (key_serde or value_serde):
+            raise ConfigurationError(
+                f"{topic!r} is a topic of the application itself and holds values as they are: "
+                "leave the serdes out"
+            )
+        written = self._written[topic]
+        return TestOutputTopic(topic, written, key_serde, value_serde, self.process_all_available)
 
     def input_topics(self) -> list[str]:
         """Name the topics the topology reads from outside."""
@@ -159,6 +225,7 @@ class TopologyTestDriver:
 
     def produced_topic_names(self) -> set[str]:
         """Name the topics that have been written to, also where all has been read."""
+        self.process_all_available()
         return {topic for topic, records in self._written.items() if records.total}
 
     # --- time and state
@@ -170,156 +237,238 @@ class TopologyTestDriver:
 
     def advance_wall_clock_time(self, duration: Duration) -> None:
         """Move the clock, and fire what is due by it, once."""
+        self.process_all_available()
         self._now += milliseconds(duration)
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.advance_wall_clock(self._now)
-        self._settle()
+        self.process_all_available()
 
-    def get_key_value_store(self, name: str, task: int = 0) -> KeyValueStore:
-        """Give a key-value store."""
+    def process_all_available(self) -> None:
+        """Process what waits for a batch; without ``batches`` nothing ever does."""
+        self._delivery.run()
+
+    def get_key_value_store(self, name: str, task: int | None = None) -> KeyValueStore:
+        """Return a key-value store, of one task or of all (see `get_state_store`)."""
         return self._store(name, task, KeyValueStore)
 
-    def get_window_store(self, name: str, task: int = 0) -> WindowStore:
-        """Give a window store."""
+    def get_window_store(self, name: str, task: int | None = None) -> WindowStore:
+        """Return a window store, of one task or of all (see `get_state_store`)."""
         return self._store(name, task, WindowStore)
 
-    def get_session_store(self, name: str, task: int = 0) -> SessionStore:
-        """Give a session store."""
+    def get_session_store(self, name: str, task: int | None = None) -> SessionStore:
+        """Return a session store, of one task or of all (see `get_state_store`)."""
         return self._store(name, task, SessionStore)
 
-    def get_versioned_key_value_store(self, name: str, task: int = 0) -> VersionedStore:
-        """Give a versioned store."""
+    def get_versioned_key_value_store(self, name: str, task: int | None = None) -> VersionedStore:
+        """Return a versioned store, of one task or of all (see `get_state_store`)."""
         return self._store(name, task, VersionedStore)
 
-    def get_state_store(self, name: str, task: int = 0) -> Store:
-        """Give a store of any kind."""
+    def get_state_store(self, name: str, task: int | None = None) -> Store:
+        """Return a store of any kind.
+
+        Without ``task``, the store of a sub-topology with several tasks is a copy of all its
+        entries as they are now; it can be read, but not changed.
+        """
         store: Store = self._store(name, task, _AnyStore)
         return store
 
-    def get_all_state_stores(self, task: int = 0) -> dict[str, Store]:
-        """Give the stores that a task of each sub-topology has, and the global ones, by name."""
-        return {name: self.get_state_store(name, task) for name in self._topology.stores}
+    def get_all_state_stores(self, task: int | None = None) -> dict[str, Store]:
+        """Return the stores of a task of each sub-topology, or of all, and the global ones."""
+        return {name: self.get_state_store(name, task) for name in self._plan.topology.stores}
 
     def dropped_records(self) -> int:
         """Count the records that operators left out by their rules, or handlers skipped."""
-        return sum(task.context.dropped for task in self._tasks)
+        self.process_all_available()
+        return sum(task.context.dropped for task in self._tasks.values())
 
     def restart(self) -> None:
         """Stop all tasks and start new ones from what their stores hold.
 
         A processor that keeps something elsewhere than in its stores forgets it here, as it
-        would when its program is restarted.
+        would when its program is restarted. With ``batches``, some of what was written is
+        processed before, the rest after it.
         """
-        snapshots = {task.id: task.snapshot() for task in self._tasks}
-        for task in self._tasks:
+        self._delivery.run_some()
+        snapshots = {task.id: task.snapshot() for task in self._tasks.values()}
+        for task in self._tasks.values():
             task.close()
         self._tasks.clear()
         self._make_tasks(snapshots)
 
     def close(self) -> None:
         """Close the processors and what async nodes hold open."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.close()
         self._loop.close()
 
     # --- for topics and tasks
 
     def write(self, topic: str, records: list[tuple[int, Any, Any, Headers]]) -> None:
-        """Take records (timestamp, key, value, headers) of an input topic, already encoded."""
+        """Write records (timestamp, key, value, headers) to an input topic, as bytes."""
         if topic in self._globals.topics:
             for timestamp, key, value, _ in records:
                 self._globals.update(topic, self._next_offset(topic, 0), key, value, timestamp)
             return
-        if self._partitions == 1 and not self._feeds_back:
+        if self._partitions == 1 and not self._feeds_back and not self._in_batches:
             first = self._offsets[topic, 0]
             self._offsets[topic, 0] += len(records)
-            task = self._readers[topic][0]
+            task = self._tasks[self._plan.readers[topic], 0]
             task.add(topic, 0, [(i, *record) for i, record in enumerate(records, first)])
             task.run()
-            self._settle()  # a processor may have sent to a topic that is read here
+            self._delivery.run()  # a processor may have sent to a topic that is read here
             return
         for timestamp, key, value, headers in records:
-            partition = partition_of(key, self._partitions)
-            offset = self._next_offset(topic, partition)
-            self._again.append((topic, partition, (offset, timestamp, key, value, headers)))
-            self._settle()
+            partition = self._partition(None, key, value, key)
+            self._append(topic, partition, timestamp, key, value, headers)
+            if not self._in_batches:
+                self._delivery.run()
 
     def send(
         self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
         """Take an output of a task."""
-        if sink is not None and sink.name in self._plain_sinks:
-            self._written[topic].append((key, value, timestamp, headers))
-            return
-        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
+        if sink is not None and sink.internal:
+            partition = self._plan.repartitions[topic].partition_of(key, value)
+            # as Spark writes and reads them: what is no plain data cannot travel
+            key, value = _codec.decode(_codec.encode([key, value]))
+            self._written[topic].append(WrittenRecord(key, value, timestamp, headers))
+            self._append(topic, partition, timestamp, key, value, headers)
+        else:
+            self._send(sink, topic, key, value, timestamp, headers)
+
+    def _send(
+        self,
+        sink: Sink | None,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Headers,
+        failed: Exception | None = None,
+    ) -> None:
+        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers, failed)
         if encoded is None:
             return
         raw_key, raw_value = encoded
-        partition = self._partition(sink, key, value, raw_key)
-        if topic in self._readers:
-            offset = self._next_offset(topic, partition)
-            self._again.append((topic, partition, (offset, timestamp, raw_key, raw_value, headers)))
+        if topic in self._plan.readers:
+            partition = self._partition(sink, key, value, raw_key)
+            self._append(topic, partition, timestamp, raw_key, raw_value, headers)
         if topic in self._globals.topics:
             offset = self._next_offset(topic, 0)
             self._globals.update(topic, offset, raw_key, raw_value, timestamp)
-        if sink is None or not sink.internal:
-            self._written[topic].append((raw_key, raw_value, timestamp, headers))
+        serdes = (None, None) if sink is None else (self._reads_key(sink, key), sink.value_serde)
+        self._written[topic].append(WrittenRecord(raw_key, raw_value, timestamp, headers, *serdes))
 
-    def _partition(self, sink: Sink | None, key: Any, value: Any, raw_key: Any) -> int:
+    def sender(self, sink: Sink, topic: str) -> Forward | None:
+        """Return a quicker `send` for a sink whose topic nobody reads; None: there is none."""
+        key_serde, value_serde = sink.key_serde, sink.value_serde
+        read = topic in self._plan.readers or topic in self._globals.topics
+        if read or sink.internal or self._options.max_record_bytes is not None:
+            return None
+        if key_serde is None or value_serde is None:
+            return None
+        dump_key, dump_value = key_serde.dumps, value_serde.dumps
+        append, send, reads_key = self._written[topic].append, self._send, self._reads_key
+
+        def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                raw_key, raw_value = dump_key(key), dump_value(value)
+            except Exception as error:  # noqa: BLE001 the handler is asked
+                send(sink, topic, key, value, timestamp, headers, error)
+                return
+            serde = reads_key(sink, key)
+            append(WrittenRecord(raw_key, raw_value, timestamp, headers, serde, value_serde))
+
+        return to_topic
+
+    def block_sender(self, sink: Sink, topic: str) -> None:
+        """Return nothing: records are sent one by one."""
+
+    def _reads_key(self, sink: Sink, key: Any) -> Serde[Any] | None:
+        if sink.name in self._unnamed and not isinstance(key, Windowed):
+            return self._key_serde
+        return sink.key_serde
+
+    def _partition(self, sink: Sink | None, key: Any, value: Any, raw_key: bytes | None) -> int:
         if sink is not None and sink.partitioner is not None:
             return chosen_partition(sink.partitioner, key, value, self._partitions, sink.name)
+        if raw_key is None:
+            return next(self._turns) % self._partitions
         return partition_of(raw_key, self._partitions)
 
-    def _settle(self) -> None:
-        """Process until nothing is left, one record at a time, in the order of arrival."""
-        while self._again:
-            topic, partition, record = self._again.popleft()
-            task = self._readers[topic][partition]
-            task.add(topic, partition, (record,))
-            task.run()
+    def _append(
+        self, topic: str, partition: int, timestamp: int, key: Any, value: Any, headers: Headers
+    ) -> None:
+        offset = self._next_offset(topic, partition)
+        self._delivery.append(topic, partition, (offset, timestamp, key, value, headers))
 
-    def _backing(self, task: str, store: str) -> dict[Any, Any]:
-        return self._backings.setdefault((task, store), {})
+    def _backing(self, task: tuple[int, int], store: str) -> LoggedBacking:
+        name = f"{task[0]}_{task[1]}", store
+        if name not in self._backings:
+            self._backings[name] = LoggedBacking(partial(self._log_change, task, store))
+        return self._backings[name]
+
+    def _log_change(
+        self, task: tuple[int, int], store: str, key: Any, before: Any, after: Any
+    ) -> None:
+        spec = self._plan.topology.stores[store]
+        key, value, timestamp = changelog_record(spec, key, before, after)
+        if timestamp is None:
+            timestamp = max(self._tasks[task].context.stream_time, 0) if task in self._tasks else 0
+        self._written[changelog_topic(store)].append(WrittenRecord(key, value, timestamp))
 
     def _make_tasks(self, snapshots: Mapping[str, Mapping[str, Any]]) -> None:
-        for group in self._topology.subtopologies():
-            if group.is_global:
-                continue
-            topics = {topic: source for source in group.sources for topic in source.topics}
-            self._sources |= topics
-            self._readers |= {topic: {} for topic in topics}
-            counts = dict.fromkeys(topics, self._partitions)
-            for number, partitions in enumerate(partition_groups(counts, self._grouper)):
-                task = Task(
-                    group,
-                    self._topology,
+        for part in self._plan.parts.values():
+            for number, partitions in enumerate(part.tasks):
+                name = part.group.id, number
+                self._tasks[name] = Task(
+                    part.group,
+                    self._plan.topology,
                     self,
                     number=number,
                     partitions=partitions,
                     options=self._options,
                     global_stores=self._globals.stores,
                     wall_clock_time=self._now,
-                    backing=partial(self._backing, f"{group.id}_{number}"),
+                    backing=partial(self._backing, name),
                     run_async=self._loop.run_until_complete,
-                    snapshot=snapshots.get(f"{group.id}_{number}"),
+                    snapshot=snapshots.get(f"{part.group.id}_{number}"),
                 )
-                self._tasks.append(task)
-                for topic, numbers in partitions.items():
-                    self._readers[topic] |= dict.fromkeys(numbers, task)
 
     def _next_offset(self, topic: str, partition: int) -> int:
         offset = self._offsets[topic, partition]
         self._offsets[topic, partition] = offset + 1
         return offset
 
-    def _store(self, name: str, number: int, kind: type[S]) -> S:
+    def _store(self, name: str, number: int | None, kind: type[S]) -> S:
+        self.process_all_available()
         store: Any = self._globals.stores.get(name)
-        for group in self._topology.subtopologies():
-            if name in group.stores and not group.is_global:
-                owners = [task for task in self._tasks if task.id == f"{group.id}_{number}"]
-                store = owners[0].store(name) if owners else None
+        owners = {
+            task: host
+            for (group, task), host in self._tasks.items()
+            if name in self._plan.parts[group].group.stores and number in (None, task)
+        }
+        if len(owners) == 1:
+            (owner,) = owners.values()
+            store = owner.store(name)
+        elif owners:
+            store = self._merged(name, owners)
         if store is None or not isinstance(store, kind):
-            known = [spec.name for spec in self._topology.stores.values()]
+            known = list(self._plan.topology.stores)
             what = "store" if kind is object else kind.__name__
-            raise ConfigurationError(f"task {number} has no {what} {name!r}; stores are {known}")
+            whose = "there is" if number is None else f"task {number} has"
+            raise ConfigurationError(f"{whose} no {what} {name!r}; stores are {known}")
         return store
+
+    def _merged(self, name: str, owners: Mapping[int, Task]) -> Store:
+        entries: dict[int, Mapping[Any, Any]] = {
+            task: self._backings.get((host.id, name), {}) for task, host in owners.items()
+        }
+        return self._plan.topology.stores[name].open(MergedBacking(name, entries))
+
+
+def _options(options: TaskOptions | None, batches: int | None) -> TaskOptions:
+    options = options or TaskOptions()
+    if batches is not None and options.commit is None:
+        return replace(options, commit="batch")
+    return options

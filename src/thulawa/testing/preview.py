@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.serdes import Serdes
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.kstream import KStream
 from thulawa.dsl.ktable import KTable
@@ -19,7 +20,9 @@ def preview(
     wall_clock: int = 0,
     timestamps: bool = False,
 ) -> list[tuple[Any, ...]]:
-    """Run a function of streams over records; give keys and values that come out.
+    """Run a function of streams over records; return the keys and values that come out.
+
+    Topics hold JSON, keys too: tuples come back as lists.
 
     Each parameter of the function is a topic: a stream of that name, or, if its name ends in
     ``table``, a table (``global_table``: a global one). A record is (key, value), or (key, value,
@@ -43,7 +46,7 @@ def preview(
     if not isinstance(result, KStream):
         raise ConfigurationError("the function must give a stream or a table")
     result.to("preview-output")
-    with TopologyTestDriver(builder.build()) as driver:
+    with TopologyTestDriver(builder.build(), key_serde=Serdes.json()) as driver:
         for record in records:
             topic, rest = (topics[0], record) if len(topics) == 1 else (record[0], record[1:])
             driver.create_input_topic(topic).pipe_input(*rest)

@@ -1,39 +1,53 @@
 """The ends of a `TopologyTestDriver`: topics to write to and to read from."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count, repeat
-from typing import Any, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.records import Headers, Record
 from thulawa.core.serdes import Serde
 
-__all__ = ["TestInputTopic", "TestOutputTopic", "Written"]
+__all__ = ["TestInputTopic", "TestOutputTopic", "Written", "WrittenRecord"]
 
 _ABSENT: Any = object()
 
 
-class Written(deque[tuple[Any, Any, int, Headers]]):
-    """What was written to a topic and has not been read yet: keys, values, times, headers."""
+class WrittenRecord(NamedTuple):
+    """A record of a topic, and the serdes of whoever wrote it; None: as it is."""
+
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers = ()
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+
+
+class Written(deque[WrittenRecord]):
+    """The records of a topic that have not been read yet."""
+
+    read = 0
 
     @property
     def total(self) -> int:
         """How many records were ever written."""
         return len(self) + self.read
 
-    read = 0
-
 
 class _Log(Protocol):
     def write(self, topic: str, records: list[tuple[int, Any, Any, Headers]]) -> None:
-        """Take encoded records."""
+        """Write records (timestamp, key, value, headers), as bytes."""
 
 
 class TestInputTopic:
-    """Writes to a topic; each record is processed to the end before the call returns.
+    """Writes to a topic, through the topic's serdes; bytes are written as they are.
 
-    A record without a timestamp gets the topic's own time, which ``auto_advance`` moves on.
+    Each record is processed to the end before the call returns, unless the driver delivers
+    batches. A record without a timestamp gets the topic's own time, which ``auto_advance``
+    moves on.
     """
 
     __test__ = False  # not a test, whatever its name
@@ -42,8 +56,8 @@ class TestInputTopic:
         self,
         log: _Log,
         topic: str,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
         start: int,
         auto_advance: int,
     ) -> None:
@@ -83,11 +97,10 @@ class TestInputTopic:
 
     def pipe_record_list(self, records: Iterable[Record[Any, Any]]) -> None:
         """Write records with their own timestamps and headers."""
-        if self._key_serde is None and self._value_serde is None:
-            encoded = [(r.timestamp, r.key, r.value, r.headers) for r in records]
-        else:
-            encoded = [self._encoded(r.key, r.value, r.timestamp, r.headers) for r in records]
-        self._log.write(self._topic, encoded)
+        self._log.write(
+            self._topic,
+            [self._encoded(r.key, r.value, r.timestamp, r.headers) for r in records],
+        )
 
     def pipe_key_value_list(
         self,
@@ -132,15 +145,29 @@ class TestInputTopic:
             timestamp = self._time
             self._time += self._step
         # Bytes are taken as they are, so that a test can write what no serde would.
-        if self._key_serde is not None and not isinstance(key, bytes):
-            key = self._key_serde.dumps(key)
-        if self._value_serde is not None and not isinstance(value, bytes):
-            value = self._value_serde.dumps(value)
+        if key is not None and not isinstance(key, bytes):
+            key = self._dumped("key", self._key_serde, key)
+        if value is not None and not isinstance(value, bytes):
+            value = self._dumped("value", self._value_serde, value)
         return timestamp, key, value, headers
+
+    def _dumped(self, part: str, serde: Serde[Any], data: Any) -> bytes | None:
+        try:
+            return serde.dumps(data)
+        except SerializationError as error:
+            raise ConfigurationError(
+                f"{error.args[0]}, and so are the {part}s of {self._topic!r}: name another serde "
+                f"where the topology reads it (Consumed), or for all topics with {part}_serde=… "
+                "of the driver and of Streams; or write bytes"
+            ) from error
 
 
 class TestOutputTopic:
-    """Reads what was written to a topic and has not been read yet."""
+    """Reads what was written to a topic and has not been read yet.
+
+    Without serdes of its own, each record is read by those that wrote it. Records that no serde
+    wrote, as dead letters are, are bytes.
+    """
 
     __test__ = False  # not a test, whatever its name
 
@@ -150,24 +177,28 @@ class TestOutputTopic:
         written: Written,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
+        process: Callable[[], None],
     ) -> None:
         self._topic = topic
-        self._written = written
+        self._all = written
         self._key_serde = key_serde
         self._value_serde = value_serde
+        self._process = process
+
+    @property
+    def _written(self) -> Written:
+        self._process()  # what waits for a batch
+        return self._all
 
     def read_record(self) -> Record[Any, Any]:
         """Take the next record; raise `LookupError` if there is none."""
-        if not self._written:
-            how = "all has been read" if self._written.total else "nothing was written"
+        written = self._written
+        if not written:
+            how = "all has been read" if written.total else "nothing was written"
             raise LookupError(f"there is no record in {self._topic!r}: {how}")
-        key, value, timestamp, headers = self._written.popleft()
-        self._written.read += 1
-        if self._key_serde is not None:
-            key = self._key_serde.loads(key)
-        if self._value_serde is not None:
-            value = self._value_serde.loads(value)
-        return Record(key, value, timestamp, headers)
+        record = written.popleft()
+        written.read += 1
+        return self._decoded(record)
 
     def read_key_value(self) -> tuple[Any, Any]:
         """Take the next record's key and value."""
@@ -180,7 +211,11 @@ class TestOutputTopic:
 
     def read_records_to_list(self) -> list[Record[Any, Any]]:
         """Take all records."""
-        return [self.read_record() for _ in range(len(self._written))]
+        written = self._written
+        records = list(written)
+        written.clear()
+        written.read += len(records)
+        return [self._decoded(record) for record in records]
 
     def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
         """Take all keys and values."""
@@ -194,6 +229,16 @@ class TestOutputTopic:
         """Take all values."""
         return [record.value for record in self.read_records_to_list()]
 
+    def read_values_by_key(self) -> dict[Any, list[Any]]:
+        """Take all records; return the values of each key in order.
+
+        This is what stays the same however records are cut into batches and partitions.
+        """
+        values: dict[Any, list[Any]] = {}
+        for record in self.read_records_to_list():
+            values.setdefault(record.key, []).append(record.value)
+        return values
+
     def is_empty(self) -> bool:
         """Tell whether all has been read."""
         return not self._written
@@ -202,3 +247,10 @@ class TestOutputTopic:
     def queue_size(self) -> int:
         """How many records have not been read."""
         return len(self._written)
+
+    def _decoded(self, record: WrittenRecord) -> Record[Any, Any]:
+        key_serde = self._key_serde or record.key_serde
+        value_serde = self._value_serde or record.value_serde
+        key = record.key if key_serde is None else key_serde.loads(record.key)
+        value = record.value if value_serde is None else value_serde.loads(record.value)
+        return Record(key, value, record.timestamp, record.headers)

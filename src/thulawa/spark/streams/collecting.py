@@ -3,9 +3,8 @@
 from collections import defaultdict
 from typing import Any
 
-from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
-from thulawa.core.serdes import Serde, Serdes
+from thulawa.core.serdes import Serde
 from thulawa.log.packing import Fields
 from thulawa.runtime.blocks import Block, Many, RawRecord
 from thulawa.runtime.context import Forward
@@ -52,9 +51,6 @@ class TaskOutput:
         encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
         if encoded is None:
             return
-        if sink is None:
-            encoded = _letter(encoded[0]), _letter(encoded[1])
-        encoded = _bytes(encoded[0], topic), _bytes(encoded[1], topic)
         partition = None
         if sink is not None and sink.partitioner is not None:
             count = self._program.outputs[topic]
@@ -150,24 +146,3 @@ class TaskOutput:
         """Forget what was sent: the attempt has failed."""
         self._outgoing.clear()
         self._shuffled.clear()
-
-
-def _letter(data: Any) -> Any:
-    """Write what a dead letter holds: behind a repartition these are values, not bytes."""
-    if data is None or isinstance(data, bytes | str):
-        return data
-    try:
-        return Serdes.json().dumps(data)
-    except SerializationError:
-        return repr(data)
-
-
-def _bytes(data: Any, topic: str) -> bytes | None:
-    if data is None or isinstance(data, bytes):
-        return data
-    if isinstance(data, str):
-        return data.encode()
-    raise ProductionError(
-        f"a {type(data).__name__} cannot be written to a topic; give the output a serde",
-        topic=topic,
-    )

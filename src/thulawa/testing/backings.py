@@ -1,0 +1,100 @@
+"""What a driver's stores stand on: their changes are logged, and several tasks' are read as one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.records import Window, Windowed
+from thulawa.state.specs import StoreSpec
+
+__all__ = ["LoggedBacking", "MergedBacking", "changelog_record", "changelog_topic"]
+
+# key of the backing, entry before, entry after; None: there is none
+Note = Callable[[Any, Any, Any], None]
+
+
+def changelog_topic(store: str) -> str:
+    """Return the name of a store's changelog, without the application's id.
+
+    >>> changelog_topic("counts")
+    'counts-changelog'
+    """
+    return f"{store}-changelog"
+
+
+class LoggedBacking(dict[Any, Any]):
+    """The backing of a store that reports each change."""
+
+    def __init__(self, note: Note) -> None:
+        super().__init__()
+        self._note = note
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        before = self.get(key)
+        super().__setitem__(key, value)
+        self._note(key, before, value)
+
+    def pop(self, key: Any, default: Any = None, /) -> Any:
+        """Remove a key and return its value."""
+        before = super().pop(key, None)
+        if before is None:
+            return default
+        self._note(key, before, None)
+        return before
+
+
+class MergedBacking(dict[Any, Any]):
+    """The entries of one store over all tasks, as they are when it is made; it cannot be changed.
+
+    A key that several tasks have is refused: the store then is not one by key.
+    """
+
+    def __init__(self, store: str, tasks: Mapping[int, Mapping[Any, Any]]) -> None:
+        super().__init__()
+        owners: dict[Any, int] = {}
+        for number, entries in tasks.items():
+            for key, entry in entries.items():
+                if owners.setdefault(key, number) != number:
+                    raise ConfigurationError(
+                        f"tasks {owners[key]} and {number} both have the key {key!r} in the store "
+                        f"{store!r}; look into one of them with task=…"
+                    )
+                dict.__setitem__(self, key, entry)
+        self._store = store
+
+    def __setitem__(self, key: Any, value: Any, /) -> NoReturn:
+        self._refuse()
+
+    def pop(self, key: Any, default: Any = None, /) -> NoReturn:  # noqa: ARG002 of a mapping
+        """Refuse to remove a key."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigurationError(
+            f"the store {self._store!r} has several tasks and is read over all of them; "
+            "to change it, name one with task=…"
+        )
+
+
+def changelog_record(spec: StoreSpec, key: Any, before: Any, after: Any) -> tuple[Any, Any, Any]:
+    """Return key, value and timestamp of a change; the timestamp of a deletion is not known: None.
+
+    Keys of window and session stores are `Windowed`. Join stores and buffers have entries of
+    their own: several values, or a time and a value.
+    """
+    match spec.kind:
+        case "key-value":
+            return (key, None, None) if after is None else (key, *after)
+        case "window":
+            windowed = Windowed(key[0], Window(key[1], key[1] + spec.size))
+            return (windowed, None, None) if after is None else (windowed, *after)
+        case "session":
+            start, end = (before if after is None else after)[0], key[1]
+            value = None if after is None else after[1]
+            return Windowed(key[0], Window(start, end)), value, end
+        case "versioned" if after is not None:
+            added = [version for version in after if before is None or version not in before]
+            timestamp, value = (added or after)[-1]
+            return key, value, timestamp
+        case _:
+            return key, after, None

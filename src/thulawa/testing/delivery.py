@@ -1,0 +1,137 @@
+"""How a test driver brings records to tasks: one at a time, or in random batches.
+
+`OneByOne` processes each record to the end, through all sub-topologies, in the order of arrival.
+
+`RandomBatches` runs micro-batches, as `Streams` does on Spark. A batch takes a random number of
+records from each topic-partition, so it may hold records of several topics, all of some and none
+of others, in any order of arrival; only the order within a partition is kept. Then it runs stage
+after stage, as `thulawa.runtime.planning` plans them: the tasks of a stage in random order, each
+over all its records at once. What a stage writes to a repartition that is a shuffle reaches the
+next stage in the same batch; what it writes to a topic waits there for a later batch. The same
+seed gives the same batches.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from random import Random
+from typing import Protocol
+
+from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.queues import RawRecord
+from thulawa.runtime.task import Task
+
+__all__ = ["Delivery", "OneByOne", "RandomBatches"]
+
+_SIZES = (1, 2, 5, 20, 100)  # the most records of one partition in a batch; one is drawn for each
+
+
+class Delivery(Protocol):
+    """Takes records that were written to topics, and runs the tasks that read them."""
+
+    def append(self, topic: str, partition: int, record: RawRecord) -> None:
+        """Add a record at the end of a topic-partition."""
+
+    def run(self) -> None:
+        """Process all records that wait, and those that come of them."""
+
+    def run_some(self) -> None:
+        """Process some of the records that wait: as far as an application is when it is stopped."""
+
+
+class OneByOne:
+    """Process one record at a time, in the order of arrival."""
+
+    def __init__(self, plan: Plan, tasks: Mapping[tuple[int, int], Task]) -> None:
+        self._plan = plan
+        self._tasks = tasks
+        self._waiting: deque[tuple[str, int, RawRecord]] = deque()
+
+    def append(self, topic: str, partition: int, record: RawRecord) -> None:
+        """Add a record at the end of a topic-partition."""
+        self._waiting.append((topic, partition, record))
+
+    def run(self) -> None:
+        """Process all records that wait, and those that come of them."""
+        while self._waiting:
+            topic, partition, record = self._waiting.popleft()
+            part = self._plan.parts[self._plan.readers[topic]]
+            task = self._tasks[part.group.id, part.task_of(topic, partition)]
+            task.add(topic, partition, (record,))
+            task.run()
+
+    def run_some(self) -> None:
+        """Process all: nothing waits for long."""
+        self.run()
+
+
+class RandomBatches:
+    """Process records in micro-batches that are drawn from a seed."""
+
+    def __init__(self, plan: Plan, tasks: Mapping[tuple[int, int], Task], seed: int) -> None:
+        self._plan = plan
+        self._tasks = tasks
+        self._seed = seed
+        self._random = Random(f"{seed}/batches")
+        self._waiting: dict[tuple[str, int], deque[RawRecord]] = defaultdict(deque)
+        self._shuffles = {name for name, one in plan.repartitions.items() if not one.is_topic}
+
+    def append(self, topic: str, partition: int, record: RawRecord) -> None:
+        """Add a record at the end of a topic-partition."""
+        self._waiting[topic, partition].append(record)
+
+    def run(self) -> None:
+        """Process all records that wait, and those that come of them."""
+        while any(self._waiting.values()):
+            self._run_batch()
+
+    def run_some(self) -> None:
+        """Process a random number of batches."""
+        while any(self._waiting.values()) and self._random.choice((True, False)):
+            self._run_batch()
+
+    def _run_batch(self) -> None:
+        batch = self._cut()
+        try:
+            for stage in range(self._plan.stages + 1):
+                members = [
+                    (part, number)
+                    for part in self._plan.parts.values()
+                    for number in range(len(part.tasks))
+                    if part.stage == stage
+                ]
+                self._random.shuffle(members)
+                for part, number in members:
+                    self._run_task(part, number, batch)
+        except Exception as error:
+            error.add_note(f"in a random batch: batches={self._seed} gives the same batches again")
+            raise
+
+    def _cut(self) -> dict[tuple[str, int], int]:
+        """Draw how many records of each partition the next batch takes; shuffles are not cut."""
+        most = self._random.choice(_SIZES)
+        ready = [
+            place
+            for place, records in self._waiting.items()
+            if records and place[0] not in self._shuffles
+        ]
+        counts = {
+            place: self._random.randint(0, min(most, len(self._waiting[place]))) for place in ready
+        }
+        if ready and not any(counts.values()):
+            counts[self._random.choice(ready)] = 1
+        return counts
+
+    def _run_task(self, part: Part, number: int, batch: Mapping[tuple[str, int], int]) -> None:
+        task = self._tasks[part.group.id, number]
+        has_records = False
+        for topic, partitions in part.tasks[number].items():
+            for partition in partitions:
+                waiting = self._waiting[topic, partition]
+                count = (
+                    len(waiting) if topic in self._shuffles else batch.get((topic, partition), 0)
+                )
+                if count:
+                    task.add(topic, partition, [waiting.popleft() for _ in range(count)])
+                    has_records = True
+        if has_records:
+            task.run()
