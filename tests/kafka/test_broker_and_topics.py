@@ -97,6 +97,17 @@ def test_ensuring_a_topic_twice_makes_it_once_and_other_settings_are_refused(
         topics.end_offsets(name)
 
 
+def test_a_deleted_topic_is_awaited_until_the_broker_no_longer_lists_it(
+    topics: Topics, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics.ensure(name)
+    real, listed = topics.partitions, iter([{name: 1}, {name: 1}])
+    monkeypatch.setattr(topics, "partitions", lambda *names: next(listed, None) or real(*names))
+    topics.delete(name)
+    assert next(listed, None) is None, "the answers that still listed it were waited out"
+    assert real(name) == {name: None}
+
+
 def test_a_group_shows_committed_offsets_and_lag(
     topics: Topics, connection: Connection, name: str
 ) -> None:

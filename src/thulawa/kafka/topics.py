@@ -180,8 +180,18 @@ class Topics:
                 return
 
     def delete(self, topic: str) -> None:
-        """Delete a topic and everything in it."""
+        """Delete a topic and everything in it; return when the brokers no longer list it.
+
+        The controller acknowledges a deletion before the brokers have heard of it.
+        """
         self._done(self._client.delete_topics([topic], **self._limit), topic)
+        deadline = time.monotonic() + self._timeout
+        while self.partitions(topic)[topic] is not None:
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable(
+                    f"topic {topic!r} is still listed {self._timeout:g} s after its deletion"
+                )
+            time.sleep(0.05)
 
     def largest_record(self, topic: str) -> int:
         """Give how many bytes a batch of one record may have in this topic."""
