@@ -32,6 +32,32 @@ def spark() -> Iterator["SparkSession"]:
     made.stop()
 
 
+@pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled them
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the longest tests first, so that no worker is left alone with one at the end.
+
+    Long tests are those with a time limit of their own. pytest-xdist cuts the list into one part
+    for each worker; each part begins with its share of them.
+    """
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    long = sorted((item for item in items if _time_limit(item)), key=_time_limit, reverse=True)
+    short = [item for item in items if not _time_limit(item)]
+    size = len(items) // workers
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        first = long[worker::workers]
+        ordered += first
+        room = max(size - len(first), 0) if worker < workers - 1 else len(short)
+        ordered += short[:room]
+        short = short[room:]
+    items[:] = ordered
+
+
+def _time_limit(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None else 0.0
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Report what tests have counted: the calls that were repeated after a fault."""
     for report in terminalreporter.getreports("passed"):
