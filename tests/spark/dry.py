@@ -17,7 +17,7 @@ from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, SINK, Packed, packed_batch, unpack_outgoing
 from thulawa.topology.topology import Topology
 
-__all__ = ["DryQuery", "Input", "Kept", "dry_run"]
+__all__ = ["DryQuery", "Input", "Kept", "dry_run", "source_rows"]
 
 _runs = count()
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -122,7 +122,7 @@ class DryQuery:
             row
             for place, records in inputs.items()  # a partition of Spark each
             if place[0] in self.plan.topics
-            for batch in front(self._shipped, _source({place: records}))
+            for batch in front(self._shipped, source_rows({place: records}))
             for row in _unpacked(batch)
         ]
         for stage in range(1, self.plan.stages + 1):
@@ -136,7 +136,8 @@ class DryQuery:
                     place = stage, self._prefixes[part.group.id], task
                     if own or (not inputs and place in state):
                         kept = state.setdefault(place, Kept())
-                        rows += chain(*hosted(program, part, task).run(own, self.now, kept))
+                        run = hosted(program, part, task).run(own, self.now, kept)
+                        rows += chain.from_iterable(run)
         leaving = sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place)
         return _left(leaving), state
 
@@ -172,7 +173,7 @@ def _left(rows: list[Packed]) -> Rows:
     return [row for out in unpack_outgoing(iter([packed_batch(rows)])) for row in out.to_pylist()]
 
 
-def _source(inputs: Inputs) -> Iterator[pa.RecordBatch]:
+def source_rows(inputs: Inputs) -> Iterator[pa.RecordBatch]:
     for (topic, partition), records in inputs.items():
         if not records:
             continue

@@ -1,6 +1,7 @@
 """Where the outputs of a task go: to the sink, to tasks of a later stage, or to a loop's topic."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from thulawa.core.records import Headers
@@ -23,7 +24,8 @@ _codec = Codec()
 class TaskOutput:
     """The collector of one task; in the front, where tasks read one partition, of that ``source``.
 
-    What leaves is in order by its place, in whichever order Spark brings it.
+    No two rows that leave have the same place, and places sort in the order of sending: Spark may
+    bring rows in any order.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class TaskOutput:
         self._outgoing = Outgoing()
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
+        self._rows = 0
 
     def send(
         self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
@@ -127,20 +130,23 @@ class TaskOutput:
         """Take a record of a changelog: it goes to the partition of the task's own number."""
         self._outgoing.add(topic, self._number, *record, timestamp, headers)
 
-    def take(self) -> list[Packed]:
-        """Give what was sent since the last time, packed."""
-        rows = []
-        for (topic, partition), records in self._shuffled.items():
+    def take(self) -> Iterator[Packed]:
+        """Yield what was sent since the last call, in rows of bounded size."""
+        shuffled, self._shuffled = self._shuffled, defaultdict(list)
+        for topic, partition in list(shuffled):
             part = self._plan.parts[self._plan.readers[topic]]
             task = part.task_of(topic, partition)
             slot = self._program.slot_of(task)
-            data = pack_records(records)
-            rows.append(Packed(slot, part.stage, task, topic, partition, self._place, data))
+            for data in pack_records(shuffled.pop((topic, partition))):
+                yield Packed(slot, part.stage, task, topic, partition, self._next_place(), data)
         slot = self._program.slot_of(self._number)
         for topic, partition, data in self._outgoing.take():
-            rows.append(Packed(slot, SINK, self._number, topic, partition, self._place, data))
-        self._shuffled.clear()
-        return rows
+            place = self._next_place()
+            yield Packed(slot, SINK, self._number, topic, partition, place, data)
+
+    def _next_place(self) -> str:
+        self._rows += 1
+        return f"{self._place}/{self._rows:020}"
 
     def clear(self) -> None:
         """Forget what was sent: the attempt has failed."""

@@ -47,19 +47,24 @@ def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 
 
 def _packed(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the front, some at a time: what one chunk becomes may be any size."""
     packed: list[Packed] = []
     held = 0
-    for chunk in _chunks(batches):
-        with uncollected():
-            fresh = list(stage.packed(chunk))
-        packed += fresh
-        held += sum(len(row.data) for row in fresh)
+    for row in _rows(stage, batches):
+        packed.append(row)
+        held += len(row.data)
         if held >= _BUNDLE_BYTES:
             yield packed_batch(packed)
             packed, held = [], 0
-    packed += stage.progress()
     if packed:
         yield packed_batch(packed)
+
+
+def _rows(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[Packed]:
+    for chunk in _chunks(batches):
+        with uncollected():
+            yield from stage.packed(chunk)
+    yield from stage.progress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +155,7 @@ class _Front:
                     slot = self._program.slot_of(task)
                     yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
-    def _run(self, part: Part, topic: Topic, chunk: _Chunk) -> list[Packed]:
+    def _run(self, part: Part, topic: Topic, chunk: _Chunk) -> Iterator[Packed]:
         if topic not in self._tasks:
             self._tasks[topic] = self._made(part, topic)
         task, output = self._tasks[topic]

@@ -37,7 +37,7 @@ class Hosted:
 
     def run(
         self, rows: Iterable[Packed], now: int, kept: Kept
-    ) -> Generator[list[Packed], None, None]:
+    ) -> Generator[Iterable[Packed], None, None]:
         """Process the rows of a batch; give what leaves, then keep what the stores hold.
 
         So Spark carries the outputs while the stores are written. Nothing stays of a batch that
@@ -50,7 +50,7 @@ class Hosted:
             self.close()
             raise
 
-    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> Iterator[list[Packed]]:
+    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> Iterator[Iterable[Packed]]:
         same = self._stores.open(kept)
         if self._task is not None and not same:
             self.close()

@@ -1,6 +1,7 @@
 """What a stage does with the rows of a batch: each task its own, the others passed on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -37,7 +38,8 @@ class Stage:
                     others.append(packed)
                 else:
                     mine.setdefault(self._part_of(packed), []).append(packed)
-        yield from _frames(others)
+        # Spark's sort by slot has put them in any order if it has spilled
+        yield from _frames(sorted(others, key=attrgetter("place")))
         for (group, number), batch in mine.items():
             yield from self._run(group, number, batch, batch_time)
 
@@ -89,7 +91,7 @@ class _State:
         self._state.removeKey((self._prefix + name,))
 
 
-def _frames(rows: list[Packed]) -> Iterator[pd.DataFrame]:
+def _frames(rows: Iterable[Packed]) -> Iterator[pd.DataFrame]:
     """Give rows to Spark some at a time: it takes the first while the next are made ready."""
     frame: list[Packed] = []
     size = 0

@@ -2,8 +2,10 @@
 
 Spark's cost is by the row, so records travel packed: one row holds many records of one
 partition, or all that one task has for another. ``slot`` is the column rows are shuffled by,
-``stage`` and ``task`` say who they are for (stage `SINK`: they leave), ``place`` puts the rows
-of a partition back in order after a shuffle. A stage is told the time of the batch with each.
+``stage`` and ``task`` say who they are for (stage `SINK`: they leave). ``place`` puts rows back in
+order after a shuffle, whose sort does not keep the order of rows of one slot once it spills: no two
+rows of a batch for one partition have the same place. A stage is told the time of the batch with
+each row.
 """
 
 from collections import defaultdict
@@ -58,6 +60,7 @@ _PACKED_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
+ROW_BYTES = 2**24  # a row is cut before it holds more than this, uncompressed
 SINK = -1
 ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
@@ -223,9 +226,12 @@ def _outgoing_rows(topic: str, part: int, columns: Columns) -> pa.RecordBatch:
 _codec = Codec()
 
 
-def pack_records(records: list[RawRecord], codec: Codec = _codec) -> bytes:
-    """Pack what one task has for another."""
-    return codec.encode(records)
+def pack_records(records: list[RawRecord], codec: Codec = _codec) -> Iterator[bytes]:
+    """Yield what one task has for another, in order, cut such that no row is beyond `ROW_BYTES`.
+
+    Spark and Arrow hold no row of 2 GiB. A single record is not cut.
+    """
+    return codec.encode_cut(records, ROW_BYTES)
 
 
 def unpack_records(data: bytes, codec: Codec = _codec) -> list[RawRecord]:
