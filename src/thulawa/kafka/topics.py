@@ -130,6 +130,13 @@ class Topics:
                 found[topic] = None
         return found
 
+    def identity(self, topic: str) -> bytes | None:
+        """Return the id of a topic, which differs when it is made anew; None: brokers have none."""
+        asked = self._client.describe_topics(TopicCollection([topic]), **self._limit)
+        found = self._result(asked[topic], topic).topic_id
+        high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
+        return str(found).encode() if (high, low) != (0, 0) else None
+
     def ensure(self, topic: str, spec: TopicSpec | None = None) -> bool:
         """Make a topic unless it is there; True when this call made it.
 
@@ -192,6 +199,17 @@ class Topics:
                     f"topic {topic!r} is still listed {self._timeout:g} s after its deletion"
                 )
             time.sleep(0.05)
+
+    def delete_records(self, offsets: Offsets) -> None:
+        """Delete the records before an offset of each partition; their space is freed in time."""
+        places = [
+            TopicPartition(topic, number, offset)
+            for topic, partitions in offsets.items()
+            for number, offset in partitions.items()
+        ]
+        answers = self._client.delete_records(places, **self._limit) if places else {}
+        for place, answer in answers.items():
+            self._result(answer, place.topic)
 
     def largest_record(self, topic: str) -> int:
         """Give how many bytes a batch of one record may have in this topic."""
