@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         TimeWindows,
         Topology,
         TopologyBuilder,
+        deterministic,
     )
     from thulawa.engine import (
         Adaptive,
@@ -124,6 +125,7 @@ _HOMES = {
         "TimeWindows",
         "Topology",
         "TopologyBuilder",
+        "deterministic",
     ),
     "thulawa.engine": (
         "Adaptive",
@@ -235,6 +237,7 @@ __all__ = [
     "check_buckets",
     "configure",
     "count_windows",
+    "deterministic",
     "flat_map_by_key",
     "in_buckets",
     "kafka_sink",

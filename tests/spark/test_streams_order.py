@@ -16,6 +16,7 @@ from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder
 from thulawa.log import Log, ProducerRecord
 from thulawa.spark.streams import front as front_module
 from thulawa.spark.streams import wire
+from thulawa.topology.determinism import deterministic
 from thulawa.topology.topology import Topology
 
 PARTITIONS, RECORDS = 2, 600
@@ -128,9 +129,10 @@ def test_a_batch_that_fans_out_is_cut_into_rows_of_bounded_size(
     bound = 100_000
     monkeypatch.setattr(wire, "ROW_BYTES", bound)
     monkeypatch.setattr(front_module, "_BUNDLE_BYTES", bound)
-    noise = Random(7)
 
+    @deterministic
     def fanned(value: int) -> list[dict[str, Any]]:
+        noise = Random(value)
         return [{"from": value, "n": n, "text": noise.randbytes(4_000).hex()} for n in range(50)]
 
     builder = StreamsBuilder()

@@ -25,6 +25,7 @@ from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.session import session
+from thulawa.spark.streams.inner_topics import prepare_inner_topics
 from thulawa.spark.streams.logs import topics_at
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Checkpoint
@@ -239,16 +240,19 @@ class Streams:
         return ended
 
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
-        """Wait until everything that was in the topics when this was called has been read.
+        """Wait until everything that was in the topics when this was called has been processed.
 
-        What a task holds back for others (``max_task_idle``) may be processed after that.
+        This includes what it becomes in repartition topics. What a task holds back for others
+        (``max_task_idle``) may be processed after that.
         """
         self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
-        wanted = self._topics.end_offsets(self._query.topics) if self._query else {}
-        while not self._reached(wanted):
-            self._check_alive(deadline)
-            time.sleep(0.02)
+        assert self._query is not None
+        for names in self._query.rounds():
+            wanted = self._topics.end_offsets(names)
+            while not self._reached(wanted):
+                self._check_alive(deadline)
+                time.sleep(0.02)
 
     def process_batches(self, count: int, timeout: Duration = "10 minutes") -> None:
         """Wait for so many batches more; with timers they come without records too."""
@@ -334,11 +338,8 @@ class Streams:
         self._checkpoint.check_belongs_to(self.application_id)
         counts = dict.fromkeys(_outer_topics(self._topology), 1)
         made = self._planned(counts, _of_no_matter, None)
-        inner = [
-            f"{self.application_id}-{name}"
-            for name, repartition in made.repartitions.items()
-            if repartition.is_topic
-        ]
+        # one that is a shuffle now may have been a topic
+        inner = [f"{self.application_id}-{name}" for name in made.repartitions]
         changelogs = self._changelog_topics(made)
         program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
         if program.has_timers:
@@ -371,6 +372,7 @@ class Streams:
             grouper=grouper,
             assigned=assigned,
             keeps_time=self._options.on_bad_timestamp == "partition_time",
+            exactly_once=self._guarantee == "exactly_once",
         )
 
     def _session(self) -> Any:
@@ -392,6 +394,12 @@ class Streams:
             allow_state_loss=self._allow_state_loss,
             changelogs=changelogs,
             has_timers=program.has_timers,
+            inner_starts=prepare_inner_topics(
+                program,
+                self._topics,
+                self._checkpoint,
+                allow_state_loss=self._allow_state_loss,
+            ),
         )
         program = replace(
             program,
@@ -439,9 +447,10 @@ class Streams:
         if program.has_timers:
             self._topics.create(program.clock_topic, 1)
         for repartition in made.repartitions.values():
+            _log.info("the repartition %s is %s", repartition.topic, repartition.kind)
             if repartition.is_topic:
                 name = f"{self.application_id}-{repartition.topic}"
-                self._topics.create(name, repartition.partitions)
+                self._topics.create(name, repartition.partitions, keep=True)
         written = []
         for part in made.parts.values():
             for store in part.group.stores:

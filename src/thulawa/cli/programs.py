@@ -97,6 +97,8 @@ def validate(target: Target, application_id: ApplicationId = None, log: LogAddre
     for part in made.parts.values():
         where = f"in stage {part.stage}" if part.stage else "where its topics are read"
         typer.echo(f"sub-topology {part.group.id} runs {where}, in {len(part.tasks)} task(s)")
+    for repartition in made.repartitions.values():
+        typer.echo(f"repartition {repartition.topic} is {repartition.kind}")
     stores = ", ".join(made.topology.stores) or "none"
     typer.echo(f"stores: {stores}")
 

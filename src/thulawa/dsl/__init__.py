@@ -44,6 +44,7 @@ from thulawa.dsl.options import (
 from thulawa.dsl.suppressed import Suppressed
 from thulawa.dsl.windowed import EmitStrategy, SessionWindowedKStream, TimeWindowedKStream
 from thulawa.state.specs import StoreSpec
+from thulawa.topology.determinism import deterministic
 from thulawa.topology.processor import AsyncProcessor, Processor, ProcessorContext, ValueTransformer
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
@@ -96,4 +97,5 @@ __all__ = [
     "Window",
     "Windowed",
     "WindowedCogroupedKStream",
+    "deterministic",
 ]

@@ -36,7 +36,9 @@ class AsyncOptions(TypedDict, total=False):
 
     ``resource`` makes an async context manager, opened once per task and handed to the
     function as its last argument. ``lane`` goes with ``lanes``: a function of key and value that
-    gives a record's lane, its name in ``lanes`` or its place there.
+    gives a record's lane, its name in ``lanes`` or its place there. ``deterministic`` declares that
+    the function gives the same results whenever it is asked about a record; with it, and with
+    ``emit="partition"``, a repartition behind it needs no topic.
     """
 
     order: Literal["key", "partition", "none", "emit"]
@@ -55,6 +57,7 @@ class AsyncOptions(TypedDict, total=False):
     sharing: Sharing | None
     lane: Callable[[Any, Any], str | int]
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None
+    deterministic: bool
 
 
 class AsyncOperators(Generic[K, V]):
@@ -193,6 +196,7 @@ def _add_call(
     """Add the node; options that cannot work are refused here, at the user's line."""
     chosen: dict[str, Any] = dict(options)
     resource, lane = chosen.pop("resource", None), chosen.pop("lane", None)
+    declared = chosen.pop("deterministic", False)
     if (lane is None) != ("lanes" not in chosen):
         raise ConfigurationError("lanes= and lane= go together: the lanes, and a record's own")
     if operation == "batch":
@@ -210,6 +214,7 @@ def _add_call(
             options=Options(name=name, on_error="column", **chosen),
             resource=resource,
             lane=lane,
+            deterministic=declared,
         )
     )
     return name

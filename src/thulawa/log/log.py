@@ -10,6 +10,7 @@ from typing import Self
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.secrets import masked_address
 from thulawa.log import cleaning, reading, schema, topics, writing
 from thulawa.log.batches import Columns
 from thulawa.log.consumer import Consumer, Start
@@ -207,6 +208,13 @@ class Log:
         """
         return reading.read_packed(self._database, topic, partition, start, end)
 
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> Cleaned:
+        """Remove the records of some partitions that have lower offsets than these.
+
+        Readers see none of them from now on. Disk space comes back by whole stored batches.
+        """
+        return cleaning.delete_records(self._database, topic, before)
+
     def clean(self, topic: str) -> Cleaned:
         """Apply retention and compaction now."""
         return cleaning.clean(self._database, topic, self._now)
@@ -269,7 +277,8 @@ class Log:
 def _folder(address: str) -> Path:
     scheme, colon, path = address.partition(":")
     if scheme != "file" or not colon or not path.strip("/"):
-        raise ConfigurationError(f"{address!r} is no address of a log: write 'file:./topics'")
+        shown = masked_address(address)
+        raise ConfigurationError(f"{shown!r} is no address of a log: write 'file:./topics'")
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
     # made absolute now: workers and later calls may run in another folder

@@ -67,11 +67,13 @@ class Assignment:
 
     ``groups`` are those of the task that has a store, by the store's name, or else by ``/`` and the
     name of a topic (`planning.remembered_by`); ``repartitions`` is how
-    many partitions inner topics had.
+    many partitions inner topics had; ``durable`` are the repartitions that were topics: they may
+    hold records that are still to be read.
     """
 
     groups: Mapping[str, Sequence[Mapping[str, Sequence[int]]]] = field(default_factory=dict)
     repartitions: Mapping[str, int] = field(default_factory=dict)
+    durable: frozenset[str] = frozenset()
 
     def applied(
         self,

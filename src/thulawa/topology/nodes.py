@@ -274,7 +274,8 @@ class AsyncCall(Node):
     """Calls a function for many records at once, through the engine, each key in order.
 
     ``function`` is the supplier of an `AsyncProcessor` when the operation is "process". ``lane``
-    gives the lane of a record by its key and value.
+    gives the lane of a record by its key and value. ``deterministic``: it answers the same for a
+    record that is processed again.
     """
 
     operation: Literal["map", "map_values", "flat_map", "process", "batch"]
@@ -282,6 +283,7 @@ class AsyncCall(Node):
     options: Options
     resource: Function | None = None
     lane: Function | None = None
+    deterministic: bool = False
 
     @property
     def has_lanes(self) -> bool:

@@ -24,7 +24,15 @@ from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
-from thulawa.spark.streams.wire import CLOCK, Packed, Topic, as_block, columns_of, packed_batch
+from thulawa.spark.streams.wire import (
+    CLOCK,
+    Packed,
+    Topic,
+    as_block,
+    columns_of,
+    opened_records,
+    packed_batch,
+)
 
 __all__ = ["front"]
 
@@ -161,7 +169,11 @@ class _Front:
         task, output = self._tasks[topic]
         # no batch tells the front its time; it only tells records from the far future apart
         task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
-        task.add_block(*topic, as_block(chunk.columns))
+        block = as_block(chunk.columns)
+        if topic.name in self._plan.repartitions:
+            task.add(*topic, opened_records(block))
+        else:
+            task.add_block(*topic, block)
         task.run()
         return output.take()
 

@@ -12,8 +12,14 @@ from thulawa.spark.streams.changelogs import TaskChangelogs
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.restoring import Restored
-from thulawa.spark.streams.wire import CLOCK, Packed, block_of, records_of, unpack_records
-from thulawa.state.codec import Codec
+from thulawa.spark.streams.wire import (
+    CLOCK,
+    Packed,
+    block_of,
+    opened_records,
+    records_of,
+    unpack_records,
+)
 from thulawa.state.paged import Kept, PagedStores
 
 __all__ = ["Hosted", "hosted"]
@@ -93,15 +99,7 @@ class Hosted:
         if repartition is not None and not repartition.is_topic:
             task.add(row.topic, row.part, unpack_records(row.data))
         elif repartition is not None:
-            decode = Codec().decode
-            task.add(
-                row.topic,
-                row.part,
-                [
-                    (offset, time, decode(key)[0], decode(value)[0], headers)
-                    for offset, time, key, value, headers in records_of(row)
-                ],
-            )
+            task.add(row.topic, row.part, opened_records(block_of(row)))
         else:
             task.add_block(row.topic, row.part, block_of(row))
 

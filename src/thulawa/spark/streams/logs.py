@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.secrets import masked_address
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, KafkaError, translated
 from thulawa.kafka.groups import commit_offsets
@@ -35,6 +36,8 @@ _TASKS_PER_CORE = 4
 _PATIENCE = 30  # seconds for one record
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
 _COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
+# as Kafka Streams has its repartition topics: no record goes before it has been read
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": str(50 * 2**20)}
 _OUTGOING = (
     "key binary, value binary, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
@@ -54,11 +57,19 @@ class Topics(Protocol):
     def partitions(self, names: tuple[str, ...]) -> dict[str, int]:
         """Give the number of partitions of the topics that exist."""
 
-    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
-        """Make a topic, unless it is there; a compacted one must be there with these settings."""
+    def create(
+        self, name: str, partitions: int, *, compact: bool = False, keep: bool = False
+    ) -> None:
+        """Make a topic, unless it is there; a compacted one must be there with these settings.
+
+        With ``keep`` records stay until `delete_records` removes them, however old they are.
+        """
 
     def delete(self, name: str) -> None:
         """Remove a topic with everything in it."""
+
+    def delete_records(self, offsets: Offsets) -> None:
+        """Remove the records before an offset of each partition."""
 
     def read(
         self,
@@ -138,7 +149,14 @@ class EmbeddedTopics:
             there = set(log.topics())
             return {name: len(log.end_offsets(name)) for name in names if name in there}
 
-    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
+    def create(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        compact: bool = False,
+        keep: bool = False,  # noqa: ARG002 so they do
+    ) -> None:
         """Make a topic, unless it is there."""
         with Log(self.address) as log:
             if compact or name not in log.topics():
@@ -148,6 +166,12 @@ class EmbeddedTopics:
         """Remove a topic with everything in it."""
         with Log(self.address) as log:
             log.delete_topic(name)
+
+    def delete_records(self, offsets: Offsets) -> None:
+        """Remove the records before an offset of each partition."""
+        with Log(self.address) as log:
+            for name, before in offsets.items():
+                log.delete_records(name, before)
 
     def read(
         self,
@@ -253,17 +277,24 @@ class KafkaTopics:
         found = BrokerTopics(self.connection).partitions(*names)
         return {name: count for name, count in found.items() if count is not None}
 
-    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
+    def create(
+        self, name: str, partitions: int, *, compact: bool = False, keep: bool = False
+    ) -> None:
         """Make a topic, unless it is there."""
         if compact:
             spec = TopicSpec(partitions=partitions, cleanup="compact", settings=_COMPACTED)
             BrokerTopics(self.connection).ensure(name, spec)
         elif not self.partitions((name,)):
-            BrokerTopics(self.connection).ensure(name, TopicSpec(partitions=partitions))
+            spec = TopicSpec(partitions=partitions, settings=_KEPT if keep else {})
+            BrokerTopics(self.connection).ensure(name, spec)
 
     def delete(self, name: str) -> None:
         """Remove a topic with everything in it."""
         BrokerTopics(self.connection).delete(name)
+
+    def delete_records(self, offsets: Offsets) -> None:
+        """Remove the records before an offset of each partition."""
+        BrokerTopics(self.connection).delete_records(offsets)
 
     def read(
         self,
@@ -396,5 +427,5 @@ def topics_at(
         with Log(address) as log:  # workers may stand in another folder
             return EmbeddedTopics(log.address)
     raise ConfigurationError(
-        f"log={address!r} is not known; use file:PATH for an embedded log, or kafka://HOST:PORT"
+        f"log={masked_address(address)!r} is not known; use file:PATH for an embedded log, or kafka://HOST:PORT"
     )

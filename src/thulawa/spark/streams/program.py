@@ -53,6 +53,15 @@ class Program:
         return (*names, self.clock_topic) if self.has_timers else tuple(names)
 
     @property
+    def inner_topics(self) -> tuple[str, ...]:
+        """The topics of repartitions that are no shuffles, under the names they have outside."""
+        return tuple(
+            f"{self.application_id}-{name}"
+            for name, one in self.plan.repartitions.items()
+            if one.is_topic
+        )
+
+    @property
     def clock_topic(self) -> str:
         """The topic that wakes tasks with timers when the application starts."""
         return f"{self.application_id}-clock"

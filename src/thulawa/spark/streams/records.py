@@ -58,7 +58,26 @@ class Checkpoint:
     def assignment(self) -> Assignment:
         """Give which partitions make a task where there is state: it cannot move."""
         written = self._written()
-        return Assignment(written.get("groups", {}), written.get("repartitions", {}))
+        return Assignment(
+            written.get("groups", {}),
+            written.get("repartitions", {}),
+            frozenset(written.get("durable", ())),
+        )
+
+    def inner_topics(self) -> set[str] | None:
+        """Return the topics of repartitions as the last program had them; None: there was none."""
+        written = self._written()
+        if not written:
+            return None
+        if "inner_topics" in written:
+            return set(written["inner_topics"])
+        inner = {f"{written['application_id']}-{name}" for name in written["repartitions"]}
+        return inner & self.committed_offsets().keys()
+
+    def has_open_batch(self) -> bool:
+        """Return whether a batch was begun and has not been committed."""
+        begun = max(_numbered(Path(self.query_path) / "offsets"), default=-1)
+        return begun > self.last_batch()
 
     def admit(
         self,
@@ -68,8 +87,12 @@ class Checkpoint:
         allow_state_loss: bool,
         changelogs: Collection[str] = (),
         has_timers: bool = False,
+        inner_starts: Offsets | None = None,
     ) -> Admitted:
-        """Refuse a program that would lose state; say where the state of another is."""
+        """Refuse a program that would lose state; say where the state of another is.
+
+        A query that has no checkpoint yet reads its inner topics from ``inner_starts`` on.
+        """
         written = self._written()
         if written.get("application_id", application_id) != application_id:
             raise StateError(
@@ -82,7 +105,7 @@ class Checkpoint:
                 raise StateError(f"{loss.why}; {_ASK}")
             _log.warning("%s loses state: %s", application_id, loss.why)
         prefixes, number = found.numbered(made, written.get("number", 0))
-        generation, starts = written.get("generation", 0), written.get("starts", {})
+        generation, starts = written.get("generation", 0), written.get("starts", inner_starts or {})
         dropped: dict[str, str] = written.get("dropped", {}) | found.dropped
         if found.all_is_lost:
             read = self.committed_offsets() or starts
@@ -115,6 +138,12 @@ class Checkpoint:
                     for name in remembered_by(part.group, part.stage)
                 },
                 "repartitions": {name: one.partitions for name, one in made.repartitions.items()},
+                "durable": [name for name, one in made.repartitions.items() if one.durable],
+                "inner_topics": [
+                    f"{application_id}-{name}"
+                    for name, one in made.repartitions.items()
+                    if one.is_topic
+                ],
                 "stores": {
                     name: asdict(place)
                     for name, place in places(made, prefixes, changelogs).items()

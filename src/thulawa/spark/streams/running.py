@@ -2,9 +2,11 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -26,6 +28,7 @@ __all__ = ["StreamsQuery", "active", "own_session"]
 
 _log = logging.getLogger("thulawa.streams")
 _LOOK_SECONDS = 0.5  # between looks at a running query
+_DELETION_SECONDS = 30.0  # as Kafka Streams' repartition.purge.interval.ms
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # warns whenever a batch takes longer than that, as each does that has anything to do
 _FALLING_BEHIND = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
@@ -95,6 +98,8 @@ class StreamsQuery:
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
             _silence(spark, _FALLING_BEHIND)
+        self._inner = program.inner_topics
+        self._next_deletion = time.monotonic() + _DELETION_SECONDS
         self._name = program.application_id
         self._checkpoint = checkpoint
         self._log = topics
@@ -144,6 +149,7 @@ class StreamsQuery:
                 while not self._query.awaitTermination(_LOOK_SECONDS):
                     self._look("tell how far it is", self._tell)
                     self._look("size its batches", self._fetch)
+                    self._look("delete records that it has read", self._delete_read)
             # a wait with a time limit is over when the query is told to stop, or has failed:
             # before it has let go of what it holds, and another with its id may start
             self._query.awaitTermination()
@@ -157,6 +163,15 @@ class StreamsQuery:
             self._seat.leave()
             self._look("tell how far it is", self._tell)
         return None
+
+    def rounds(self) -> Iterator[tuple[str, ...]]:
+        """Yield the topics that have to be read to their end, one round after the other.
+
+        A record passes each repartition once at most: after the last round, whatever was in the
+        topics before the first has left the application.
+        """
+        yield self.topics
+        yield from repeat(self._inner, len(self._inner))
 
     @property
     def fetching(self) -> FetchStatistics | None:
@@ -198,6 +213,14 @@ class StreamsQuery:
             if offsets != self._told:
                 self._commit(offsets)
             self._told = offsets
+
+    def _delete_read(self) -> None:
+        """Delete what committed batches have read of inner topics: nobody reads it again."""
+        if not self._inner or time.monotonic() < self._next_deletion:
+            return
+        self._next_deletion = time.monotonic() + _DELETION_SECONDS
+        read = self.committed_offsets()
+        self._log.delete_records({name: read[name] for name in self._inner if name in read})
 
     def _last_report(self) -> dict[str, Any] | None:
         report: Any = self._query._jsq.lastProgress()  # noqa: SLF001 Python's would make it over

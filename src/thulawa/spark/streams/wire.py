@@ -32,6 +32,7 @@ __all__ = [
     "as_block",
     "block_of",
     "columns_of",
+    "opened_records",
     "packed_batch",
     "records_of",
     "slots",
@@ -64,6 +65,8 @@ ROW_BYTES = 2**24  # a row is cut before it holds more than this, uncompressed
 SINK = -1
 ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
+
+_codec = Codec()
 
 
 class Topic(NamedTuple):
@@ -131,6 +134,15 @@ def as_block(columns: Columns) -> Block:
 def records_of(row: Packed) -> Iterable[RawRecord]:
     """Give the records of a source that a row holds, one by one."""
     return block_of(row).records()
+
+
+def opened_records(block: Block) -> list[RawRecord]:
+    """Return the records of a repartition's topic as they were sent: keys and values, not bytes."""
+    decode = _codec.decode
+    return [
+        (offset, time, decode(key)[0], decode(value)[0], headers)
+        for offset, time, key, value, headers in block.records()
+    ]
 
 
 class Outgoing:
@@ -222,8 +234,6 @@ def _outgoing_rows(topic: str, part: int, columns: Columns) -> pa.RecordBatch:
 
 
 # --- records between tasks
-
-_codec = Codec()
 
 
 def pack_records(records: list[RawRecord], codec: Codec = _codec) -> Iterator[bytes]:
