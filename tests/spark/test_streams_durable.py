@@ -8,8 +8,9 @@ import pytest
 
 from thulawa.app import Streams
 from thulawa.core.errors import QueryFailed
-from thulawa.dsl import Materialized, StreamsBuilder
+from thulawa.dsl import Materialized, Repartitioned, StreamsBuilder
 from thulawa.log import Log, ProducerRecord
+from thulawa.spark.streams import running
 from thulawa.topology.topology import Topology
 
 
@@ -76,3 +77,60 @@ def test_a_record_that_is_answered_otherwise_on_a_rerun_is_counted_under_one_key
     (tmp_path / "well").touch()
     run()
     assert sorted(map(str, keys(tmp_path))) == ["b'LK'", "b'bad'"]
+
+
+def test_waiting_for_all_there_is_waits_for_what_passes_several_topics(
+    spark: Any, tmp_path: Path
+) -> None:
+    async def same(value: int) -> int:
+        return value
+
+    builder = StreamsBuilder()
+    stream = builder.stream("visits").map_values_async(same)
+    for step in range(3):
+        again = stream.select_key(lambda key, value: str(value)).repartition(
+            Repartitioned(name=f"step-{step}", partitions=3 - step)
+        )
+        stream = again.map_values_async(same)
+    counts = stream.group_by_key().count(Materialized.as_("counts"))
+    counts.to_stream().to("out")
+
+    def run() -> None:
+        with Streams(
+            builder.build(),
+            application_id="app",
+            log=address(tmp_path),
+            spark=spark,
+            max_records=40,
+        ) as streams:
+            streams.process_all_available("110 s")
+            assert sum(sum(ends.values()) for ends in streams.lag().values()) == 0
+
+    produce(tmp_path, *(b"%d" % number for number in range(100)))
+    run()
+    assert len(keys(tmp_path)) == 100
+    produce(tmp_path, *(b"%d" % number for number in range(50)))
+    run()  # again, from its checkpoint
+    assert len(keys(tmp_path)) == 150
+    with Log(address(tmp_path)) as log:
+        steps = {name: len(log.end_offsets(name)) for name in log.topics() if "step" in name}
+    assert steps == {f"app-step-{step}-repartition": 3 - step for step in range(3)}
+
+
+def test_what_was_read_is_deleted_from_a_repartition_topic(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_DELETION_SECONDS", 0.1)
+    (tmp_path / "answer").write_text("LK")
+    produce(tmp_path, *[b'"visit"'] * 30)
+    topic = "app-counts-repartition"
+    with Streams(
+        counted(tmp_path, waits=False), application_id="app", log=address(tmp_path), spark=spark
+    ) as streams:
+        streams.process_all_available("90 s")
+        deadline = time.monotonic() + 20
+        with Log(address(tmp_path)) as log:
+            while log.start_offsets(topic) != log.end_offsets(topic):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert sum(log.end_offsets(topic).values()) == 30
