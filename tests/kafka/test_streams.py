@@ -13,10 +13,12 @@ from tests.kafka.helpers import counting, fill, read
 from thulawa.app import Streams
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.fetching import Fetching
+from thulawa.dsl import Grouped, Materialized, StreamsBuilder
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.groups import committed_offsets, lag
 from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.spark.streams import running
 
 
 @pytest.mark.timeout(900)  # seconds on a machine that is not crowded
@@ -50,6 +52,42 @@ def test_counts_go_on_after_a_restart_and_without_the_checkpoint_and_leave_once(
         == topics.end_offsets(f"{name}-in")[f"{name}-in"]
     )
     assert set(lag(connection, name)[f"{name}-in"].values()) == {0}
+
+
+@pytest.mark.timeout(900)  # seconds on a machine that is not crowded
+def test_a_repartition_topic_is_read_once_also_without_the_checkpoint(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(running, "_DELETION_SECONDS", 0.5)
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+
+    async def same(value: int) -> int:
+        return value
+
+    builder = StreamsBuilder()
+    grouped = (
+        builder.stream(f"{name}-in")
+        .map_values_async(same)
+        .group_by(lambda key, value: str(value % 3), Grouped(name="by-three"))
+    )
+    counts = grouped.count(Materialized(name="counts", changelog=True))
+    counts.to_stream().to(f"{name}-out")
+    inner = f"{name}-by-three-repartition"
+    for numbers in (range(30), range(30, 60), range(60, 90)):
+        fill(connection, f"{name}-in", numbers)
+        with Streams(
+            builder.build(), application_id=name, log=connection,
+            checkpoint=str(tmp_path / "cp"), spark=spark, max_records=20,
+        ) as streams:  # fmt: skip
+            streams.process_all_available("9 minutes")
+        if numbers.start:
+            shutil.rmtree(tmp_path / "cp")
+    updates = Counter((m.key(), m.value()) for m in read(connection, f"{name}-out"))
+    assert updates == Counter((b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 31))
+    assert topics.partitions(inner) == {inner: 2}
+    assert topics._setting(inner, "retention.ms") == "-1"
+    assert sum(topics.start_offsets(inner)[inner].values()) > 0, "what was read is deleted"
 
 
 def test_at_least_once_saves_the_transactions_and_loses_nothing(

@@ -7,6 +7,7 @@ import math
 import operator
 import random
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -159,6 +160,16 @@ def test_whatever_else_a_function_does_makes_it_unknown(
     why = why_unknown(function)
     assert why is not None
     assert reason in why
+
+
+def test_equal_code_in_another_module_is_looked_at_again() -> None:
+    def calls(value: Any) -> Any:
+        return helper(value)  # type: ignore[name-defined] # noqa: F821 one of each module
+
+    one = types.FunctionType(calls.__code__, {"helper": page_of})
+    other = types.FunctionType(calls.__code__, {"helper": looked_up})
+    assert why_unknown(one) is None
+    assert why_unknown(lambda key, value: (one(value), other(value))) is not None
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ class _Look:
     """One look at a function and at those it calls."""
 
     def __init__(self) -> None:
-        self._seen: set[types.CodeType] = set()
+        self._seen: set[tuple[int, int]] = set()  # code and globals: equal code is not the same
 
     def doubt(self, function: Any) -> str | None:
         if _MARK in getattr(function, "__dict__", ()) or _is_known(function):
@@ -146,9 +146,9 @@ class _Look:
         return self._code(function.__code__, function.__globals__)
 
     def _code(self, code: types.CodeType, names: dict[str, Any]) -> str | None:
-        if code in self._seen:
+        if (id(code), id(names)) in self._seen:
             return None
-        self._seen.add(code)
+        self._seen.add((id(code), id(names)))
         owner: Any = None  # the global whose attribute the next instruction may load
         for step in dis.get_instructions(code):
             doubt: str | None = None
