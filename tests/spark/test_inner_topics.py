@@ -76,6 +76,12 @@ def test_a_first_start_leaves_out_what_an_earlier_life_has_left(app: Application
     assert app.checkpoint.starts() == ENDS
 
 
+def test_a_topic_of_another_size_is_refused(app: Application) -> None:
+    app.topics.create(TOPIC, 3)
+    with pytest.raises(StateError, match=f"{TOPIC}' has 3 partitions, and the program needs 2"):
+        app.prepare(program(durable=True))
+
+
 @pytest.mark.parametrize("edited", [program(durable=True, name="clicks")], ids=["renamed"])
 def test_unread_records_of_a_topic_that_is_gone_are_not_lost(
     app: Application, edited: Program

@@ -247,6 +247,8 @@ class Topics:
             if count is None:
                 raise UnknownTopic("there is no such topic", topic=topic)
             asked |= {TopicPartition(topic, number): spec() for number in range(count)}
+        if not asked:
+            return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         try:
             return again(lambda: self._listed(asked, level), self._timeout)

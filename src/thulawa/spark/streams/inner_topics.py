@@ -5,7 +5,7 @@ an edited program no longer reads the topic, and none of an earlier life may be 
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from thulawa.core.errors import StateError
 from thulawa.spark.streams.logs import Topics
@@ -27,6 +27,7 @@ def prepare_inner_topics(
     """
     former = checkpoint.inner_topics()
     here = topics.partitions(program.inner_topics)
+    _refuse_resized(program, here)
     if former is None:
         return topics.end_offsets(tuple(here))
     losses = [*_unread(former - {*program.inner_topics}, topics, checkpoint)]
@@ -38,6 +39,18 @@ def prepare_inner_topics(
         _log.warning("%s loses records: %s", program.application_id, loss)
     topics.delete_records(topics.end_offsets(tuple(entering & here.keys())))
     return {}
+
+
+def _refuse_resized(program: Program, here: Mapping[str, int]) -> None:
+    for repartition in program.plan.repartitions.values():
+        topic = f"{program.application_id}-{repartition.topic}"
+        count = here.get(topic, repartition.partitions)
+        if count != repartition.partitions:
+            raise StateError(
+                f"the repartition topic {topic!r} has {count} partitions, and the program needs "
+                f"{repartition.partitions}: an earlier life of the application has left it; "
+                "remove it with thulawa reset"
+            )
 
 
 def _unread(gone: Collection[str], topics: Topics, checkpoint: Checkpoint) -> list[str]:
