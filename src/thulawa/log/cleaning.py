@@ -38,20 +38,21 @@ def clean(database: Database, name: str, clock: Callable[[], int], *, wait: bool
 
 
 def delete_records(database: Database, name: str, before: Mapping[int, int]) -> Cleaned:
-    """Remove the records of a topic below an offset of each partition."""
-    with database.snapshot() as sql:
+    """Remove the records of a topic below an offset of each partition.
+
+    While another cleaner is at work, their space is left to the next call.
+    """
+    with database.transaction() as sql:
         topic = find(sql, name)
+        sql.executemany(
+            "UPDATE partitions SET start_offset = max(start_offset, min(?, end_offset))"
+            " WHERE id = ?",
+            [(offset, topic.partition(number)) for number, offset in before.items()],
+        )
     cleaned = Cleaned()
-    with _turn(database.folder, wait=True):
-        for number, offset in before.items():
-            partition = topic.partition(number)
-            with database.transaction() as sql:
-                sql.execute(
-                    "UPDATE partitions SET start_offset = max(start_offset, min(?, end_offset))"
-                    " WHERE id = ?",
-                    (offset, partition),
-                )
-            cleaned += _remove_below_start(database, partition)
+    with _turn(database.folder, wait=False) as ours:
+        for number in before if ours else ():
+            cleaned += _remove_below_start(database, topic.partition(number))
     return cleaned
 
 
