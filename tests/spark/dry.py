@@ -106,6 +106,11 @@ class DryQuery:
         run = f"{self._application}/{next(_runs)}"
         return Program(self._application, run, self.plan, self._options)
 
+    @property
+    def slots(self) -> list[int]:
+        """The slots of the program, one to a task of the sink."""
+        return self._shipped.open().slots
+
     def batch(self, inputs: Inputs) -> Rows:
         """Run a batch and commit it; give what leaves."""
         rows, self.state = self.attempt(inputs)
@@ -116,12 +121,17 @@ class DryQuery:
 
         Without records the clock calls the tasks that have run before.
         """
+        leaving, state = self.attempt_packed(inputs)
+        return _left(leaving), state
+
+    def attempt_packed(self, inputs: Inputs) -> tuple[list[Packed], State]:
+        """Run a batch; return the rows for the sink, and the state there would be."""
         program = self._shipped.open()
         state = {place: Kept(kept) for place, kept in self.state.items()}
         rows = [
             row
             for place, records in inputs.items()  # a partition of Spark each
-            if place[0] in self.plan.topics
+            if place[0] in program.topics
             for batch in front(self._shipped, source_rows({place: records}))
             for row in _unpacked(batch)
         ]
@@ -138,8 +148,7 @@ class DryQuery:
                         kept = state.setdefault(place, Kept())
                         run = hosted(program, part, task).run(own, self.now, kept)
                         rows += chain.from_iterable(run)
-        leaving = sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place)
-        return _left(leaving), state
+        return sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place), state
 
 
 def dry_run(
