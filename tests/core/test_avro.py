@@ -4,6 +4,7 @@ import json
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
+from copy import copy
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -320,6 +321,10 @@ def test_unknown_schemas_are_remembered_in_bounds(
             registry.schema_of(number)
     assert len(served.asked) == 5
     assert len(registry._unknown) == 3
+    elsewhere = copy(registry)  # by its state, as pickle does
+    with pytest.raises(LookupError):
+        elsewhere.schema_of(4)
+    assert len(served.asked) == 6, "another machine has another clock"
 
 
 def test_a_registry_is_told_who_asks(served: Registry) -> None:

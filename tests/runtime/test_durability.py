@@ -19,6 +19,7 @@ from thulawa.dsl import (
 )
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
+from thulawa.topology.determinism import node_doubt
 
 
 def drawn(value: Any) -> Any:
@@ -142,6 +143,17 @@ def test_what_reads_a_topic_stands_behind_the_front_alone() -> None:
     assert made.stages == 1
     assert planned(make, exactly_once=False).stages == 2
     assert sorted(made.topics) == ["again-repartition", "in", "pages-repartition"]
+
+
+def test_a_repartition_keeps_an_unknown_function_from_a_store() -> None:
+    def make(builder: StreamsBuilder) -> None:
+        safe = builder.stream("in").map_values_async(looked_up).repartition()
+        safe.group_by_key().count(Materialized.as_("counts"))
+
+    made = planned(make)
+    assert all(one.is_topic for one in made.repartitions.values())
+    (part,) = [part for part in made.parts.values() if part.group.stores]
+    assert all(node_doubt(node) is None for node in part.group.nodes)
 
 
 def test_a_topic_of_the_checkpoint_stays_a_topic() -> None:

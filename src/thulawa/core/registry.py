@@ -112,6 +112,9 @@ class HttpSchemaRegistry:
             shown.append(f"token={MASK!r}")
         return f"HttpSchemaRegistry({', '.join(shown)})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_unknown": {}}  # clocks of other machines stand elsewhere
+
     def number_of(self, subject: str, schema: str, kind: SchemaKind = "AVRO") -> int:
         """Register a schema under a subject; give its number."""
         known = self._numbers.get((subject, schema))
