@@ -19,7 +19,7 @@ from thulawa.dsl import (
 )
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
-from thulawa.topology.determinism import node_doubt
+from thulawa.topology.determinism import node_nondeterminism
 
 
 def drawn(value: Any) -> Any:
@@ -106,7 +106,7 @@ def test_it_is_a_topic_behind_a_function_that_is_not_known(
     one = repartition(make)
     assert one.is_topic
     assert one.durable
-    assert reason in str(one.doubt)
+    assert reason in str(one.nondeterminism)
     assert "test_durability.py" in one.kind  # the user's line
     again = repartition(make, exactly_once=False)
     assert not again.is_topic
@@ -153,7 +153,7 @@ def test_a_repartition_keeps_an_unknown_function_from_a_store() -> None:
     made = planned(make)
     assert all(one.is_topic for one in made.repartitions.values())
     (part,) = [part for part in made.parts.values() if part.group.stores]
-    assert all(node_doubt(node) is None for node in part.group.nodes)
+    assert all(node_nondeterminism(node) is None for node in part.group.nodes)
 
 
 def test_a_topic_of_the_checkpoint_stays_a_topic() -> None:

@@ -63,7 +63,7 @@ def program(*, durable: bool, name: str = "pages") -> Program:
     return Program("app", "app/1", plan(builder.build(), {"in": 2}))
 
 
-def test_a_first_start_leaves_out_what_an_earlier_life_has_left(app: Application) -> None:
+def test_a_first_start_leaves_out_what_an_earlier_run_has_left(app: Application) -> None:
     app.topics.create(TOPIC, 2)
     app.fill()
     made = program(durable=True)

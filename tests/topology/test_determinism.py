@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from thulawa.dsl import Processor, Record, StreamsBuilder
-from thulawa.topology.determinism import deterministic, node_doubt, why_unknown
+from thulawa.topology.determinism import deterministic, node_nondeterminism, nondeterminism_of
 
 LIMIT = 5
 TABLE = {"a": 1}
@@ -78,7 +78,7 @@ KNOWN: list[Callable[..., Any]] = [
 
 @pytest.mark.parametrize("function", KNOWN)
 def test_plain_functions_of_their_arguments_are_known(function: Callable[..., Any]) -> None:
-    assert why_unknown(function) is None
+    assert nondeterminism_of(function) is None
 
 
 def stored(key: Any, value: Any) -> None:
@@ -157,7 +157,7 @@ UNKNOWN: list[tuple[Callable[..., Any], str]] = [
 def test_whatever_else_a_function_does_makes_it_unknown(
     function: Callable[..., Any], reason: str
 ) -> None:
-    why = why_unknown(function)
+    why = nondeterminism_of(function)
     assert why is not None
     assert reason in why
 
@@ -168,8 +168,8 @@ def test_equal_code_in_another_module_is_looked_at_again() -> None:
 
     one = types.FunctionType(calls.__code__, {"helper": page_of})
     other = types.FunctionType(calls.__code__, {"helper": looked_up})
-    assert why_unknown(one) is None
-    assert why_unknown(lambda key, value: (one(value), other(value))) is not None
+    assert nondeterminism_of(one) is None
+    assert nondeterminism_of(lambda key, value: (one(value), other(value))) is not None
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_equal_code_in_another_module_is_looked_at_again() -> None:
     [captured(7), random.random, Counting().method, functools.partial(page_of)],
 )
 def test_whatever_is_declared_is_known_and_called_alike(function: Callable[..., Any]) -> None:
-    assert why_unknown(deterministic(function)) is None
+    assert nondeterminism_of(deterministic(function)) is None
 
 
 def test_a_declared_builtin_and_method_are_called_alike() -> None:
@@ -200,25 +200,25 @@ class Below(Declared):
 
 
 def test_a_processor_is_known_when_its_own_class_is_declared() -> None:
-    def doubt(supplier: Any) -> str | None:
+    def reason(supplier: Any) -> str | None:
         builder = StreamsBuilder()
         builder.stream("in").process(supplier, named="p")
-        return node_doubt(builder.build().nodes["p"])
+        return node_nondeterminism(builder.build().nodes["p"])
 
-    assert doubt(Declared) is None
-    assert doubt(lambda: Declared()) is None  # noqa: PLW0108 that is the case
-    assert doubt(Forwards) is not None
-    assert doubt(Below) is not None
-    assert doubt(lambda: Forwards()) is not None  # noqa: PLW0108
+    assert reason(Declared) is None
+    assert reason(lambda: Declared()) is None  # noqa: PLW0108 that is the case
+    assert reason(Forwards) is not None
+    assert reason(Below) is not None
+    assert reason(lambda: Forwards()) is not None  # noqa: PLW0108
 
 
 def test_an_async_call_is_known_when_it_is_declared_and_keeps_the_order_of_records() -> None:
-    def doubt(**options: Any) -> str | None:
+    def reason(**options: Any) -> str | None:
         builder = StreamsBuilder()
         builder.stream("in").map_values_async(waits, named="w", **options)
-        return node_doubt(builder.build().nodes["w"])
+        return node_nondeterminism(builder.build().nodes["w"])
 
-    assert "async" in str(doubt())
-    assert "async" in str(doubt(emit="partition"))
-    assert "emit" in str(doubt(deterministic=True))
-    assert doubt(deterministic=True, emit="partition") is None
+    assert "async" in str(reason())
+    assert "async" in str(reason(emit="partition"))
+    assert "emit" in str(reason(deterministic=True))
+    assert reason(deterministic=True, emit="partition") is None

@@ -10,31 +10,31 @@ sub-topology reads, is known to be deterministic (`topology.determinism`).
 
 from collections.abc import Iterable, Iterator
 
-from thulawa.topology.determinism import node_doubt
+from thulawa.topology.determinism import node_nondeterminism
 from thulawa.topology.nodes import Node, Sink
 from thulawa.topology.subtopologies import SubTopology
 
-__all__ = ["repartition_doubts"]
+__all__ = ["nondeterministic_repartitions"]
 
 
-def repartition_doubts(groups: Iterable[SubTopology]) -> dict[str, str]:
+def nondeterministic_repartitions(groups: Iterable[SubTopology]) -> dict[str, str]:
     """Return the repartition topics whose records may differ on a re-run, each with the reason."""
-    doubts: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for group in groups:
         for sink in group.sinks:
             if sink.internal:
-                doubt = next(_doubts_before(group, sink), None)
-                if doubt is not None:
-                    doubts.setdefault(str(sink.topic), doubt)
-    return doubts
+                reason = next(_reasons_before(group, sink), None)
+                if reason is not None:
+                    reasons.setdefault(str(sink.topic), reason)
+    return reasons
 
 
-def _doubts_before(group: SubTopology, sink: Sink) -> Iterator[str]:
+def _reasons_before(group: SubTopology, sink: Sink) -> Iterator[str]:
     for node in _upstream(group, sink):
-        doubt = node_doubt(node)
-        if doubt is not None:
+        reason = node_nondeterminism(node)
+        if reason is not None:
             where = f" (at {node.where})" if node.where else ""
-            yield f"{node.name}{where}: {doubt}"
+            yield f"{node.name}{where}: {reason}"
 
 
 def _upstream(group: SubTopology, sink: Sink) -> Iterator[Node]:

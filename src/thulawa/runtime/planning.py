@@ -17,7 +17,7 @@ from thulawa.core.errors import ConfigurationError, SerializationError, Topology
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.durability import repartition_doubts
+from thulawa.runtime.durability import nondeterministic_repartitions
 from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number, partition_groups
 from thulawa.runtime.output import chosen_partition
 from thulawa.runtime.refusing import check_runs
@@ -66,7 +66,7 @@ class Repartition:
     """A topic between two sub-topologies, and how its records find their partition.
 
     ``is_topic``: it is not a shuffle. ``durable``: because its records may differ when a batch runs
-    again, for the reason in ``doubt``, or because they might when the checkpoint was made.
+    again, for the reason in ``nondeterminism``, or because they might when the checkpoint was made.
     """
 
     topic: str
@@ -75,16 +75,16 @@ class Repartition:
     partitioner: Callable[..., int] | None
     is_topic: bool
     durable: bool = False
-    doubt: str | None = None
+    nondeterminism: str | None = None
 
     @property
     def kind(self) -> str:
         """Say whether it is a shuffle or a topic, and why."""
-        if self.doubt is not None:
-            return f"a topic: its records may differ on a re-run, for {self.doubt}"
+        if self.nondeterminism is not None:
+            return f"a topic: its records may differ on a re-run because of {self.nondeterminism}"
         if self.durable:
             return "a topic, as the checkpoint has it"
-        return "a topic, for it leads back" if self.is_topic else "a shuffle"
+        return "a topic, because it leads back" if self.is_topic else "a shuffle"
 
     def partition_of(self, key: Any, value: Any) -> int:
         """Give the partition of a record: where a topic with this key's bytes has it."""
@@ -179,8 +179,8 @@ def plan(  # noqa: PLR0913 all but two are optional and named
     }
     in_front = partial(_is_stateless, in_order=in_order, keeps_time=keeps_time)
     assigned = assigned or Assignment()
-    doubts = repartition_doubts(groups) if exactly_once else {}
-    stages = _stages(groups, readers, in_front, doubts.keys() | assigned.durable)
+    reasons = nondeterministic_repartitions(groups) if exactly_once else {}
+    stages = _stages(groups, readers, in_front, reasons.keys() | assigned.durable)
     counts = _counts(groups, readers, partitions, assigned.repartitions)
     repartitions: dict[str, Repartition] = {}
     parts: dict[int, Part] = {}
@@ -197,7 +197,7 @@ def plan(  # noqa: PLR0913 all but two are optional and named
                 told = topology.nodes[sink.name]
                 assert isinstance(told, Sink)
                 leads_on = stages[readers[sink.topic]] > stages[group.id]
-                durable = sink.topic in doubts or sink.topic in assigned.durable
+                durable = sink.topic in reasons or sink.topic in assigned.durable
                 repartitions[sink.topic] = Repartition(
                     sink.topic,
                     counts[sink.topic],
@@ -205,7 +205,7 @@ def plan(  # noqa: PLR0913 all but two are optional and named
                     sink.partitioner,
                     is_topic=durable or not leads_on,
                     durable=durable,
-                    doubt=doubts.get(sink.topic),
+                    nondeterminism=reasons.get(sink.topic),
                 )
     return Plan(
         filled,

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 from thulawa.topology.nodes import AsyncCall, Node
 
-__all__ = ["deterministic", "node_doubt", "why_unknown"]
+__all__ = ["deterministic", "node_nondeterminism", "nondeterminism_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,7 +91,7 @@ def deterministic(function: F) -> F:
     return function
 
 
-def node_doubt(node: Node) -> str | None:
+def node_nondeterminism(node: Node) -> str | None:
     """Return why a node may answer differently when a batch runs again; None: it does not."""
     if isinstance(node, AsyncCall):
         if not node.deterministic:
@@ -99,20 +99,20 @@ def node_doubt(node: Node) -> str | None:
         if node.options.emit != "partition":
             return 'its results leave as they finish: emit="partition" keeps their order'
         return None
-    doubts = (why_unknown(function) for function in _functions(node))
-    return next((doubt for doubt in doubts if doubt is not None), None)
+    reasons = (nondeterminism_of(function) for function in _functions(node))
+    return next((reason for reason in reasons if reason is not None), None)
 
 
-def why_unknown(function: object) -> str | None:
+def nondeterminism_of(function: object) -> str | None:
     """Return why a function is not known to be deterministic; None: it is.
 
-    >>> why_unknown(lambda key, value: value["page"].lower()) is None
+    >>> nondeterminism_of(lambda key, value: value["page"].lower()) is None
     True
-    >>> why_unknown(lambda key, value: print(value))
+    >>> nondeterminism_of(lambda key, value: print(value))
     '<lambda> calls print, which is not declared deterministic'
     """
-    doubt = _Look().doubt(function)
-    return None if doubt is None else f"{_name(function)} {doubt}"
+    reason = _Look().reason(function)
+    return None if reason is None else f"{_name(function)} {reason}"
 
 
 def _functions(node: Node) -> Iterator[object]:
@@ -129,7 +129,7 @@ class _Look:
     def __init__(self) -> None:
         self._seen: set[tuple[int, int]] = set()  # code and globals: equal code is not the same
 
-    def doubt(self, function: Any) -> str | None:
+    def reason(self, function: Any) -> str | None:
         if _MARK in getattr(function, "__dict__", ()) or _is_known(function):
             return None
         if not isinstance(function, types.FunctionType):
@@ -140,9 +140,9 @@ class _Look:
         for variable, cell in cells:
             if not _holds_function(cell):
                 return f"captures {variable}"
-            doubt = self.doubt(cell.cell_contents)
-            if doubt is not None:
-                return f"calls {_name(cell.cell_contents)}, which {doubt}"
+            reason = self.reason(cell.cell_contents)
+            if reason is not None:
+                return f"calls {_name(cell.cell_contents)}, which {reason}"
         return self._code(function.__code__, function.__globals__)
 
     def _code(self, code: types.CodeType, names: dict[str, Any]) -> str | None:
@@ -151,32 +151,32 @@ class _Look:
         self._seen.add((id(code), id(names)))
         owner: Any = None  # the global whose attribute the next instruction may load
         for step in dis.get_instructions(code):
-            doubt: str | None = None
+            reason: str | None = None
             if step.opname in ("CACHE", "PUSH_NULL", "EXTENDED_ARG"):
                 continue
             owner, before = None, owner
             if before is not None and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                doubt = _attribute_of(before, step)
+                reason = _attribute_of(before, step)
             elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 owner = names.get(step.argval, getattr(builtins, step.argval, None))
                 if not any(owner is module for module in _MODULES):
-                    doubt = self._global(step.argval, owner)
+                    reason = self._global(step.argval, owner)
             elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                doubt = _attribute(step)
+                reason = _attribute(step)
             elif step.opname not in _ALLOWED and not _is_local_cell(step, code):
-                doubt = f"does what is not known here ({step.opname})"
-            if doubt is not None:
-                return doubt
+                reason = f"does what is not known here ({step.opname})"
+            if reason is not None:
+                return reason
         inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-        return next((doubt for one in inner if (doubt := self._code(one, names))), None)
+        return next((reason for one in inner if (reason := self._code(one, names))), None)
 
     def _global(self, name: str, found: Any) -> str | None:
         if not callable(found):
             return f"uses the variable {name}"
         if isinstance(found, type) and issubclass(found, Exception):
             return None if found.__module__ == "builtins" else f"uses the exception {name}"
-        doubt = self.doubt(found)
-        return None if doubt is None else f"calls {name}, which {doubt}"
+        reason = self.reason(found)
+        return None if reason is None else f"calls {name}, which {reason}"
 
 
 def _name(function: Any) -> str:

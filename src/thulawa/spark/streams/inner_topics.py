@@ -1,7 +1,7 @@
 """The topics between the sub-topologies of an application, over edits and restarts.
 
 A record in such a topic is read by this application alone, once. So none may be left behind when
-an edited program no longer reads the topic, and none of an earlier life may be read again.
+an edited program no longer reads the topic, and none of an earlier run may be read again.
 """
 
 import logging
@@ -23,7 +23,7 @@ def prepare_inner_topics(
     """Check an edited program against the inner topics of the one before it.
 
     Raise `StateError` when records would be lost. Return where a query that has no checkpoint yet
-    begins to read inner topics: behind what an earlier life has left in them.
+    begins to read inner topics: behind what an earlier run has left in them.
     """
     former = checkpoint.inner_topics()
     here = topics.partitions(program.inner_topics)
@@ -48,7 +48,7 @@ def _refuse_resized(program: Program, here: Mapping[str, int]) -> None:
         if count != repartition.partitions:
             raise StateError(
                 f"the repartition topic {topic!r} has {count} partitions, and the program needs "
-                f"{repartition.partitions}: an earlier life of the application has left it; "
+                f"{repartition.partitions}: an earlier run of the application left it; "
                 "remove it with thulawa reset"
             )
 
