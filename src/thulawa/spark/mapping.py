@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import ParseException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -34,7 +33,7 @@ from thulawa.spark.own_workers import own_workers
 from thulawa.spark.shipping import ship
 from thulawa.spark.worker import process
 
-__all__ = ["flat_map_by_key", "map_by_key", "split_errors"]
+__all__ = ["flat_map_by_key", "map_by_key"]
 
 _NOT_THE_ENGINE_S = frozenset(
     {
@@ -87,19 +86,6 @@ def flat_map_by_key(
     .. versionadded:: 0.1.0
     """
     return _Mapping(function, key, returns, keep, choices, flat=True)
-
-
-def split_errors(df: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Split what ``on_error="column"`` gave into the good rows and the dead ones.
-
-    .. versionadded:: 0.1.0
-    """
-    if ERROR_COLUMN not in df.columns:
-        raise ConfigurationError(
-            f"there is no column {ERROR_COLUMN}: use map_by_key(..., on_error='column') before"
-        )
-    dead = f.col(ERROR_COLUMN).isNotNull()
-    return df.where(~dead).drop(ERROR_COLUMN), df.where(dead)
 
 
 class _Mapping:
