@@ -157,6 +157,7 @@ class Batch:
 class Rate:
     """Start at most ``per_second`` calls a second, ``burst`` at once after a pause.
 
+    This is the rate of one engine; each running task of Spark has an engine of its own.
     ``share`` is this engine's part of a rate that several tasks have in common, of the burst too
     (but never less than one call). The split is static: what one task leaves, no other gets.
     """
