@@ -212,16 +212,16 @@ def _refuse_scattered_stream(plan: Any, sources: list[Any], operator: Operator) 
             operator,
             f"a source of files gives rows in an order of its own; {_IN_STREAMS}, {_NO_ORDER}",
         )
-    elif unknown := [name for name in names if name not in _KEEPING_SOURCES]:
-        _warn(
-            operator,
-            f"the source {unknown[0]!r} may not keep a key in one partition; if so, {_IN_STREAMS}",
-        )
-    elif not _ends_in_one_partition(plan):
+    elif len(sources) > 1 and not _ends_in_one_partition(plan):
         _refuse(
             operator,
             "a union has rows of a key in several partitions; "
             f"use {_JOINED}, {_IN_STREAMS}, {_NO_ORDER}",
+        )
+    elif unknown := [name for name in names if name not in _KEEPING_SOURCES]:
+        _warn(
+            operator,
+            f"the source {unknown[0]!r} may not keep a key in one partition; if so, {_IN_STREAMS}",
         )
 
 

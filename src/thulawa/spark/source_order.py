@@ -40,7 +40,7 @@ def reads_files(source: Any) -> bool:
         case "StreamingRelation":
             return source_name(source).startswith("FileSource")
         case "LogicalRelation":
-            return str(source.relation().getClass().getSimpleName()) == "HadoopFsRelation"
+            return _is_a(source.relation(), "HadoopFsRelation")
         case "HiveTableRelation":
             return True
         case "DataSourceV2Relation":
@@ -62,6 +62,16 @@ def is_one_slice(df: DataFrame, source: Any) -> bool:
     if source.nodeName() != "LogicalRDD":
         return len(df.inputFiles()) == 1
     return sum(_slices(scan) for scan in _file_scans(source.rdd())) == 1
+
+
+def _is_a(made: Any, name: str) -> bool:
+    """Return whether an object of the JVM is of a class of this name, or of one below it."""
+    kind = made.getClass()
+    while kind is not None:
+        if kind.getSimpleName() == name:
+            return True
+        kind = kind.getSuperclass()
+    return False
 
 
 def _file_scans(rdd: Any) -> Iterator[Any]:
