@@ -265,6 +265,7 @@ class Options:
     """Everything an engine can be told, one operator at a time.
 
     ``in_flight`` is the number of calls at once, unless ``adaptive`` finds it.
+    ``resource_timeout`` is the number of seconds in which a resource must open, and must close.
     """
 
     name: str = "engine"
@@ -283,9 +284,11 @@ class Options:
     batch: Batch | None = None
     rate: Rate | None = None
     sharing: Sharing | None = None
+    resource_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         check_types(self, prefix="")
+        refuse_unless(self.resource_timeout > 0, "resource_timeout must be positive")
         refuse_unless(self.in_flight >= 1, "in_flight must be at least 1")
         for name in ("timeout", "deadline"):
             seconds = getattr(self, name)
