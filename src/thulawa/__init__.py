@@ -79,11 +79,12 @@ if TYPE_CHECKING:
     )
     from thulawa.spark.count_rows import DataFrameSink, read_counts
     from thulawa.spark.counting import count_windows
+    from thulawa.spark.error_split import split_errors
     from thulawa.spark.kafka_progress import GroupCommits
     from thulawa.spark.kafka_sink import kafka_sink
     from thulawa.spark.kafka_source import kafka_source
     from thulawa.spark.lane_report import LaneReport
-    from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
+    from thulawa.spark.mapping import flat_map_by_key, map_by_key
     from thulawa.spark.session import configure, session
 
 __version__ = "0.1.0"
@@ -164,7 +165,8 @@ _HOMES = {
     "thulawa.spark.lane_report": ("LaneReport",),
     "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
     "thulawa.spark.counting": ("count_windows",),
-    "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key", "split_errors"),
+    "thulawa.spark.error_split": ("split_errors",),
+    "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key"),
     "thulawa.spark.session": ("configure", "session"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -19,6 +19,7 @@ from thulawa.engine import (
     Retry,
     Sharing,
 )
+from thulawa.engine.resources import check_resource
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.processor import AsyncProcessor
 
@@ -35,10 +36,11 @@ class AsyncOptions(TypedDict, total=False):
     """The engine's options; what a function raises in the end goes to the processing handler.
 
     ``resource`` makes an async context manager, opened once per task and handed to the
-    function as its last argument. ``lane`` goes with ``lanes``: a function of key and value that
-    gives a record's lane, its name in ``lanes`` or its place there. ``deterministic`` declares that
-    the function gives the same results whenever it is asked about a record; with it, and with
-    ``emit="partition"``, a repartition behind it needs no topic.
+    function as its last argument; ``resource_timeout`` bounds its opening, and its closing.
+    ``lane`` goes with ``lanes``: a function of key and value that gives a record's lane, its name
+    in ``lanes`` or its place there. ``deterministic`` declares that the function gives the same
+    results whenever it is asked about a record; with it, and with ``emit="partition"``, a
+    repartition behind it needs no topic.
     """
 
     order: Literal["key", "partition", "none", "emit"]
@@ -55,6 +57,7 @@ class AsyncOptions(TypedDict, total=False):
     batch: Batch | None
     rate: Rate | None
     sharing: Sharing | None
+    resource_timeout: float
     lane: Callable[[Any, Any], str | int]
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None
     deterministic: bool
@@ -204,6 +207,8 @@ def _add_call(
     elif chosen.get("batch") is not None:
         raise ConfigurationError("batches are for batch_async: its function takes a list")
     name = building.named(named, f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-")
+    if resource is not None:
+        check_resource(resource, name)
     building.add(
         AsyncCall(
             name=name,
