@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from thulawa.spark.kafka_sink import kafka_sink
     from thulawa.spark.kafka_source import kafka_source
     from thulawa.spark.lane_report import LaneReport
+    from thulawa.spark.log_sink import log_sink
     from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
     from thulawa.spark.session import configure, session
 
@@ -160,6 +161,7 @@ _HOMES = {
     "thulawa.spark.kafka_sink": ("kafka_sink",),
     "thulawa.spark.kafka_source": ("kafka_source",),
     "thulawa.spark.lane_report": ("LaneReport",),
+    "thulawa.spark.log_sink": ("log_sink",),
     "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
     "thulawa.spark.counting": ("count_windows",),
     "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key", "split_errors"),
@@ -239,6 +241,7 @@ __all__ = [
     "in_buckets",
     "kafka_sink",
     "kafka_source",
+    "log_sink",
     "map_by_key",
     "partition_column",
     "read_counts",
