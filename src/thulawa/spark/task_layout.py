@@ -29,7 +29,7 @@ repartition by n, by columns, range    ``spark.sql.shuffle.partitions`` of this 
 Spark's reader of Kafka                up to four partitions in the order of a hash map
 files                                  splits depend on the number of cores
 rate, rate-micro-batch                 as many partitions as there are cores
-other joins with static tables         whether Spark shuffles depends on statistics
+other joins with tables, subqueries    whether Spark shuffles depends on statistics
 =====================================  ==========================================================
 
 What lies before a stateful operator or a single task does not matter: its rows are dealt out anew.
@@ -86,7 +86,7 @@ def row_places(df: DataFrame) -> str | None:
     """
     node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
     text = []
-    while node.nodeName() in _ORDERED and node.deterministic():
+    while node.nodeName() in _ORDERED and node.deterministic() and node.subqueries().isEmpty():
         text += [str(node.nodeName()), *(one.sql() for one in _items(node.expressions()))]
         node = node.children().apply(0)
     if not _is_stable_source(node):
@@ -111,13 +111,20 @@ def _layout(node: Any) -> str:
         return "stateful"
     if name in _REPARTITIONS and _partitions(node) == 1:
         return "one"
-    if name in _NARROW or (name == "Sort" and not getattr(node, "global")()):
+    if _is_narrow(node):
         return _layout(node.children().apply(0))
     if name == "Union":
         return f"union({','.join(map(_layout, _children(node)))})"
     if name == "Join":
         return _joined(node)
     raise _refusal(node)
+
+
+def _is_narrow(node: Any) -> bool:
+    """Return whether each task reads the task of the same number; a subquery becomes a join."""
+    name = str(node.nodeName())
+    sorts_tasks = name == "Sort" and not getattr(node, "global")()
+    return (name in _NARROW or sorts_tasks) and bool(node.subqueries().isEmpty())
 
 
 def _is_stable_source(node: Any) -> bool:
@@ -174,6 +181,8 @@ def _described(node: Any) -> tuple[str, str]:
     """Say what moves rows, and what to do instead."""
     what = f"the operator {node.nodeName()}"
     cure = "Leave it out"
+    if not node.subqueries().isEmpty():
+        what, cure = "a subquery", "Join the stream with broadcast(table)"
     match str(node.nodeName()):
         case "StreamingRelationV2" | "StreamingRelation" if str(node.sourceName()) == "kafka":
             what, cure = "Spark's reader of Kafka", "Read with kafka_source instead"
