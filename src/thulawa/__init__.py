@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from thulawa.spark.kafka_sink import kafka_sink
     from thulawa.spark.kafka_source import kafka_source
     from thulawa.spark.lane_report import LaneReport
+    from thulawa.spark.log_sink import log_sink
     from thulawa.spark.mapping import flat_map_by_key, map_by_key
     from thulawa.spark.session import configure, session
 
@@ -163,6 +164,7 @@ _HOMES = {
     "thulawa.spark.kafka_sink": ("kafka_sink",),
     "thulawa.spark.kafka_source": ("kafka_source",),
     "thulawa.spark.lane_report": ("LaneReport",),
+    "thulawa.spark.log_sink": ("log_sink",),
     "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
     "thulawa.spark.counting": ("count_windows",),
     "thulawa.spark.error_split": ("split_errors",),
@@ -244,6 +246,7 @@ __all__ = [
     "in_buckets",
     "kafka_sink",
     "kafka_source",
+    "log_sink",
     "map_by_key",
     "partition_column",
     "read_counts",

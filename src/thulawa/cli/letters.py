@@ -94,10 +94,8 @@ class _KafkaLetters:
         self._connection = connection
         self._admin = Topics(connection)
         self._topic = topic
-        count = self._admin.partitions(topic)[topic]
-        if count is None:
+        if self._admin.partitions(topic)[topic] is None:
             raise UnknownTopic("there is no such topic", topic=topic)
-        self._partitions = count
         self._sink = SinkSpec(connection=connection, application=_WHO, name=topic)
         # with its id: the letters of a topic that is made anew have not been sent back
         identity = self._admin.identity(topic)
@@ -119,7 +117,7 @@ class _KafkaLetters:
         return {name for name, count in found.items() if count is not None}
 
     def replayed(self) -> dict[int, int]:
-        return last_batches(self._sink, self._partitions, self._run)
+        return last_batches(self._sink, self._run)
 
     def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
         records = [

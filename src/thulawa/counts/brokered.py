@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from thulawa.core.markers import OlderBatch
 from thulawa.counts.changelog import IDENTITY, Stored
 from thulawa.counts.model import Count, Place, encode_key, encode_value
 from thulawa.kafka.connection import Connection
@@ -91,8 +92,14 @@ class KafkaChangelog:
         batch = Batch(_QUERY, end - 1, place.partition)
         for _ in range(_ATTEMPTS):
             with suppress(Fenced):  # by another instance: ask again how far it has come
-                return not write(self._sink(place.topic), batch, [records]).skipped
-        return not write(self._sink(place.topic), batch, [records]).skipped
+                return self._written(place, batch, records)
+        return self._written(place, batch, records)
+
+    def _written(self, place: Place, batch: Batch, records: Sequence[OutRecord]) -> bool:
+        try:
+            return not write(self._sink(place.topic), batch, [records]).skipped
+        except OlderBatch:  # another instance has counted further
+            return False
 
     def identity(self, topic: str) -> bytes | None:
         """Return the id of an input, which differs when it is made anew; None: it has none."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.markers import OlderBatch
 from thulawa.counts.changelog import IDENTITY, Stored
 from thulawa.counts.model import Count, Place, encode_key, encode_value
 from thulawa.log import Log, ProducerRecord, UnknownTopic
@@ -77,11 +78,12 @@ class LogChangelog:
             ProducerRecord(encode_key(change.cell), encode_value(change), headers, now, to)
             for change in changes
         ]
-        appended = self._log.append(
-            {self._output: records},
-            marker=self._marker(place),
-            batch=end - 1,
-        )
+        try:
+            appended = self._log.append(
+                {self._output: records}, marker=self._marker(place), batch=end - 1
+            )
+        except OlderBatch:  # another instance has counted further
+            return False
         return not appended.skipped
 
     def _marker(self, place: Place) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from typing import Self
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.markers import LastBatch
 from thulawa.core.secrets import masked_address
 from thulawa.log import cleaning, reading, schema, topics, writing
 from thulawa.log.batches import Columns
@@ -124,12 +125,15 @@ class Log:
         *,
         marker: tuple[str, int] | None = None,
         batch: int | None = None,
+        layout: str = "",
     ) -> Appended:
         """Write records to topics in one transaction: all of them, or none.
 
         With a ``marker`` (writer, task index) a batch is written exactly once: its number is
-        kept in the same transaction, and a batch whose number is not higher than the last one
-        of its marker is skipped. A writer that was interrupted sends its last batch again.
+        stored in the same transaction. A writer that was interrupted sends its last batch again,
+        which is skipped if its number is that of the marker. A lower number raises `StateError`,
+        and so does the same number with another ``layout``, which names how the writer spreads
+        its records over tasks (empty: unknown, and not compared).
         """
         checked = check_marker(marker, batch)
         written = writing.append(
@@ -138,7 +142,7 @@ class Log:
             partitioner=self._partitioner,
             now=self._now(),
             marker=checked,
-            batch=batch or 0,
+            batch=LastBatch(batch or 0, layout),
         )
         return self._cleaned(written)
 
@@ -148,6 +152,7 @@ class Log:
         *,
         marker: tuple[str, int],
         batch: int,
+        layout: str = "",
     ) -> Appended:
         """Write batches that are packed already, as `append` does: topic, partition, batch.
 
@@ -160,14 +165,23 @@ class Log:
             partitioner=self._partitioner,
             now=self._now(),
             marker=checked,
-            batch=batch,
+            batch=LastBatch(batch, layout),
         )
         return self._cleaned(written)
 
     def last_batch(self, marker: tuple[str, int]) -> int | None:
         """Give the number of the last batch that was written under a marker."""
+        writer, task = marker
+        return self.last_batches(writer).get(task)
+
+    def last_batches(self, writer: str) -> dict[int, int]:
+        """Return the number of the last batch of each task of a writer, of those that have any."""
+        return {task: last.number for task, last in self.markers(writer).items()}
+
+    def markers(self, writer: str) -> dict[int, LastBatch]:
+        """Return the last batch and the layout of each task of a writer."""
         with self._database.snapshot() as sql:
-            return writing.last_batch(sql, marker)
+            return writing.last_batches(sql, writer)
 
     def forget(self, marker: tuple[str, int]) -> None:
         """Forget a marker whose writer will not come back; its next batch may have any number."""

@@ -25,7 +25,6 @@ __all__ = [
     "STEADY",
     "name_earlier_operators",
     "refuse_broken_order",
-    "refuse_moving_tasks",
     "refuse_speculation",
     "title_of",
 ]
@@ -104,32 +103,6 @@ def refuse_speculation(df: DataFrame, operator: Operator) -> None:
     """Raise where a key's calls could be under way in two tasks at a time."""
     if _speculates(df) and not _has_no_order(operator):
         _refuse(operator, "spark.speculation runs a task twice at a time; switch it off")
-
-
-def refuse_moving_tasks(df: DataFrame) -> None:
-    """Raise where a batch that is run again may have other rows in a task: sinks tell by the task.
-
-    Such a sink takes a task's rows for written that another task had.
-    """
-    if _speculates(df):
-        raise ConfigurationError(
-            "spark.speculation runs a task twice at a time, and each would fence the other"
-        )
-    conf = df.sparkSession.conf
-    nodes = list(_nodes(df._jdf.queryExecution().analyzed()))  # noqa: SLF001
-    adaptive = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled")
-    if any(map(_shuffles, nodes)) and all(conf.get(name, "true") == "true" for name in adaptive):
-        raise ConfigurationError(
-            f"{adaptive[1]} moves rows between tasks as it sees fit; set it to false, or leave it "
-            "to thulawa.session()"
-        )
-    sources = [node for node in nodes if node.nodeName() == "StreamingRelationV2"]
-    kafka = [node.extraOptions() for node in sources if node.sourceName() == "kafka"]
-    if not all(options.containsKey(STEADY) for options in kafka):
-        raise ConfigurationError(
-            "Spark's reader of Kafka may give the partitions of a topic to other tasks after a "
-            "restart; read with kafka_source instead"
-        )
 
 
 def _speculates(df: DataFrame) -> bool:

@@ -15,8 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    IntegerType,
     IntegralType,
+    LongType,
     MapType,
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -29,11 +32,12 @@ from thulawa.core.signatures import accepts
 from thulawa.engine import Options, Sharing
 from thulawa.engine.resources import check_resource
 from thulawa.spark.choices import Choices
-from thulawa.spark.dead_letters import place_of
+from thulawa.spark.dead_letters import POSITION, UNKNOWN, RowIdentity, place_of
 from thulawa.spark.guard import refuse_broken_order, refuse_speculation, title_of
 from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.own_workers import own_workers
 from thulawa.spark.shipping import ship
+from thulawa.spark.task_layout import has_one_source, row_places
 from thulawa.spark.worker import process
 
 __all__ = ["flat_map_by_key", "map_by_key"]
@@ -51,6 +55,7 @@ _NOT_THE_ENGINE_S = frozenset(
         "report",
     }
 )
+_POSITION_TYPES = (StringType(), IntegerType(), LongType())
 _NO_KEYS = (ArrayType, MapType, StructType, VariantType)
 _TIMES = (IntegralType, TimestampType, TimestampNTZType)
 
@@ -238,8 +243,24 @@ class _Mapping:
             resource=self._choices.get("resource"),
             cache=self._choices.get("cache"),
             dead_letters=None if place is None else place_of(place),
+            row_identity=UNKNOWN if place is None else self._row_identity(df),
             report=self._choices.get("report"),
             identity=self._identity,
+        )
+
+    def _row_identity(self, df: DataFrame) -> RowIdentity:
+        """Return by what dead letters know a row again; refuse a stream that has nothing."""
+        kinds = {field.name: field.dataType for field in df.schema}
+        if tuple(map(kinds.get, POSITION)) == _POSITION_TYPES and has_one_source(df):
+            return RowIdentity("record")
+        if not df.isStreaming:  # a batch is computed once; that of a foreachBatch is told apart
+            return UNKNOWN
+        if (layout := row_places(df)) is not None:
+            return RowIdentity("place", layout)
+        raise self._refusal(
+            "rows may be in other tasks when a micro-batch is run again, so that dead letters "
+            "would hide others; keep the columns topic, partition and offset of one source, or use "
+            "on_error='column' and write the rows that failed yourself"
         )
 
     def _check_types(self, schema: StructType) -> None:

@@ -49,8 +49,7 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     loop = event_loop()
     state = lease(operator)
     dead_letters = _dead_letters(operator, task)
-    written = frozenset() if dead_letters is None else dead_letters.written
-    intake = Intake(operator, batches, loop, written)
+    intake = Intake(operator, batches, loop, dead_letters)
     outlet = Outlet(loop)
     running = _run(operator, state, intake, outlet)
     run: Future[None] = asyncio.run_coroutine_threadsafe(running, loop)
@@ -82,7 +81,8 @@ async def _run(
 def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
     if operator.dead_letters is None:
         return None
-    return DeadLetters(operator.dead_letters, operator.name, operator.signature, task)
+    place, rows = operator.dead_letters, operator.row_identity
+    return DeadLetters(place, operator.name, operator.signature, task, rows)
 
 
 def _partition(task: Task | None) -> str:
@@ -98,10 +98,10 @@ class Intake:
         operator: Operator,
         batches: Iterator[pa.RecordBatch],
         loop: asyncio.AbstractEventLoop,
-        left_out: frozenset[int] = frozenset(),
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         self._operator = operator
-        self._left_out = left_out
+        self._dead_letters = dead_letters
         self._batches = batches
         self._loop = loop
         self._slots = threading.Semaphore(_BATCHES_AHEAD)
@@ -163,8 +163,8 @@ class Intake:
         self._offset += count
         self._left -= count
         records = list(map(Record, offsets, keys, rows, times, repeat(size)))
-        if self._left_out:
-            records = [record for record in records if record.offset not in self._left_out]
+        if self._dead_letters is not None:
+            records = self._dead_letters.fresh(records)
         if self._operator.lane is not None:
             self._set_lanes(records, self._operator.lane)
         return records

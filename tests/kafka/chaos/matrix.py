@@ -1,18 +1,23 @@
-"""The crash matrix: every victim at every point, some rounds each, and a verdict for each cell."""
+"""The crash matrix: every victim at every point, some rounds each, and a verdict for each cell.
+
+Changes are cells of another kind: between two drivers something is put in the place of what the
+first one left. The second must refuse it, and nothing may be lost once it is put right.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+from tests.kafka.chaos.job import ONE_TASK
 from tests.kafka.chaos.rig import VICTIMS, Rig, Victim
 from tests.kafka.chaos.traps import POINTS, STARTING_POINTS, STATE_POINTS, Point
 from tests.kafka.helpers import CLEAN, Verdict
 from thulawa.kafka.broker import Broker
 
-__all__ = ["CELLS", "Cell", "chosen", "run"]
+__all__ = ["CELLS", "CHANGES", "AnyCell", "Cell", "Change", "chosen", "run"]
 
 RECORDS = 240  # of a round: four batches
 
@@ -35,16 +40,38 @@ class Cell:
         return "rank" if self.point in STATE_POINTS else "map"
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the next driver of a job finds changed."""
+
+    what: Literal["older checkpoint", "other tasks"]
+    job: str
+
+    @property
+    def name(self) -> str:
+        """Name it as ``--only`` does."""
+        return f"{self.what}/{self.job}"
+
+
+AnyCell: TypeAlias = Cell | Change
 CELLS = tuple(Cell(victim, point) for point in POINTS for victim in VICTIMS)
+CHANGES = (
+    Change("older checkpoint", "map"),
+    Change("other tasks", "map"),
+    Change("older checkpoint", "rank"),
+)
+_OLDER = "the checkpoint is older than what its sink has written"
+_OTHER_TASKS = "its rows may be in other tasks now"
 
 
-def chosen(words: Sequence[str]) -> list[Cell]:
+def chosen(words: Sequence[str]) -> list[AnyCell]:
     """Give the cells whose name holds one of the words; all without any."""
-    return [cell for cell in CELLS if not words or any(word in cell.name for word in words)]
+    cells: tuple[AnyCell, ...] = (*CELLS, *CHANGES)
+    return [cell for cell in cells if not words or any(word in cell.name for word in words)]
 
 
 def run(
-    cells: Sequence[Cell], broker: Broker, folder: Path, *, rounds: int, seed: int
+    cells: Sequence[AnyCell], broker: Broker, folder: Path, *, rounds: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Run the cells, those of a job on one run of it; give a row for each, and one for each job."""
     for job in dict.fromkeys(cell.job for cell in cells):
@@ -54,7 +81,11 @@ def run(
             rig.feed(RECORDS)
             rig.await_output()
             for cell in mine:
-                yield _cell(rig, cell, rounds, Random(f"{seed} {cell.name}"))
+                random = Random(f"{seed} {cell.name}")
+                if isinstance(cell, Change):
+                    yield _change(rig, cell, rounds, random)
+                else:
+                    yield _cell(rig, cell, rounds, random)
             rig.kill_driver()
             yield _row(job, "–", "read again", rounds * len(mine), 0, 0.0, rig.final_verdict())
 
@@ -77,6 +108,45 @@ def _cell(rig: Rig, cell: Cell, rounds: int, random: Random) -> dict[str, Any]:
         cell.job, cell.victim, cell.point, rounds, rig.driver_starts - starts, longest,
         _since(before, rig.verdict()),
     )  # fmt: skip
+
+
+def _change(rig: Rig, cell: Change, rounds: int, random: Random) -> dict[str, Any]:
+    starts, before, refused = rig.driver_starts, rig.verdict(), 0
+    began = time.monotonic()
+    for _ in range(rounds):
+        refused += _older(rig) if cell.what == "older checkpoint" else _other_tasks(rig, random)
+        rig.mend()
+        rig.await_output()
+    longest = (time.monotonic() - began) / rounds
+    verdict = _since(before, rig.verdict())
+    row = _row(
+        cell.job, cell.what, "refused", refused, rig.driver_starts - starts, longest, verdict
+    )
+    return row | {"clean": row["clean"] and refused == rounds}
+
+
+def _older(rig: Rig) -> bool:
+    """Put an older checkpoint back, with new records waiting; put the newest back afterwards."""
+    rig.kill_driver()
+    rig.copy_checkpoint("older")
+    rig.mend()
+    rig.feed(RECORDS)
+    rig.await_output()
+    rig.kill_driver()
+    rig.copy_checkpoint("newest")
+    rig.put_back("older")
+    rig.feed_only(RECORDS)
+    refused = rig.is_refused(_OLDER)
+    rig.put_back("newest")
+    return refused
+
+
+def _other_tasks(rig: Rig, random: Random) -> bool:
+    """Kill a driver when a task has committed, and run the batch again in other tasks."""
+    rig.arm("one committed", "driver", random, passes=1)
+    rig.feed(RECORDS)
+    rig.await_sprung()
+    return rig.is_refused(_OTHER_TASKS, plan=ONE_TASK)
 
 
 def _since(before: Verdict, after: Verdict) -> Verdict:

@@ -100,20 +100,17 @@ class Topics(Protocol):
     def put(self, name: str, key: bytes, value: bytes) -> None:
         """Write one record to partition 0 of a topic; it is there when this returns."""
 
-    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+    def settle(self, application: str, names: tuple[str, ...]) -> None:
         """End whatever an earlier life of the application left open in these topics."""
 
-    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:
-        """Give the last batch that each task of a query has written, of those that have."""
+    def last_batches(self, application: str, query: str) -> dict[int, int]:
+        """Return the last batch that each task of a query has written, of those that have."""
 
     def claim(self, application: str, query: str, batch: int, task: int) -> None:
         """Have a task's part of a batch count as written."""
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics; it only needs to be started."""
-
-    def start(self, writer: Any) -> Any:
-        """Start the writer's query."""
 
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""
@@ -203,11 +200,7 @@ class EmbeddedTopics:
 
     def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
         """Give the writer of packed rows to topics."""
-        return rows.writeStream.format(log_packed.NAME).outputMode("append")
-
-    def start(self, writer: Any) -> Any:
-        """Start the writer's query."""
-        return writer.start(self.address)
+        return log_packed.packed_sink(rows, self.address)
 
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""
@@ -236,14 +229,13 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             log.append({name: [ProducerRecord(key, value, partition=0)]})
 
-    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+    def settle(self, application: str, names: tuple[str, ...]) -> None:
         """Do nothing: what is not committed is not there."""
 
-    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:  # noqa: ARG002
-        """Give the last batch that each task of a query has written."""
+    def last_batches(self, application: str, query: str) -> dict[int, int]:  # noqa: ARG002
+        """Return the last batch that each task of a query has written."""
         with Log(self.address) as log:
-            found = {task: log.last_batch((query, task)) for task in range(tasks)}
-        return {task: batch for task, batch in found.items() if batch is not None}
+            return log.last_batches(query)
 
     def claim(self, application: str, query: str, batch: int, task: int) -> None:  # noqa: ARG002
         """Have a task's part of a batch count as written."""
@@ -318,10 +310,6 @@ class KafkaTopics:
         """Give the writer of packed rows to topics."""
         return kafka_sink(rows.mapInArrow(unpack_outgoing, _OUTGOING), self.sink(application))
 
-    def start(self, writer: Any) -> Any:
-        """Start the writer's query."""
-        return writer.start()
-
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""
         return BrokerTopics(self.connection).start_offsets(*names)
@@ -344,14 +332,14 @@ class KafkaTopics:
         """Write one record to partition 0 of a topic."""
         self._produce(name, key, value)
 
-    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+    def settle(self, application: str, names: tuple[str, ...]) -> None:
         """Fence the writers of an earlier life, and wait until all they wrote can be read."""
-        fence(self.sink(application), tasks)
+        fence(self.sink(application))
         await_committed(self.connection, *names)
 
-    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:
-        """Give the last batch that each task of a query has written."""
-        return last_batches(self.sink(application), tasks, query)
+    def last_batches(self, application: str, query: str) -> dict[int, int]:
+        """Return the last batch that each task of a query has written."""
+        return last_batches(self.sink(application), query)
 
     def claim(self, application: str, query: str, batch: int, task: int) -> None:
         """Have a task's part of a batch count as written."""

@@ -117,10 +117,10 @@ class _Restore:
     def run(self) -> list[RestoredStore]:
         program, topics = self._program, self._topics
         names = (program.offsets_topic, *program.changelogs.values())
-        topics.settle(program.application_id, len(program.slots), names)
+        topics.settle(program.application_id, names)
         generation, progress = _told(topics, program.offsets_topic)  # of open transactions too, now
         assert generation is not None
-        markers = topics.last_batches(program.application_id, generation.query, len(program.slots))
+        markers = topics.last_batches(program.application_id, generation.query)
         todo = recover(generation, len(program.slots), markers, progress)
         query = str(uuid4())
         self._checkpoint.begin(query, restoring=True)

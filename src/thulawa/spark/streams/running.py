@@ -117,7 +117,7 @@ class StreamsQuery:
             if trigger is not None:
                 writer = writer.trigger(processingTime=f"{trigger} milliseconds")
             with active(spark), pool_of(spark, self._name, weight):
-                self._query = topics.start(writer)
+                self._query = writer.start()
                 unless_started.callback(self._query.stop)
             self._commit = topics.committer(self._name)
             if isinstance(max_records, Fetching):
