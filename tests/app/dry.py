@@ -52,13 +52,13 @@ class Application(Streams):
             log.create_topic("in")
         builder = StreamsBuilder()
         builder.stream("in").to("out")
-        super().__init__(
-            builder.build(),
-            application_id="app",
-            log=f"file:{folder}/topics",
-            checkpoint=str(folder / "checkpoint"),
-            **options,
-        )
+        chosen: dict[str, Any] = {
+            "topology": builder.build(),
+            "application_id": "app",
+            "log": f"file:{folder}/topics",
+            "checkpoint": str(folder / "checkpoint"),
+        }
+        super().__init__(**(chosen | options))
         self._starts: Iterator[Start] = iter(starts)
 
     def _started(self) -> Any:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from thulawa.app.states import State, StateMachine
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.core.errors import ConfigurationError, StateLoss, ThulawaError
 from thulawa.core.fetching import Fetching
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
@@ -554,6 +554,8 @@ class Streams:
             return None  # the query's end is found again, and is then the end
         try:
             self._query = self._begun()
+        except StateLoss:
+            raise  # no later start would do better
         except Exception as failure:  # noqa: BLE001 whatever it is, the policy decides
             return failure
         self._machine.go(State.RUNNING)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.core.errors import ConfigurationError, StateError, StateLoss
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import Plan, remembered_by
 from thulawa.spark.offsets import of_topics
@@ -79,7 +79,7 @@ class Checkpoint:
         found = weigh(written, made, changelogs=changelogs, has_timers=has_timers)
         for loss in found.losses:
             if not allow_state_loss:
-                raise StateError(f"{loss.why}; {_ASK}")
+                raise StateLoss(f"{loss.why}; {_ASK}")
             _log.warning("%s loses state: %s", application_id, loss.why)
         prefixes, number = found.numbered(made, written.get("number", 0))
         generation, starts = written.get("generation", 0), written.get("starts", {})
