@@ -8,13 +8,17 @@ program's query then goes on from it as after any other batch.
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col
 
 from thulawa.core.errors import StateError
 from thulawa.runtime.recovery import Generation, Progress, Recovery, TopicPartition, recover
@@ -30,12 +34,14 @@ __all__ = ["RestoredStore", "Restoring", "Shown", "refuse_lost_changelogs", "res
 
 _log = logging.getLogger("thulawa.streams")
 _GENERATION = b"generation"
+_REPORTS = "reports"  # the folder, beside Spark's, of what tasks report while stores are rebuilt
+_LOOK_SECONDS = 0.5
 _RECORDS = 200_000  # of changelogs in a batch; what comes in it is in memory once more
 
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """How far restoring has come."""
+    """How far restoring has come: the offsets that were passed; compacted ones count as well."""
 
     records: int
     of: int
@@ -137,28 +143,45 @@ class _Restore:
         restoring = replace(self._program, run=f"{self._program.run}-restore", recovery=todo)
         reading = partial(self._topics.read, self._spark, names, _RECORDS)
         rows = compile_program(restoring, reading, "restoring")
-        writer = rows.writeStream.foreachBatch(self._take).trigger(availableNow=True)
+        reports = Path(self._checkpoint.query_path) / _REPORTS
+        # into files: foreachBatch would wait for a thread of Python that another query may hold
+        writer = rows.select(col("data").cast("string")).writeStream.format("text")
+        writer = writer.option("path", str(reports)).trigger(availableNow=True)
         with active(self._spark):
-            query = writer.option("checkpointLocation", self._checkpoint.query_path).start()
+            query: Any = writer.option("checkpointLocation", self._checkpoint.query_path).start()
         try:
-            query.awaitTermination()
+            while not query.awaitTermination(_LOOK_SECONDS):
+                self._show()
+            query.awaitTermination()  # until it has let go of its files
         finally:
             query.stop()
+        self._show()
+        self._take(reports)
         read = self._checkpoint.committed_offsets()
         for topic, partitions in ends.items():
             for partition, end in partitions.items():
                 if read.get(topic, {}).get(partition, 0) < end:
                     raise StateError(f"{topic} was not read to its end: restoring has failed")
 
-    def _take(self, rows: DataFrame, number: int) -> None:  # noqa: ARG002 Spark's arguments
-        for row in rows.select("data").collect():
-            report = msgspec.json.decode(row[0], type=Report)
+    def _take(self, folder: Path) -> None:
+        """Add up what the tasks have reported, batch by batch."""
+        rows = self._spark.read.text(str(folder)).collect()
+        found = [msgspec.json.decode(row[0], type=Report) for row in rows]
+        for report in sorted(found, key=lambda report: report.batch):
             place = (report.store, report.task)
             before = self._reports[place].records if place in self._reports else 0
             records = before + report.records
             self._reports[place] = msgspec.structs.replace(report, records=records)
-            self._read += report.records
-        told = Restoring(self._read, self._all)
+        shutil.rmtree(folder)
+
+    def _show(self) -> None:
+        """Say how far restoring has come, where it has come further."""
+        read = self._checkpoint.committed_offsets()
+        records = sum(sum(partitions.values()) for partitions in read.values())
+        if records == self._read:
+            return
+        self._read = records
+        told = Restoring(records, self._all)
         _log.info("%s: %d of at most %d records restored", self._program.application_id,
                   told.records, told.of)  # fmt: skip
         if self._shown is not None:
