@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from thulawa.app import Restart, Streams
@@ -49,7 +50,8 @@ class Application(Streams):
 
     def __init__(self, folder: Path, starts: Sequence[Start], **options: Any) -> None:
         with Log(f"file:{folder}/topics") as log:
-            log.create_topic("in")
+            if "in" not in log.topics():
+                log.create_topic("in")
         builder = StreamsBuilder()
         builder.stream("in").to("out")
         chosen: dict[str, Any] = {
@@ -60,6 +62,9 @@ class Application(Streams):
         }
         super().__init__(**(chosen | options))
         self._starts: Iterator[Start] = iter(starts)
+
+    def _session(self) -> Any:
+        return SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))
 
     def _started(self) -> Any:
         start = next(self._starts)

@@ -35,6 +35,7 @@ from thulawa.spark.streams.recovery import (
     restore,
 )
 from thulawa.spark.streams.running import StreamsQuery, own_session
+from thulawa.spark.streams.shared_folder import check_shared
 from thulawa.spark.streams.shipping import check_travels
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store
 from thulawa.spark.streams.watching import FetchStatistics
@@ -459,6 +460,8 @@ class Streams:
     def _begun(self) -> StreamsQuery:
         """Start a query of the program as it is to be now: topics may have got partitions."""
         self._program = self._made()
+        if self._program.plan.stages:  # else the driver alone writes there
+            check_shared(self._session(), self._checkpoint.root)
         self._reports = self._reports or self._new_reports()
         self._restored()
         return self._started()
