@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.kafka.conftest import PASSWORDS
 from tests.kafka.helpers import counting, fill, read
 from thulawa.app import Streams
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.fetching import Fetching
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
@@ -100,3 +100,38 @@ def test_a_transaction_has_the_time_that_an_application_asks_for() -> None:
 def test_a_guarantee_that_is_none_is_refused(log: str, guarantee: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         Streams(counting("x"), application_id="x", log=log, processing_guarantee=guarantee)
+
+
+def test_another_folder_is_no_new_beginning_unless_the_application_is_reset(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    fill(connection, f"{name}-in", range(30))
+
+    def started_in(folder: str, **options: Any) -> Streams:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        topology = counting(name, changelog=False)
+        return Streams(topology, application_id=name, log=connection, spark=spark, **options)
+
+    with started_in("here") as streams:
+        streams.process_all_available("9 minutes")
+    with pytest.raises(
+        StateError, match=f"has one at {tmp_path / 'here' / 'checkpoints' / name} on"
+    ):
+        started_in("there").start()
+    with started_in("there", allow_state_loss=True) as streams:
+        fill(connection, f"{name}-in", range(30, 33))
+        streams.process_all_available("9 minutes")
+        assert dict(streams.store("counts").all()) == {"0": 1, "1": 1, "2": 1}
+    assert len(read(connection, f"{name}-out")) == 33, "it has gone on from its committed offsets"
+    with pytest.raises(StateError, match="is not the last one of"):
+        started_in("here").start()
+
+    started_in("elsewhere").reset()
+    assert not (tmp_path / "there" / "checkpoints" / name).exists()
+    assert committed_offsets(connection, name) == {}
+    with started_in("elsewhere") as streams:
+        streams.process_all_available("9 minutes")
+        assert dict(streams.store("counts").all()) == {"0": 11, "1": 11, "2": 11}

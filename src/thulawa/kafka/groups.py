@@ -1,17 +1,18 @@
 """Consumer groups: committed offsets and lag, so that ordinary Kafka tools show how far we are.
 
 The offsets a query goes on from are in its checkpoint. What is written here is a copy for people
-and their tools; nothing reads it back.
+and their tools, and for an application whose checkpoint is lost: it tells that there was one.
 """
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import again, translated
 from thulawa.kafka.topics import Offsets, Topics
 
-__all__ = ["commit_offsets", "committed_offsets", "lag"]
+__all__ = ["commit_offsets", "committed_offsets", "delete_groups", "lag"]
 
 _TIMEOUT = 10.0
 
@@ -65,6 +66,19 @@ def committed_offsets(connection: Connection, group: str) -> Offsets:
         if place.offset >= 0:
             found.setdefault(place.topic, {})[place.partition] = place.offset
     return found
+
+
+def delete_groups(connection: Connection, *groups: str) -> None:
+    """Delete groups with what they have committed; those that do not exist are no error."""
+    client = AdminClient(connection.client())
+    for group, answer in client.delete_consumer_groups(
+        list(groups), request_timeout=_TIMEOUT
+    ).items():
+        try:
+            answer.result(_TIMEOUT + 1)
+        except KafkaException as error:
+            if error.args[0].code() != Code.GROUP_ID_NOT_FOUND:
+                raise translated(error, f"deleting the group {group}") from error
 
 
 def lag(connection: Connection, group: str) -> Offsets:

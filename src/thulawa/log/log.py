@@ -10,7 +10,7 @@ from typing import Self
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
-from thulawa.log import cleaning, reading, schema, topics, writing
+from thulawa.log import cleaning, consumer, reading, schema, topics, writing
 from thulawa.log.batches import Columns
 from thulawa.log.consumer import Consumer, Start
 from thulawa.log.database import Database
@@ -171,6 +171,18 @@ class Log:
     def forget(self, marker: tuple[str, int]) -> None:
         """Forget a marker whose writer will not come back; its next batch may have any number."""
         writing.forget(self._database, marker)
+
+    def committed(self, group: str) -> dict[str, dict[int, int]]:
+        """Return the offsets that a group has committed, by topic and partition."""
+        if schema.current(self._folder) is None:
+            return {}
+        with self._database.snapshot() as sql:
+            return consumer.committed(sql, group)
+
+    def forget_group(self, group: str) -> None:
+        """Delete the offsets that a group has committed."""
+        if schema.current(self._folder) is not None:
+            consumer.forget_group(self._database, group)
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """Give, for each partition, the lowest offset that retention has left."""

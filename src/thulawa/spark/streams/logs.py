@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, KafkaError, translated
-from thulawa.kafka.groups import commit_offsets
+from thulawa.kafka.groups import commit_offsets, committed_offsets, delete_groups
 from thulawa.kafka.reading import await_committed, read_to_end
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.topics import Offsets, TopicSpec
@@ -110,8 +110,21 @@ class Topics(Protocol):
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
 
-    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None] | None:
-        """Give what tells others how far the application is; None: nobody wants to know."""
+    @property
+    def place(self) -> str:
+        """Where the broker is: two applications of one name there are one application."""
+
+    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None]:
+        """Return a function that commits offsets as those of the application."""
+
+    def committed(self, application: str, names: tuple[str, ...]) -> Offsets:
+        """Return the offsets that the application has committed, where it has."""
+
+    def trace(self, application: str) -> str | None:
+        """Name what there is of an application beside its topics; None: nothing."""
+
+    def forget(self, application: str) -> None:
+        """Delete what there is of an application beside its topics: committed offsets, markers."""
 
     def tick(self, name: str) -> None:
         """Write an empty record to a topic: Spark runs no batch without one to begin with."""
@@ -226,8 +239,37 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             log.append({}, marker=(query, task), batch=batch)
 
-    def committer(self, application: str) -> None:
-        """Tell nobody: there are no tools to look."""
+    @property
+    def place(self) -> str:
+        """Where the log is."""
+        return self.address
+
+    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None]:
+        """Return a function that commits offsets as those of the application's group."""
+
+        def commit(offsets: dict[str, dict[int, int]]) -> None:
+            with Log(self.address) as log:
+                for topic, positions in offsets.items():
+                    with log.consumer(topic, group=application, partitions=positions) as group:
+                        group.commit(positions)
+
+        return commit
+
+    def committed(self, application: str, names: tuple[str, ...]) -> Offsets:
+        """Return the offsets that the application has committed, where it has."""
+        with Log(self.address) as log:
+            found = log.committed(application)
+        return {name: positions for name, positions in found.items() if name in names}
+
+    def trace(self, application: str) -> str | None:
+        """Name the committed offsets of the application's group, where there are some."""
+        with Log(self.address) as log:
+            return _offsets_of(application) if log.committed(application) else None
+
+    def forget(self, application: str) -> None:
+        """Delete the committed offsets; markers are by query, and the next one has another id."""
+        with Log(self.address) as log:
+            log.forget_group(application)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +368,30 @@ class KafkaTopics:
         """Have a task's part of a batch count as written."""
         write(self.sink(application), Batch(query, batch, task), [])
 
+    @property
+    def place(self) -> str:
+        """Where the brokers are."""
+        return self.connection.bootstrap
+
+    def committed(self, application: str, names: tuple[str, ...]) -> Offsets:
+        """Return the offsets that the application has committed, where it has."""
+        found = committed_offsets(self.connection, application)
+        return {name: positions for name, positions in found.items() if name in names}
+
+    def trace(self, application: str) -> str | None:
+        """Name the committed offsets of the application's groups, where there are some."""
+        for group in (application, self.sink(application).group):
+            if committed_offsets(self.connection, group):
+                return _offsets_of(group)
+        return None
+
+    def forget(self, application: str) -> None:
+        """Delete the groups of the application: its committed offsets, and the sink's markers."""
+        sink = self.sink(application)
+        delete_groups(self.connection, application, sink.group)
+        if self.partitions((sink.marker_topic,)):
+            self.delete(sink.marker_topic)
+
     def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None]:
         """Commit offsets as those of the group of the application's name, for ordinary tools.
 
@@ -364,6 +430,10 @@ class KafkaTopics:
             raise BrokerUnreachable(f"{self.connection.bootstrap} took no record of {name}")
         for error in refused:
             raise translated(error, "writing a record", topic=name)
+
+
+def _offsets_of(group: str) -> str:
+    return f"committed offsets of the group {group!r}"
 
 
 def topics_at(

@@ -49,11 +49,23 @@ class Checkpoint:
             )
         self.root = Path(path.removeprefix("file:")).absolute()  # Spark may stand elsewhere
         self._file = self.root / "application.json"
+        self._adopted: Mapping[str, Any] = {}
 
     @property
     def query_path(self) -> str:
         """The folder of Spark's query."""
         return str(self.root / f"query-{self._written().get('generation', 0)}")
+
+    def adopt(self, content: Mapping[str, Any]) -> None:
+        """Go by what another checkpoint of the application held, unless there is one here.
+
+        `admit` writes it down.
+        """
+        self._adopted = {"format": _FORMAT, **content, "restoring": False}
+
+    def content(self) -> dict[str, Any]:
+        """Return what is written down beside Spark's files."""
+        return self._written()
 
     def assignment(self) -> Assignment:
         """Give which partitions make a task where there is state: it cannot move."""
@@ -230,7 +242,7 @@ class Checkpoint:
         return content
 
     def _written(self) -> dict[str, Any]:
-        written = self._content()
+        written = self._content() or dict(self._adopted)
         if written and written.get("format") != _FORMAT:
             raise StateError(
                 f"{self._file} was written by another version of Thulawa: go on with that one, or "

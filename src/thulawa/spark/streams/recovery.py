@@ -23,6 +23,7 @@ from pyspark.sql.functions import col
 from thulawa.core.errors import StateError
 from thulawa.runtime.recovery import Generation, Progress, Recovery, TopicPartition, recover
 from thulawa.spark.streams.logs import Topics
+from thulawa.spark.streams.manifest import write_manifest
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
 from thulawa.spark.streams.records import Checkpoint, Offsets
@@ -30,7 +31,15 @@ from thulawa.spark.streams.restoring import Report
 from thulawa.spark.streams.running import active
 from thulawa.state.changelogs import Position
 
-__all__ = ["RestoredStore", "Restoring", "Shown", "refuse_lost_changelogs", "restore"]
+__all__ = [
+    "RestoredStore",
+    "Restoring",
+    "Shown",
+    "begin_anew",
+    "refuse_lost_changelogs",
+    "restore",
+    "unrestorable",
+]
 
 _log = logging.getLogger("thulawa.streams")
 _GENERATION = b"generation"
@@ -101,7 +110,6 @@ def restore(
     if query is not None:
         _refuse_another_life(generation, query)
         return None
-    _refuse_partial(program)
     return _Restore(spark, program, topics, checkpoint, shown).run()
 
 
@@ -207,7 +215,7 @@ class _Restore:
         """Let the program's query begin where the stores are. The order of steps matters.
 
         The new generation is told before any marker of it is written: whoever restores next must
-        not look for the old one's.
+        not look for the old one's. The manifest names the new query before the checkpoint counts.
         """
         program, checkpoint = self._program, self._checkpoint
         last = checkpoint.last_batch()
@@ -220,6 +228,7 @@ class _Restore:
         )
         for task in todo.done:
             self._topics.claim(program.application_id, query, last + 1, task)
+        write_manifest(self._topics, program.application_id, checkpoint, query)
         checkpoint.finish()
 
     def _read_on(self, offsets: Mapping[TopicPartition, int]) -> Offsets:
@@ -258,20 +267,27 @@ def _write_generation(topics: Topics, program: Program, generation: Generation) 
     topics.put(program.offsets_topic, _GENERATION, json.dumps(asdict(generation)).encode())
 
 
-def _refuse_partial(program: Program) -> None:
+def unrestorable(program: Program, topics: Topics) -> str | None:
+    """Return why a lost checkpoint of the program cannot be rebuilt; None: it can be."""
     stores = {name for part in program.plan.parts.values() for name in part.group.stores}
     if lost := sorted(stores - program.changelogs.keys()):
-        raise StateError(
-            f"the checkpoint is lost, and the store {lost[0]!r} has no changelog to be rebuilt "
-            "from; put the checkpoint back, or begin anew with thulawa reset"
-        )
+        return f"the store {lost[0]!r} has no changelog to be rebuilt from"
     if program.options.max_task_idle is not None and any(
         part.stage and not part.group.stores for part in program.plan.parts.values()
     ):
-        raise StateError(
-            "the checkpoint is lost, and with it the records that a task without stores held back "
-            "(max_task_idle); put the checkpoint back, or begin anew with thulawa reset"
-        )
+        return "records that a task without stores held back (max_task_idle) are only there"
+    there = topics.partitions((program.offsets_topic,))
+    if not there or _told(topics, program.offsets_topic)[0] is None:
+        return f"the topic {program.offsets_topic!r} does not say where to go on"
+    return None
+
+
+def begin_anew(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
+    """Begin a life with empty stores, whatever changelogs there are."""
+    query = str(uuid4())
+    checkpoint.begin(query, restoring=False)
+    if program.changelogs:
+        _write_generation(topics, program, Generation(query))
 
 
 def _refuse_another_life(generation: Generation, query: str) -> None:

@@ -193,11 +193,10 @@ class StreamsQuery:
 
     def _tell(self) -> None:
         """Tell others how far the query is."""
-        if self._commit is not None:
-            offsets = self.committed_offsets()
-            if offsets != self._told:
-                self._commit(offsets)
-            self._told = offsets
+        offsets = self.committed_offsets()
+        if offsets != self._told:
+            self._commit(offsets)
+        self._told = offsets
 
     def _last_report(self) -> dict[str, Any] | None:
         report: Any = self._query._jsq.lastProgress()  # noqa: SLF001 Python's would make it over
