@@ -4,7 +4,14 @@ The offsets a query goes on from are in its checkpoint. What is written here is 
 and their tools, and for an application whose checkpoint is lost: it tells that there was one.
 """
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from functools import partial
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 
@@ -48,22 +55,38 @@ def commit_offsets(
 
 
 def committed_offsets(connection: Connection, group: str) -> Offsets:
-    """Give what a group has committed."""
-    client = AdminClient(connection.client())
+    """Return what a group has committed; nothing for a group that does not exist.
+
+    A consumer asks, for the partitions of all topics: an admin client that asks a coordinator
+    which has just come into office ends the process (librdkafka 2.16, confluent-kafka-javascript
+    issue 374).
+    """
+    settings = {**connection.client(), "group.id": group, "enable.auto.commit": False}
+    consumer = Consumer(settings)
 
     def fetch() -> list[TopicPartition]:
-        asked = client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT
-        )
-        return asked[group].result(_TIMEOUT + 1).topic_partitions or []
+        topics = consumer.list_topics(timeout=_TIMEOUT).topics.values()
+        places = [
+            TopicPartition(topic.topic, partition)
+            for topic in topics
+            if not topic.topic.startswith("__")
+            for partition in topic.partitions
+        ]
+        found = consumer.committed(places, timeout=_TIMEOUT) if places else []
+        for place in found:
+            if place.error is not None and place.error.retriable():
+                raise KafkaException(place.error)
+        return found
 
     try:
         places = again(fetch, _TIMEOUT)
     except KafkaException as error:
         raise translated(error, f"reading the offsets of group {group}") from error
+    finally:
+        consumer.close()
     found: Offsets = {}
     for place in places:
-        if place.offset >= 0:
+        if place.error is None and place.offset >= 0:
             found.setdefault(place.topic, {})[place.partition] = place.offset
     return found
 
@@ -71,14 +94,20 @@ def committed_offsets(connection: Connection, group: str) -> Offsets:
 def delete_groups(connection: Connection, *groups: str) -> None:
     """Delete groups with what they have committed; those that do not exist are no error."""
     client = AdminClient(connection.client())
-    for group, answer in client.delete_consumer_groups(
-        list(groups), request_timeout=_TIMEOUT
-    ).items():
+
+    def delete(group: str) -> None:
         try:
-            answer.result(_TIMEOUT + 1)
+            asked = client.delete_consumer_groups([group], request_timeout=_TIMEOUT)
+            asked[group].result(_TIMEOUT + 1)
         except KafkaException as error:
             if error.args[0].code() != Code.GROUP_ID_NOT_FOUND:
-                raise translated(error, f"deleting the group {group}") from error
+                raise
+
+    for group in groups:
+        try:
+            again(partial(delete, group), _TIMEOUT)
+        except KafkaException as error:
+            raise translated(error, f"deleting the group {group}") from error
 
 
 def lag(connection: Connection, group: str) -> Offsets:
