@@ -188,7 +188,7 @@ def test_a_second_process_is_refused_with_the_first_ones_host_and_pid(tmp_path: 
 
 def on_another_host(folder: Path, beat: int = 0) -> None:
     """Write the lock of a process on a host whose locks are not seen here."""
-    owner = {"host": "far", "pid": 7, "started": "then", "token": "t", "beat": beat}
+    owner = {"host": "far", "machine": "m", "pid": 7, "started": "then", "beat": beat}
     (folder / "checkpoint").mkdir(exist_ok=True)
     (folder / "checkpoint" / "owner.lock").write_text(json.dumps(owner))
 

@@ -33,7 +33,7 @@ from thulawa.spark.streams.logs import topics_at
 from thulawa.spark.streams.manifest import write_manifest
 from thulawa.spark.streams.own_topics import create_topics, owned_topics
 from thulawa.spark.streams.program import Program
-from thulawa.spark.streams.records import Checkpoint
+from thulawa.spark.streams.records import Checkpoint, Offsets
 from thulawa.spark.streams.recovery import (
     RestoredStore,
     Restoring,
@@ -382,13 +382,14 @@ class Streams:
         program = Program(
             self.application_id, run, made, self._options, self._clock, changelogs=changelogs
         )
-        gives_up = former is not None and self._gives_up(former, program)
+        starts = None if former is None else self._starts_without_state(former, program)
         admitted = self._checkpoint.admit(
             self.application_id,
             made,
             allow_state_loss=self._allow_state_loss,
             changelogs=changelogs,
             has_timers=program.has_timers,
+            starts=starts,
         )
         program = replace(
             program,
@@ -399,22 +400,22 @@ class Streams:
         if changelogs and not self._allow_state_loss:
             refuse_lost_changelogs(program, self._topics, self._checkpoint)
         program = replace(program, outputs=create_topics(program, self._topics))
-        if gives_up:
+        if starts is not None:
             begin_anew(program, self._topics, self._checkpoint)
         return program
 
-    def _gives_up(self, former: Former, program: Program) -> bool:
-        """Tell whether the state of an earlier life is given up; refuse that unless it may be."""
+    def _starts_without_state(self, former: Former, program: Program) -> Offsets | None:
+        """Return where to go on when the state of an earlier life is given up; None: it is not.
+
+        Raise `StateLoss` where it cannot be restored and that is not allowed.
+        """
         why = unrestorable(program, self._topics)
         if why is None:
-            return False
+            return None
         if not self._allow_state_loss:
             raise former.refused(why)
-        content = {} if former.manifest is None else dict(former.manifest.content)
-        starts = self._topics.committed(self.application_id, program.topics)
-        self._checkpoint.adopt(content | {"starts": starts})
         _log.warning("%s begins with empty stores: %s", self.application_id, why)
-        return True
+        return self._topics.committed(self.application_id, program.topics)
 
     def _new_reports(self) -> dict[str, LaneReport]:
         nodes = self._topology.nodes.values()

@@ -17,7 +17,6 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from uuid import uuid4
 
 from thulawa.core.errors import StateError
 
@@ -35,9 +34,9 @@ class Owner:
     """The process that runs an application on a checkpoint."""
 
     host: str
+    machine: str  # the same for all processes that see each other's locks
     pid: int
     started: str
-    token: str
     beat: int = 0
 
     def __str__(self) -> str:
@@ -65,7 +64,7 @@ class CheckpointLock:
         file, is_exclusive = self._opened()
         try:
             owner = _read(self._path)
-            gone = owner is None or (is_exclusive and owner.host == socket.gethostname())
+            gone = owner is None or (is_exclusive and owner.machine == _machine())
             if owner is not None and not gone and self._beats(owner):
                 raise self._in_use(owner)
             self._own(file)
@@ -80,8 +79,9 @@ class CheckpointLock:
         self._stopping.set()
         if self._heart is not None:
             self._heart.join()
-        if _is_same(self._file, self._path):
-            self._path.unlink()
+        with suppress(OSError):  # a disk that is gone: so is what is on it
+            if _is_same(self._file, self._path):
+                self._path.unlink()
         os.close(self._file)
         self._file = None
         with suppress(OSError):  # there is a checkpoint in it
@@ -120,7 +120,7 @@ class CheckpointLock:
 
     def _own(self, file: int) -> None:
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        owner = Owner(socket.gethostname(), os.getpid(), started, uuid4().hex)
+        owner = Owner(socket.gethostname(), _machine(), os.getpid(), started)
         _write(file, owner)
         self._file = file
         self._stopping.clear()
@@ -134,6 +134,13 @@ class CheckpointLock:
             owner = replace(owner, beat=owner.beat + 1)
             with suppress(OSError):  # a full disk ends the query by itself
                 _write(file, owner)
+
+
+def _machine() -> str:
+    """Return the id of the running system: containers on one system have it in common."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return socket.gethostname()
 
 
 def _read(path: Path) -> Owner | None:

@@ -16,7 +16,7 @@ from thulawa.runtime.planning import Plan, remembered_by
 from thulawa.spark.offsets import of_topics
 from thulawa.spark.streams.admission import names_of, places, tables, weigh
 
-__all__ = ["Admitted", "Checkpoint"]
+__all__ = ["Admitted", "Checkpoint", "Offsets"]
 
 _ELSEWHERE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _FORMAT = 2
@@ -80,8 +80,12 @@ class Checkpoint:
         allow_state_loss: bool,
         changelogs: Collection[str] = (),
         has_timers: bool = False,
+        starts: Offsets | None = None,
     ) -> Admitted:
-        """Refuse a program that would lose state; say where the state of another is."""
+        """Refuse a program that would lose state; say where the state of another is.
+
+        A query that begins with no state begins at ``starts``, unless it is known better.
+        """
         written = self._written()
         if written.get("application_id", application_id) != application_id:
             raise StateError(
@@ -94,7 +98,8 @@ class Checkpoint:
                 raise StateLoss(f"{loss.why}; {_ASK}")
             _log.warning("%s loses state: %s", application_id, loss.why)
         prefixes, number = found.numbered(made, written.get("number", 0))
-        generation, starts = written.get("generation", 0), written.get("starts", {})
+        generation = written.get("generation", 0)
+        starts = written.get("starts") or starts or {}
         dropped: dict[str, str] = written.get("dropped", {}) | found.dropped
         if found.all_is_lost:
             read = self.committed_offsets() or starts
