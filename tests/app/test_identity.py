@@ -84,6 +84,41 @@ def test_state_that_is_given_up_goes_on_from_the_committed_offsets(tmp_path: Pat
     assert again._checkpoint.starts() == {"in": {0: 3}}
 
 
+@pytest.mark.parametrize("written", [[], [6, 7], [7]])
+def test_a_program_without_state_goes_on_where_it_was(tmp_path: Path, written: list[int]) -> None:
+    query = stateless_life(tmp_path, written)
+    again = run(tmp_path, topology=copying(), place="there")
+    assert again._checkpoint.starts() == {"in": {0: 3}}
+    assert again._checkpoint.query != query
+
+
+def test_a_program_without_state_is_refused_where_its_last_batch_is_not_known(
+    tmp_path: Path,
+) -> None:
+    stateless_life(tmp_path, [7, 8])
+    with pytest.raises(StateError, match="its last batch was written, and how far"):
+        application(tmp_path, Query(None), topology=copying(), place="there").start()
+
+
+def copying() -> Any:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    return builder.build()
+
+
+def stateless_life(folder: Path, written: list[int]) -> str:
+    """Run a program that has committed its offsets after batch 7, and whose tasks have written."""
+    first = run(folder, topology=copying(), place="here")
+    query = first._checkpoint.query
+    assert query is not None
+    with Log(f"file:{folder}/topics") as log:
+        log.append({"in": [ProducerRecord(b"k", b"1") for _ in range(5)]})
+        for task, batch in enumerate(written):
+            log.append({}, marker=(query, task), batch=batch)
+    first._topics.committer("app")({"in": {0: 3}}, query, 7)
+    return query
+
+
 def test_committed_offsets_without_a_checkpoint_are_not_begun_again(tmp_path: Path) -> None:
     application(tmp_path)
     with Log(f"file:{tmp_path}/topics") as log, log.consumer("in", group="app") as group:

@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.kafka.conftest import PASSWORDS
-from tests.kafka.helpers import counting, fill, read
+from tests.kafka.helpers import CLEAN, counting, fill, judge, read
 from thulawa.app import Streams
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.fetching import Fetching
+from thulawa.dsl.builder import StreamsBuilder
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.groups import committed_offsets, lag
@@ -135,3 +136,19 @@ def test_another_folder_is_no_new_beginning_unless_the_application_is_reset(
     with started_in("elsewhere") as streams:
         streams.process_all_available("9 minutes")
         assert dict(streams.store("counts").all()) == {"0": 11, "1": 11, "2": 11}
+
+
+def test_a_program_without_state_goes_on_in_another_folder(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    builder = StreamsBuilder()
+    builder.stream(f"{name}-in").to(f"{name}-out")
+    for run in range(2):
+        fill(connection, f"{name}-in", range(run * 30, run * 30 + 30))
+        with Streams(
+            builder.build(), application_id=name, log=connection,
+            checkpoint=str(tmp_path / str(run)), spark=spark,
+        ) as streams:  # fmt: skip
+            streams.process_all_available("9 minutes")
+    assert judge(read(connection, f"{name}-out"), range(60)) == CLEAN

@@ -405,17 +405,23 @@ class Streams:
         return program
 
     def _starts_without_state(self, former: Former, program: Program) -> Offsets | None:
-        """Return where to go on when the state of an earlier life is given up; None: it is not.
+        """Return where to go on without the state of an earlier life; None: it is restored.
 
-        Raise `StateLoss` where it cannot be restored and that is not allowed.
+        Raise `StateLoss` where something is lost and that is not allowed.
         """
+        query = "" if former.manifest is None else former.manifest.query
+        starts, batch = self._topics.committed(self.application_id, program.topics, query)
         why = unrestorable(program, self._topics)
+        if not program.plan.stages and batch is not None:
+            if self._topics.last_written(self.application_id, query) <= batch:
+                return starts  # there is no state, and nothing was written after these offsets
+            why = "its last batch was written, and how far it has read is only known there"
         if why is None:
             return None
         if not self._allow_state_loss:
             raise former.refused(why)
         _log.warning("%s begins with empty stores: %s", self.application_id, why)
-        return self._topics.committed(self.application_id, program.topics)
+        return starts
 
     def _new_reports(self) -> dict[str, LaneReport]:
         nodes = self._topology.nodes.values()

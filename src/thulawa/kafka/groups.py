@@ -19,20 +19,25 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import again, translated
 from thulawa.kafka.topics import Offsets, Topics
 
-__all__ = ["commit_offsets", "committed_offsets", "delete_groups", "lag"]
+__all__ = ["commit_offsets", "committed", "committed_offsets", "delete_groups", "lag"]
 
 _TIMEOUT = 10.0
 
 
 def commit_offsets(
-    connection: Connection, group: str, offsets: Offsets, *, client: AdminClient | None = None
+    connection: Connection,
+    group: str,
+    offsets: Offsets,
+    *,
+    client: AdminClient | None = None,
+    metadata: str = "",
 ) -> None:
-    """Commit where a group is: the next offset of each partition.
+    """Commit where a group is: the next offset of each partition, with ``metadata`` for each.
 
     Who commits often keeps a ``client``: a new one has to connect first.
     """
     places = [
-        TopicPartition(topic, partition, offset)
+        TopicPartition(topic, partition, offset, metadata=metadata)
         for topic, partitions in offsets.items()
         for partition, offset in partitions.items()
     ]
@@ -55,7 +60,15 @@ def commit_offsets(
 
 
 def committed_offsets(connection: Connection, group: str) -> Offsets:
-    """Return what a group has committed; nothing for a group that does not exist.
+    """Return the offsets that a group has committed; none for a group that does not exist."""
+    found: Offsets = {}
+    for place in committed(connection, group):
+        found.setdefault(place.topic, {})[place.partition] = place.offset
+    return found
+
+
+def committed(connection: Connection, group: str) -> list[TopicPartition]:
+    """Return what a group has committed, with metadata.
 
     A consumer asks, for the partitions of all topics: an admin client that asks a coordinator
     which has just come into office ends the process (librdkafka 2.16, confluent-kafka-javascript
@@ -84,11 +97,7 @@ def committed_offsets(connection: Connection, group: str) -> Offsets:
         raise translated(error, f"reading the offsets of group {group}") from error
     finally:
         consumer.close()
-    found: Offsets = {}
-    for place in places:
-        if place.error is None and place.offset >= 0:
-            found.setdefault(place.topic, {})[place.partition] = place.offset
-    return found
+    return [place for place in places if place.error is None and place.offset >= 0]
 
 
 def delete_groups(connection: Connection, *groups: str) -> None:

@@ -168,6 +168,11 @@ class Log:
         with self._database.snapshot() as sql:
             return writing.last_batch(sql, marker)
 
+    def last_batches(self, writer: str) -> dict[int, int]:
+        """Return the number of the last batch of each task of a writer."""
+        with self._database.snapshot() as sql:
+            return writing.last_batches(sql, writer)
+
     def forget(self, marker: tuple[str, int]) -> None:
         """Forget a marker whose writer will not come back; its next batch may have any number."""
         writing.forget(self._database, marker)

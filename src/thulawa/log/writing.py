@@ -28,7 +28,15 @@ from thulawa.log.records import ProducerRecord
 from thulawa.log.schema import PARTITION_BITS
 from thulawa.log.topics import Topic, find
 
-__all__ = ["Written", "append", "append_packed", "forget", "insert_batch", "last_batch"]
+__all__ = [
+    "Written",
+    "append",
+    "append_packed",
+    "forget",
+    "insert_batch",
+    "last_batch",
+    "last_batches",
+]
 
 
 _Work: TypeAlias = tuple[Topic, int, list[Batch]]  # what goes to a partition
@@ -113,6 +121,11 @@ def last_batch(sql: sqlite3.Connection, marker: tuple[str, int]) -> int | None:
     """Give the number of the last batch that was written under a marker."""
     row = sql.execute("SELECT batch FROM markers WHERE writer = ? AND task = ?", marker).fetchone()
     return None if row is None else int(row[0])
+
+
+def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, int]:
+    """Return the number of the last batch of each task of a writer."""
+    return dict(sql.execute("SELECT task, batch FROM markers WHERE writer = ?", (writer,)))
 
 
 def forget(database: Database, marker: tuple[str, int]) -> None:

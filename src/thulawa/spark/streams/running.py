@@ -193,9 +193,10 @@ class StreamsQuery:
 
     def _tell(self) -> None:
         """Tell others how far the query is."""
-        offsets = self.committed_offsets()
+        batch = self._checkpoint.last_batch()
+        offsets = self._checkpoint.offsets_of(batch)
         if offsets != self._told:
-            self._commit(offsets)
+            self._commit(offsets, self._checkpoint.query or "", batch)
         self._told = offsets
 
     def _last_report(self) -> dict[str, Any] | None:
