@@ -77,11 +77,14 @@ def test_a_lost_checkpoint_is_begun_again_only_when_that_is_allowed(tmp_path: Pa
 def test_state_that_is_given_up_goes_on_from_the_committed_offsets(tmp_path: Path) -> None:
     run(tmp_path, place="here")
     with Log(f"file:{tmp_path}/topics") as log:
-        log.append({"in": [ProducerRecord(b"k", b"1") for _ in range(5)]})
+        log.append({"in": [ProducerRecord(b"k", b"1") for _ in range(9)]})
         with log.consumer("in", group="app") as group:
             group.commit({0: 3})
-    again = run(tmp_path, place="there", allow_state_loss=True)
-    assert again._checkpoint.starts() == {"in": {0: 3}}
+    for place, offset in (("there", 3), ("elsewhere", 4), ("there", 5)):
+        again = run(tmp_path, place=place, allow_state_loss=True)
+        assert again._checkpoint.starts() == {"in": {0: offset}}
+        again._topics.committer("app")({"in": {0: offset + 1}})
+        shutil.rmtree(again._checkpoint.query_path)  # as a start that was cut off leaves it
 
 
 @pytest.mark.parametrize("written", [[], [6, 7], [7]])

@@ -57,11 +57,18 @@ class Checkpoint:
         return str(self.root / f"query-{self._written().get('generation', 0)}")
 
     def adopt(self, content: Mapping[str, Any]) -> None:
-        """Go by what another checkpoint of the application held, unless there is one here.
+        """Go by what the application's last checkpoint held, which is not here any more.
 
-        `admit` writes it down.
+        `admit` writes it down. What a start that was cut off has left here does not count.
         """
-        self._adopted = {"format": _FORMAT, **content, "restoring": False}
+        here = self._content()
+        self._adopted = {
+            "format": _FORMAT,
+            **content,
+            "starts": {},
+            "generation": max(here.get("generation", 0), content.get("generation", 0)),
+            "restoring": here.get("restoring", False),
+        }
 
     def content(self) -> dict[str, Any]:
         """Return what is written down beside Spark's files."""
@@ -99,7 +106,7 @@ class Checkpoint:
             _log.warning("%s loses state: %s", application_id, loss.why)
         prefixes, number = found.numbered(made, written.get("number", 0))
         generation = written.get("generation", 0)
-        starts = written.get("starts") or starts or {}
+        starts = starts or written.get("starts", {})
         dropped: dict[str, str] = written.get("dropped", {}) | found.dropped
         if found.all_is_lost:
             read = self.committed_offsets() or starts
@@ -247,7 +254,7 @@ class Checkpoint:
         return content
 
     def _written(self) -> dict[str, Any]:
-        written = self._content() or dict(self._adopted)
+        written = dict(self._adopted) or self._content()
         if written and written.get("format") != _FORMAT:
             raise StateError(
                 f"{self._file} was written by another version of Thulawa: go on with that one, or "
@@ -263,6 +270,7 @@ class Checkpoint:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self._file)
+        self._adopted = {}
 
 
 def _offsets(written: Mapping[str, Mapping[str, int]]) -> Offsets:
