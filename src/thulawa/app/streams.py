@@ -62,7 +62,9 @@ class Streams:
     ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
     with passwords); ``checkpoint`` is the local folder that makes it exactly once over restarts,
     and belongs to this application alone: by default ``checkpoints/`` and the application's id in
-    the log's folder, or, with Kafka, in the one where the program runs. With Kafka
+    the log's folder, or, with Kafka, in the one where the program runs. A start that does not find
+    it goes on where the application was, or is refused: it never begins again in silence
+    (``allow_state_loss`` goes on with empty stores, `reset` begins again). With Kafka
     ``processing_guarantee="at_least_once"`` saves the transactions, ``policies`` say what becomes
     of oversized records and of those for topics that are not there, and a batch must end within
     ``transaction_timeout`` (5 minutes, and no more than the brokers allow). Topics without serdes
