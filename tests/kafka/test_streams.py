@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.kafka.conftest import PASSWORDS
-from tests.kafka.helpers import counting, fill, read
+from tests.kafka.helpers import CLEAN, counting, fill, judge, read
 from thulawa.app import Streams
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.fetching import Fetching
 from thulawa.dsl import Grouped, Materialized, StreamsBuilder
 from thulawa.kafka.broker import Broker
@@ -41,6 +41,7 @@ def test_counts_go_on_after_a_restart_and_without_the_checkpoint_and_leave_once(
     process(range(60), f"kafka://{connection.bootstrap}", max_records=40)
     process(range(60, 90), secured, max_records=Fetching(least=1, first=20, most=1_000))
     shutil.rmtree(tmp_path / "cp")
+    topics.ensure_partitions(f"{name}-in", 3)  # the changelog was written by two tasks
     process(range(90, 120), secured)
     updates = Counter((m.key(), m.value()) for m in read(connection, f"{name}-out"))
     assert updates == Counter((b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 41))
@@ -138,3 +139,54 @@ def test_a_transaction_has_the_time_that_an_application_asks_for() -> None:
 def test_a_guarantee_that_is_none_is_refused(log: str, guarantee: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         Streams(counting("x"), application_id="x", log=log, processing_guarantee=guarantee)
+
+
+def test_another_folder_is_no_new_beginning_unless_the_application_is_reset(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    fill(connection, f"{name}-in", range(30))
+
+    def started_in(folder: str, **options: Any) -> Streams:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        topology = counting(name, changelog=False)
+        return Streams(topology, application_id=name, log=connection, spark=spark, **options)
+
+    with started_in("here") as streams:
+        streams.process_all_available("9 minutes")
+    with pytest.raises(
+        StateError, match=f"has one at {tmp_path / 'here' / 'checkpoints' / name} on"
+    ):
+        started_in("there").start()
+    with started_in("there", allow_state_loss=True) as streams:
+        fill(connection, f"{name}-in", range(30, 33))
+        streams.process_all_available("9 minutes")
+        assert dict(streams.store("counts").all()) == {"0": 1, "1": 1, "2": 1}
+    assert len(read(connection, f"{name}-out")) == 33, "it has gone on from its committed offsets"
+    with pytest.raises(StateError, match="is not the last one of"):
+        started_in("here").start()
+
+    started_in("elsewhere").reset()
+    assert not (tmp_path / "there" / "checkpoints" / name).exists()
+    assert committed_offsets(connection, name) == {}
+    with started_in("elsewhere") as streams:
+        streams.process_all_available("9 minutes")
+        assert dict(streams.store("counts").all()) == {"0": 11, "1": 11, "2": 11}
+
+
+def test_a_program_without_state_goes_on_in_another_folder(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    builder = StreamsBuilder()
+    builder.stream(f"{name}-in").to(f"{name}-out")
+    for run in range(2):
+        fill(connection, f"{name}-in", range(run * 30, run * 30 + 30))
+        with Streams(
+            builder.build(), application_id=name, log=connection,
+            checkpoint=str(tmp_path / str(run)), spark=spark,
+        ) as streams:  # fmt: skip
+            streams.process_all_available("9 minutes")
+    assert judge(read(connection, f"{name}-out"), range(60)) == CLEAN

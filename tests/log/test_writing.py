@@ -124,6 +124,7 @@ def test_markers_are_apart_by_writer_and_by_task(log: Log) -> None:
     for marker in markers:
         assert not log.append({"visits": numbered([1])}, marker=marker, batch=5).skipped
     assert [log.last_batch(marker) for marker in [*markers, ("geo", 2)]] == [5, 5, 5, None]
+    assert log.last_batches("geo") == {0: 5, 1: 5}
 
 
 def test_a_batch_without_records_counts_too(log: Log) -> None:

@@ -31,7 +31,7 @@ class Application:
             if repartition.is_topic:
                 self.topics.create(f"app-{repartition.topic}", 2, keep=True)
         starts = self.prepare(made)
-        self.checkpoint.admit("app", made.plan, allow_state_loss=True, inner_starts=starts)
+        self.checkpoint.admit("app", made.plan, allow_state_loss=True, starts=starts)
 
     def prepare(self, made: Program, *, allow_state_loss: bool = False) -> Any:
         return prepare_inner_topics(

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -160,14 +159,14 @@ def reset(
     streams = _streams(target, application_id, log, checkpoint)
     folder, topics = streams.remains()
     done = "removed" if execute else "would remove"
-    if folder.exists():
-        if execute:
-            shutil.rmtree(folder)
+    has_checkpoint = folder.exists()
+    if execute:
+        streams.reset()
+    if has_checkpoint:
         typer.echo(f"{done} the checkpoint {folder}")
     for topic in topics:
-        if execute:
-            streams.delete_topic(topic)
         typer.echo(f"{done} the topic {topic}")
+    typer.echo(f"{done} the committed offsets of {streams.application_id}")
     if not execute:
         typer.echo("nothing was removed; add --execute", err=True)
 

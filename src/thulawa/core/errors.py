@@ -115,6 +115,10 @@ class StateError(ThulawaError):
     """State that cannot be used: damaged, of another version, or of another program."""
 
 
+class StateLoss(StateError):
+    """State that a start would lose, and was not allowed to (``allow_state_loss``)."""
+
+
 class RecordError(ThulawaError):
     """One record could not be processed. Carries where it is and what to do about it."""
 

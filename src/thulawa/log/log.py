@@ -12,7 +12,7 @@ from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch
 from thulawa.core.secrets import masked_address
-from thulawa.log import cleaning, reading, schema, topics, writing
+from thulawa.log import cleaning, consumer, reading, schema, topics, writing
 from thulawa.log.batches import Columns
 from thulawa.log.consumer import Consumer, Start
 from thulawa.log.database import Database
@@ -186,6 +186,18 @@ class Log:
     def forget(self, marker: tuple[str, int]) -> None:
         """Forget a marker whose writer will not come back; its next batch may have any number."""
         writing.forget(self._database, marker)
+
+    def committed(self, group: str) -> dict[str, dict[int, int]]:
+        """Return the offsets that a group has committed, by topic and partition."""
+        if schema.current(self._folder) is None:
+            return {}
+        with self._database.snapshot() as sql:
+            return consumer.committed(sql, group)
+
+    def forget_group(self, group: str) -> None:
+        """Delete the offsets that a group has committed."""
+        if schema.current(self._folder) is not None:
+            consumer.forget_group(self._database, group)
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """Give, for each partition, the lowest offset that retention has left."""

@@ -227,7 +227,8 @@ def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:
     """Refuse records of a partition that was not there: its keys have their state elsewhere."""
     if part.group.stores and not any(partition in task.get(topic, ()) for task in part.tasks):
         raise StateError(
-            f"partition {partition} of {topic!r} is new: keys that go there now have their state "
-            "in another task. Start the application again and the partition joins a task, where "
-            "such keys begin anew; to keep them together, begin with a new checkpoint"
+            f"partition {partition} of {topic!r} is new: keys that are sent there now have their "
+            f"state in the store {part.group.stores[0]!r} of another task. Start the application "
+            "with allow_state_loss=True and such keys begin with none; to keep them together, read "
+            "the topic with a new application_id"
         )

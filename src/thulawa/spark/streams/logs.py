@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
@@ -15,7 +15,7 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.core.secrets import masked_address
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, KafkaError, translated
-from thulawa.kafka.groups import commit_offsets
+from thulawa.kafka.groups import commit_offsets, committed, committed_offsets, delete_groups
 from thulawa.kafka.reading import await_committed, read_to_end
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.topics import Offsets, TopicSpec
@@ -42,6 +42,12 @@ _OUTGOING = (
     "key binary, value binary, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
 )
+
+
+class Commit(Protocol):
+    """Commits offsets as those of an application, after a batch of its query."""
+
+    def __call__(self, offsets: Offsets, query: str = "", batch: int = -1) -> None: ...
 
 
 class Topics(Protocol):
@@ -118,8 +124,32 @@ class Topics(Protocol):
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
 
-    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None] | None:
-        """Give what tells others how far the application is; None: nobody wants to know."""
+    @property
+    def place(self) -> str:
+        """Where the broker is: two applications of one name there are one application."""
+
+    def committer(self, application: str) -> Commit:
+        """Return a function that commits offsets as those of the application."""
+
+    def committed(
+        self, application: str, names: tuple[str, ...], query: str
+    ) -> tuple[Offsets, int | None]:
+        """Return the offsets that the application has committed, and after which batch of a query.
+
+        None: nobody knows, or it was another query.
+        """
+
+    def last_written(self, application: str, query: str) -> int:
+        """Return the last batch of a query that any task has written; -1: none.
+
+        Tasks of an earlier life can write nothing more after that.
+        """
+
+    def trace(self, application: str) -> str | None:
+        """Name what there is of an application beside its topics; None: nothing."""
+
+    def forget(self, application: str) -> None:
+        """Delete what there is of an application beside its topics: committed offsets, markers."""
 
     def tick(self, name: str) -> None:
         """Write an empty record to a topic: Spark runs no batch without one to begin with."""
@@ -242,8 +272,46 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             log.append({}, marker=(query, task), batch=batch)
 
-    def committer(self, application: str) -> None:
-        """Tell nobody: there are no tools to look."""
+    @property
+    def place(self) -> str:
+        """Where the log is."""
+        return self.address
+
+    def committer(self, application: str) -> Commit:
+        """Return a function that commits offsets as those of the application's group."""
+
+        def commit(offsets: Offsets, query: str = "", batch: int = -1) -> None:
+            with Log(self.address) as log:
+                for topic, positions in offsets.items():
+                    with log.consumer(topic, group=application, partitions=positions) as group:
+                        group.commit(positions)
+                if query:  # last: offsets of several topics that are half written have no batch
+                    log.append({}, marker=_commits_of(query), batch=batch)
+
+        return commit
+
+    def committed(
+        self, application: str, names: tuple[str, ...], query: str
+    ) -> tuple[Offsets, int | None]:
+        """Return the offsets that the application has committed, and after which batch."""
+        with Log(self.address) as log:
+            found, batch = log.committed(application), log.last_batch(_commits_of(query))
+        return {name: positions for name, positions in found.items() if name in names}, batch
+
+    def last_written(self, application: str, query: str) -> int:  # noqa: ARG002 the query's id does
+        """Return the last batch of a query that any task has written; -1: none."""
+        with Log(self.address) as log:
+            return max(log.last_batches(query).values(), default=-1)
+
+    def trace(self, application: str) -> str | None:
+        """Name the committed offsets of the application's group, where there are some."""
+        with Log(self.address) as log:
+            return _offsets_of(application) if log.committed(application) else None
+
+    def forget(self, application: str) -> None:
+        """Delete the committed offsets; markers are by query, and the next one has another id."""
+        with Log(self.address) as log:
+            log.forget_group(application)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,16 +413,57 @@ class KafkaTopics:
         """Have a task's part of a batch count as written."""
         write(self.sink(application), Batch(query, batch, task), [])
 
-    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None]:
+    @property
+    def place(self) -> str:
+        """Where the brokers are."""
+        return self.connection.bootstrap
+
+    def committed(
+        self, application: str, names: tuple[str, ...], query: str
+    ) -> tuple[Offsets, int | None]:
+        """Return the offsets that the application has committed, and after which batch."""
+        found: Offsets = {}
+        batches = set()
+        for place in committed(self.connection, application):
+            if place.topic in names:
+                found.setdefault(place.topic, {})[place.partition] = place.offset
+                of, _, batch = (place.metadata or "").rpartition("/")
+                batches.add(int(batch) if of == query else None)
+        return found, batches.pop() if len(batches) == 1 else None
+
+    def last_written(self, application: str, query: str) -> int:
+        """Return the last batch of a query that any task has written; fence those who could."""
+        sink = self.sink(application)
+        if self.guarantee != "exactly_once":
+            return -1
+        fence(sink)
+        return max(last_batches(sink, query).values(), default=-1)
+
+    def trace(self, application: str) -> str | None:
+        """Name the committed offsets of the application's groups, where there are some."""
+        for group in (application, self.sink(application).group):
+            if committed_offsets(self.connection, group):
+                return _offsets_of(group)
+        return None
+
+    def forget(self, application: str) -> None:
+        """Delete the groups of the application: its committed offsets, and the sink's markers."""
+        sink = self.sink(application)
+        delete_groups(self.connection, application, sink.group)
+        if self.partitions((sink.marker_topic,)):
+            self.delete(sink.marker_topic)
+
+    def committer(self, application: str) -> Commit:
         """Commit offsets as those of the group of the application's name, for ordinary tools.
 
         A commit that fails is logged and not tried again: the next one is newer.
         """
         client = AdminClient(self.connection.client())
 
-        def commit(offsets: dict[str, dict[int, int]]) -> None:
+        def commit(offsets: Offsets, query: str = "", batch: int = -1) -> None:
+            stamp = f"{query}/{batch}"
             try:
-                commit_offsets(self.connection, application, offsets, client=client)
+                commit_offsets(self.connection, application, offsets, client=client, metadata=stamp)
             except KafkaError as error:
                 _log.warning("the offsets of group %s are out of date: %s", application, error)
 
@@ -383,6 +492,15 @@ class KafkaTopics:
             raise BrokerUnreachable(f"{self.connection.bootstrap} took no record of {name}")
         for error in refused:
             raise translated(error, "writing a record", topic=name)
+
+
+def _commits_of(query: str) -> tuple[str, int]:
+    """Return the marker that says after which batch of a query offsets were committed."""
+    return f"{query}/committed", 0
+
+
+def _offsets_of(group: str) -> str:
+    return f"committed offsets of the group {group!r}"
 
 
 def topics_at(

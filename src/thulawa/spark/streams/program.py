@@ -9,7 +9,12 @@ from thulawa.runtime.planning import Plan
 from thulawa.runtime.recovery import Recovery
 from thulawa.spark.streams.wire import slots
 
-__all__ = ["Program"]
+__all__ = ["Program", "offsets_topic"]
+
+
+def offsets_topic(application_id: str) -> str:
+    """Return the name of the topic that says how far an application's batches have read."""
+    return f"{application_id}-offsets"
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Program:
     @property
     def offsets_topic(self) -> str:
         """The topic that says, with the changelogs, how far their batches have read."""
-        return f"{self.application_id}-offsets"
+        return offsets_topic(self.application_id)
 
     @cached_property
     def restored(self) -> Mapping[str, tuple[int, str]]:

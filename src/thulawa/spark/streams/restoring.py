@@ -13,6 +13,7 @@ from thulawa.spark.streams.changelogs import BEFORE, POSITIONS, STAMP
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.wire import SINK, Packed, records_of
+from thulawa.spark.task import current_task
 from thulawa.state.changelogs import POSITION, Changelog, Position
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
@@ -32,6 +33,7 @@ class Report(msgspec.Struct, frozen=True):
     store: str
     task: int
     records: int
+    batch: int = 0
     found: Position | None = None
     wanted: Position | None = None
 
@@ -101,10 +103,10 @@ class Restored:
             else:
                 entries[name] = entry
         if not ends:
-            return Report(store, self._number, count)
+            return Report(store, self._number, count, _batch())
         told = snapshot.get(POSITIONS, {}).get(store)
         wanted = Position() if told is None else Position.decode(told).bare()
-        return Report(store, self._number, count, log.position(entries), wanted)
+        return Report(store, self._number, count, _batch(), log.position(entries), wanted)
 
     def _standing(self, value: bytes | None, headers: Headers) -> bytes | None:
         """Give the value that counts: that before a batch which is taken back."""
@@ -120,6 +122,12 @@ class Restored:
         data = msgspec.json.encode(msgspec.structs.replace(last, records=total))
         slot = self._program.slot_of(self._number)
         return Packed(slot, SINK, self._number, last.store, 0, "", data)
+
+
+def _batch() -> int:
+    """Return the number of the batch at hand; 0 outside Spark."""
+    task = current_task()
+    return 0 if task is None or task.batch is None else task.batch
 
 
 def _move(snapshot: dict[str, Any], store: str, position: bytes | None) -> None:

@@ -208,11 +208,11 @@ class StreamsQuery:
 
     def _tell(self) -> None:
         """Tell others how far the query is."""
-        if self._commit is not None:
-            offsets = self.committed_offsets()
-            if offsets != self._told:
-                self._commit(offsets)
-            self._told = offsets
+        batch = self._checkpoint.last_batch()
+        offsets = self._checkpoint.offsets_of(batch)
+        if offsets != self._told:
+            self._commit(offsets, self._checkpoint.query or "", batch)
+        self._told = offsets
 
     def _delete_read(self) -> None:
         """Delete what committed batches have read of inner topics: nobody reads it again."""
