@@ -12,7 +12,8 @@ from thulawa.spark.streams.changelogs import TaskChangelogs
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.restoring import Restored
-from thulawa.spark.streams.wire import CLOCK, Packed, block_of, records_of, unpack_records
+from thulawa.spark.streams.shuffled import Shuffled
+from thulawa.spark.streams.wire import CLOCK, Packed, block_of, records_of
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
@@ -59,8 +60,14 @@ class Hosted:
             self._task = self._made(now)
         task = self._task
         task.context.wall_clock_time = now
+        shuffled = Shuffled()
         for row in sorted(rows, key=lambda row: row.place):
-            self._add(task, row)
+            if self._is_shuffled(row):
+                shuffled.add(row)
+            else:
+                self._add(task, row)
+        for (topic, partition), records in shuffled.merged():
+            task.add(topic, partition, records)
         task.run()
         task.advance_wall_clock(now)
         snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)
@@ -81,6 +88,10 @@ class Hosted:
         """Tell when the task wants to be called even without records."""
         return None if self._task is None else self._task.next_wall_clock_time
 
+    def _is_shuffled(self, row: Packed) -> bool:
+        repartition = self._program.plan.repartitions.get(row.topic)
+        return repartition is not None and not repartition.is_topic
+
     def _add(self, task: Task, row: Packed) -> None:
         if row.topic == CLOCK:
             return
@@ -89,10 +100,7 @@ class Hosted:
             for offset, time, key, value, _ in records_of(row):
                 self._globals.update(row.topic, offset, key, value, time)
             return
-        repartition = self._program.plan.repartitions.get(row.topic)
-        if repartition is not None and not repartition.is_topic:
-            task.add(row.topic, row.part, unpack_records(row.data))
-        elif repartition is not None:
+        if row.topic in self._program.plan.repartitions:
             decode = Codec().decode
             task.add(
                 row.topic,

@@ -1,0 +1,67 @@
+"""Stream time behind a shuffle: no record is late there that was on time where it was read."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.spark.dry import DryQuery, Input
+from thulawa.dsl import Grouped, KStream, StreamsBuilder, TimeWindows, Topology
+from thulawa.testing import seeds
+
+PARTITIONS, RECORDS, BATCHES = 3, 1_880, 4
+Lookup = Callable[[KStream[Any, Any]], KStream[Any, Any]]
+
+
+def plain(stream: KStream[Any, Any]) -> KStream[Any, Any]:
+    return stream
+
+
+def service(stream: KStream[Any, Any]) -> KStream[Any, Any]:
+    """Return the same values, each after a random time."""
+    chance = random.Random(1)
+
+    async def wait(value: Any) -> Any:
+        await asyncio.sleep(chance.expovariate(500))
+        return value
+
+    return stream.map_values_async(wait, in_flight=200)
+
+
+def views_per_page(lookup: Lookup) -> Topology:
+    builder = StreamsBuilder()
+    grouped = lookup(builder.stream("visits")).group_by(lambda _, page: page, Grouped())
+    window = TimeWindows.of("10 s", grace="5 s")
+    grouped.windowed_by(window).count().to_stream().to("views")
+    return builder.build()
+
+
+def visits(seed: int) -> list[dict[tuple[str, int], list[Input]]]:
+    """Return batches of visits, in order in each partition, a minute and a half in all."""
+    chance = random.Random(seed)
+    offsets = dict.fromkeys(range(PARTITIONS), 0)
+    batches = []
+    for number in range(BATCHES):
+        batch: dict[tuple[str, int], list[Input]] = {("visits", p): [] for p in offsets}
+        for n in range(number * RECORDS // BATCHES, (number + 1) * RECORDS // BATCHES):
+            partition = chance.randrange(PARTITIONS)
+            page = json.dumps(f"/{chance.randrange(5)}").encode()
+            visit = Input(offsets[partition], n * 50, b"visitor", page)
+            batch["visits", partition].append(visit)
+            offsets[partition] += 1
+        batches.append(batch)
+    return batches
+
+
+@pytest.mark.parametrize("lookup", [plain, service])
+@pytest.mark.parametrize("seed", seeds(3))
+def test_every_visit_is_counted_whichever_task_read_it(lookup: Lookup, seed: int) -> None:
+    query = DryQuery(views_per_page(lookup), {"visits": PARTITIONS})
+    counts: dict[bytes, int] = {}
+    for batch in visits(seed):
+        counts |= {row["key"]: json.loads(row["value"]) for row in query.batch(batch)}
+        query.restart()
+    assert sum(counts.values()) == RECORDS
