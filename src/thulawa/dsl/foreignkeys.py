@@ -32,6 +32,11 @@ class _Names:
     resolve: str
     result: str
 
+    @property
+    def answered(self) -> str:
+        """The store of the left rows' versions that were answered. Kafka has no such store."""
+        return f"{self.store}-answered"
+
     @classmethod
     def make(cls, building: Building, named: NameLike) -> "_Names":
         """Give the chosen name with suffixes, or generated ones."""
@@ -75,6 +80,7 @@ def join(
     right_stores, left_stores = building.stores_of(right.name), building.stores_of(left.name)
     names = _Names.make(building, named)
     building.add_store(StoreName(names.store, chosen=named is not None))
+    building.add_store(StoreName(names.answered, chosen=named is not None))
     step = ForeignKeyStep(
         name=names.send,
         parents=(left.name,),
@@ -94,8 +100,10 @@ def join(
             step,
             name=names.resolve,
             parents=(names.resolve_source,),
-            stores=left_stores,
+            stores=(*left_stores, names.answered),
+            unlisted_stores=(names.answered,),
             step="resolve",
+            store=names.answered,
         )
     )
     building.source_table(

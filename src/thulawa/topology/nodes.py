@@ -52,6 +52,7 @@ class Node:
     name: str
     parents: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    unlisted_stores: tuple[str, ...] = ()  # of ``stores``; Kafka has none such, nor its description
     where: str = field(default="", compare=False)
 
 
@@ -237,7 +238,8 @@ class ForeignKeyStep(Node):
     """One step of a foreign-key join.
 
     Left rows *subscribe* at the right key; the right side *receives* this, *answers* it, and
-    answers all its subscribers when it *changes*; the left side *resolves* the answers.
+    answers all its subscribers when it *changes*; the left side *resolves* the answers. ``store``
+    holds subscriptions on the right side, and on the left side the versions that were answered.
     """
 
     step: Literal["subscribe", "receive", "answer", "change", "resolve"]
