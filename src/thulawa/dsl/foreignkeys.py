@@ -77,6 +77,8 @@ def join(
 ) -> "ktable.KTable[Any, Any]":
     """Join the rows of ``left`` with the rows of ``right`` they refer to."""
     building = left.building
+    for table in (right.name, left.name):
+        building.send_old_values(table, force=True)
     right_stores, left_stores = building.stores_of(right.name), building.stores_of(left.name)
     names = _Names.make(building, named)
     building.add_store(StoreName(names.store, chosen=named is not None))

@@ -207,6 +207,7 @@ class KTable(Generic[K, V]):
         if suppressed.until == "window_close":
             wait = self._grace()
         parent_stores = building.stores_of(self.name)
+        building.send_old_values(self.name, force=True)
         building.add_store(StoreName(store, given), "buffer")
         assert parent_stores, "suppression reads the table behind it"
         building.add(
@@ -258,6 +259,7 @@ class KTable(Generic[K, V]):
         name = self.building.named(options, "KTABLE-SELECT-")
         self.building.add(TableGrouping(name=name, parents=(self.name,), selector=selector))
         self.building.stores_of(self.name)
+        self.building.send_old_values(self.name, force=True)
         return grouping.KGroupedTable(self.building, name, options)
 
     # --- joins
@@ -396,6 +398,10 @@ class KTable(Generic[K, V]):
         merged = building.named(named, "KTABLE-MERGE-")
         this = building.named(named, "KTABLE-JOINTHIS-", "-join-this")
         that = building.named(named, "KTABLE-JOINOTHER-", "-join-other")
+        if kind != "inner":
+            building.send_old_values(self.name, force=True)
+        if kind == "outer":
+            building.send_old_values(other.name, force=True)
         mine, theirs = building.stores_of(self.name), building.stores_of(other.name)
         left = TableJoin(
             name=this,
@@ -443,6 +449,8 @@ class KTable(Generic[K, V]):
             )
         name = self.building.named(named, prefix)
         versioned = self.versioned if materialized is None else materialized.history is not None
+        is_filter = operation.startswith("filter")
+        old = is_filter and self.building.send_old_values(self.name, force=False)
         self.building.add(
             Table(
                 name=name,
@@ -454,9 +462,10 @@ class KTable(Generic[K, V]):
                 store=store,
                 versioned=versioned,
                 supplier=function if supplied else None,
+                sends_old_values=old,
             )
         )
-        value_serde = self.value_serde if operation.startswith("filter") else None
+        value_serde = self.value_serde if is_filter else None
         serdes = serdes_of(materialized, self.key_serde, value_serde)
         return KTable(self.building, name, *serdes)
 

@@ -1,6 +1,7 @@
 """Tables: updates as changes (new and old value), kept in a store where there is one.
 
-An update that changes nothing, none before and none after, is not sent on.
+A filter that knows old values drops updates that change nothing: no row before and none after.
+Other tables pass them on.
 """
 
 from collections.abc import Callable
@@ -95,8 +96,7 @@ def _derived(
     row: Callable[[Any, Any], Any],
 ) -> Forward:
     store = None if node.store is None else context.store(node.store)
-    quiet = node.operation != "pass" and not views.is_versioned(node.parents[0])
-    sends_old = views.sends_old_values(node.parents[0])
+    quiet = node.sends_old_values and not views.is_versioned(node.parents[0])
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         try:
@@ -104,7 +104,7 @@ def _derived(
             old = row(key, change.old) if store is None else store.get(key)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, change.new, timestamp, headers)
-        if quiet and new is None and old is None and (sends_old or store is not None):
+        if quiet and new is None and old is None:
             return None
         latest = change.latest if store is None else store.put(key, new, timestamp)
         if latest is None:

@@ -74,13 +74,6 @@ class Views:
             return node.versioned
         return self.is_versioned(node.parents[0])
 
-    def sends_old_values(self, name: str) -> bool:
-        """Tell whether a table's updates carry the value before; only unkept sources do not."""
-        node = self._nodes[name]
-        if isinstance(node, Table) and node.store is None and node.operation != "pass":
-            return node.operation != "source" and self.sends_old_values(node.parents[0])
-        return True
-
     def _entries(self, store: str) -> View:
         view: View = self._context.store(store).entry
         return view

@@ -127,6 +127,8 @@ class Table(Node):
     """A table made of updates, or of another table's; kept when it has a store of its own.
 
     ``supplier`` makes the `ValueTransformer` of a ``transform_values`` with state, once per task.
+    ``sends_old_values`` is said of filters: Kafka has them drop updates without a row before and
+    after, where the table in front was asked for old values.
     """
 
     operation: Literal["source", "filter", "filter_not", "map_values", "transform_values", "pass"]
@@ -135,6 +137,7 @@ class Table(Node):
     store: str | None = None
     versioned: bool = False
     supplier: Function | None = None
+    sends_old_values: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
