@@ -215,7 +215,7 @@ class Building:
                         self.send_old_values(parent.parents[0], force=True)
                 return True
         sent = node.store is not None or self.send_old_values(node.parents[0], force=force)
-        if sent and node.operation.startswith("filter"):
+        if sent:
             self.topology.put(replace(node, sends_old_values=True))
         return sent
 

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thulawa.core.serdes import Serde
 from thulawa.dsl import ktable
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Materialized
+from thulawa.dsl.options import Materialized, TableJoined
+from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import ForeignKeyStep, Sink, Source, Table
 
 __all__ = ["join"]
@@ -94,9 +96,13 @@ def join(
         joiner=joiner,
     )
     building.add(step)
-    _add_registration(building, names)
+    options = named if isinstance(named, TableJoined) else TableJoined()
+    _add_registration(
+        building, names, right.key_serde or options.other_key_serde, options.other_partitioner
+    )
     _add_right_side(building, names, replace(step, table=right.name), right.name, right_stores)
-    _add_response(building, names)
+    left_serde = left.key_serde or options.key_serde
+    _add_response(building, names, left_serde, options.partitioner)
     building.add(
         replace(
             step,
@@ -113,16 +119,23 @@ def join(
         building.store_name(materialized, f"{_PREFIX}OUTPUT-"),
         materialized,
     )
-    serdes = ktable.serdes_of(materialized, left.key_serde)
+    serdes = ktable.serdes_of(materialized, left_serde)
     return ktable.KTable(building, names.result, *serdes)
 
 
-def _add_registration(building: Building, names: _Names) -> None:
+def _add_registration(
+    building: Building,
+    names: _Names,
+    key_serde: Serde[Any] | None,
+    partitioner: Callable[..., int] | None,
+) -> None:
+    """Send subscriptions to the partitions of the right rows."""
     topic = names.registration
     sink = Sink(name=names.send_sink, parents=(names.send,), topic=topic, internal=True)
-    building.add(replace(sink, payload="subscription"))
+    partition = None if partitioner is None else _by_key(partitioner)
+    building.add(replace(sink, payload="subscription", key_serde=key_serde, partitioner=partition))
     source = Source(name=names.receive_source, topics=(topic,), internal=True)
-    building.add(replace(source, payload="subscription"))
+    building.add(replace(source, payload="subscription", key_serde=key_serde))
 
 
 def _add_right_side(
@@ -141,7 +154,12 @@ def _add_right_side(
     building.add(replace(change, step="change"))
 
 
-def _add_response(building: Building, names: _Names) -> None:
+def _add_response(
+    building: Building,
+    names: _Names,
+    key_serde: Serde[Any] | None,
+    partitioner: Callable[..., int] | None,
+) -> None:
     building.add(
         Sink(
             name=names.answer_sink,
@@ -149,11 +167,18 @@ def _add_response(building: Building, names: _Names) -> None:
             topic=names.response,
             internal=True,
             payload="answer",
-            partitioner=_home,
+            key_serde=key_serde,
+            partitioner=_home if partitioner is None else _by_key(partitioner),
         )
     )
     source = Source(name=names.resolve_source, topics=(names.response,), internal=True)
-    building.add(replace(source, payload="answer"))
+    building.add(replace(source, payload="answer", key_serde=key_serde))
+
+
+def _by_key(partitioner: Callable[..., int]) -> Callable[..., int]:
+    """Call a partitioner as Kafka does here: with no value, for that is a message of the join."""
+    check_function(partitioner, "partitioner", ("key", "value", "partitions"))
+    return lambda key, _, partitions: partitioner(key, None, partitions)
 
 
 def _home(key: Any, value: Any, partitions: int) -> int:  # noqa: ARG001 as partitioners are called

@@ -12,6 +12,7 @@ from thulawa.dsl import grouped as grouping
 from thulawa.dsl.building import Building, NameLike, StoreName
 from thulawa.dsl.options import Grouped, Materialized, TableJoined, chosen
 from thulawa.dsl.suppressed import Suppressed
+from thulawa.topology.functions import accepts
 from thulawa.topology.nodes import (
     Aggregate,
     Stateless,
@@ -157,8 +158,9 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V1]":
         """Make another value of each row, by a function or by a transformer with stores.
 
-        A `ValueTransformer` is told of rows that go too; its table must have a store of its own,
-        because what it once gave cannot be computed again.
+        A `ValueTransformer` is told of rows that go too. Without a store of its own for the table
+        it is also called where a join reads a row, or where what follows needs the row before, as
+        in Kafka: name a store with ``materialized`` if it does not always give the same.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.transform_values(lambda k, v: k + v), ("a", "b"))
@@ -175,7 +177,8 @@ class KTable(Generic[K, V]):
         [('a', 3), ('a', 4)]
         """
         self.building.check_stores(stores)
-        supplied = isinstance(transformer, type) and issubclass(transformer, ValueTransformer)
+        is_class = isinstance(transformer, type) and issubclass(transformer, ValueTransformer)
+        supplied = is_class or (accepts(transformer, 0) and not accepts(transformer, 2))
         return self._derive(
             "transform_values",
             "KTABLE-TRANSFORMVALUES-",
@@ -442,11 +445,6 @@ class KTable(Generic[K, V]):
         connected: tuple[str, ...] = (),
     ) -> "KTable[K, Any]":
         store = self._store(materialized, prefix)
-        if supplied and store is None:
-            raise TopologyError(
-                "a transformer with state needs a store for its table: name it with Materialized",
-                where=caller(),
-            )
         name = self.building.named(named, prefix)
         versioned = self.versioned if materialized is None else materialized.history is not None
         is_filter = operation.startswith("filter")

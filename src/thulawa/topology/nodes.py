@@ -127,8 +127,8 @@ class Table(Node):
     """A table made of updates, or of another table's; kept when it has a store of its own.
 
     ``supplier`` makes the `ValueTransformer` of a ``transform_values`` with state, once per task.
-    ``sends_old_values`` is said of filters: Kafka has them drop updates without a row before and
-    after, where the table in front was asked for old values.
+    ``sends_old_values``: what follows asks for the row before. By Kafka's rule a filter then drops
+    updates without a row before and after, and a transformer without a store is asked for both.
     """
 
     operation: Literal["source", "filter", "filter_not", "map_values", "transform_values", "pass"]
