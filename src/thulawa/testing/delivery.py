@@ -12,12 +12,13 @@ seed gives the same batches.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol
 
 from thulawa.runtime.planning import Part, Plan
 from thulawa.runtime.queues import RawRecord
+from thulawa.runtime.shuffled import Shuffled
 from thulawa.runtime.task import Task
 
 __all__ = ["Delivery", "OneByOne", "RandomBatches"]
@@ -74,20 +75,28 @@ class RandomBatches:
         self._random = Random(f"{seed}/batches")
         self._waiting: dict[tuple[str, int], deque[RawRecord]] = defaultdict(deque)
         self._shuffles = {name for name, one in plan.repartitions.items() if not one.is_topic}
+        self._shuffled = Shuffled()
+        self._running: tuple[int, int] | None = None  # the task that sends: sub-topology, number
 
     def append(self, topic: str, partition: int, record: RawRecord) -> None:
         """Add a record at the end of a topic-partition."""
-        self._waiting[topic, partition].append(record)
+        if topic in self._shuffles:
+            self._shuffled.add(topic, partition, self._running, (record,))
+        else:
+            self._waiting[topic, partition].append(record)
 
     def run(self) -> None:
         """Process all records that wait, and those that come of them."""
-        while any(self._waiting.values()):
+        while self._has_records():
             self._run_batch()
 
     def run_some(self) -> None:
         """Process a random number of batches."""
-        while any(self._waiting.values()) and self._random.choice((True, False)):
+        while self._has_records() and self._random.choice((True, False)):
             self._run_batch()
+
+    def _has_records(self) -> bool:
+        return bool(self._shuffled) or any(self._waiting.values())
 
     def _run_batch(self) -> None:
         batch = self._cut()
@@ -109,11 +118,7 @@ class RandomBatches:
     def _cut(self) -> dict[tuple[str, int], int]:
         """Draw how many records of each partition the next batch takes; shuffles are not cut."""
         most = self._random.choice(_SIZES)
-        ready = [
-            place
-            for place, records in self._waiting.items()
-            if records and place[0] not in self._shuffles
-        ]
+        ready = [place for place, records in self._waiting.items() if records]
         counts = {
             place: self._random.randint(0, min(most, len(self._waiting[place]))) for place in ready
         }
@@ -126,12 +131,19 @@ class RandomBatches:
         has_records = False
         for topic, partitions in part.tasks[number].items():
             for partition in partitions:
-                waiting = self._waiting[topic, partition]
-                count = (
-                    len(waiting) if topic in self._shuffles else batch.get((topic, partition), 0)
-                )
-                if count:
-                    task.add(topic, partition, [waiting.popleft() for _ in range(count)])
+                records = self._taken(topic, partition, batch)
+                if records:
+                    task.add(topic, partition, records)
                     has_records = True
         if has_records:
+            self._running = part.group.id, number
             task.run()
+            self._running = None
+
+    def _taken(
+        self, topic: str, partition: int, batch: Mapping[tuple[str, int], int]
+    ) -> Sequence[RawRecord]:
+        if topic in self._shuffles:
+            return self._shuffled.take(topic, partition)
+        waiting = self._waiting[topic, partition]
+        return [waiting.popleft() for _ in range(batch.get((topic, partition), 0))]

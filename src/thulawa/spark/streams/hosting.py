@@ -6,14 +6,14 @@ from thulawa.core.garbage import uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
+from thulawa.runtime.shuffled import Shuffled
 from thulawa.runtime.task import Task
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import TaskChangelogs
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.restoring import Restored
-from thulawa.spark.streams.shuffled import Shuffled
-from thulawa.spark.streams.wire import CLOCK, Packed, block_of, records_of
+from thulawa.spark.streams.wire import CLOCK, Packed, block_of, records_of, unpack_records
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
@@ -63,11 +63,11 @@ class Hosted:
         shuffled = Shuffled()
         for row in sorted(rows, key=lambda row: row.place):
             if self._is_shuffled(row):
-                shuffled.add(row)
+                shuffled.add(row.topic, row.part, row.place, unpack_records(row.data))
             else:
                 self._add(task, row)
-        for (topic, partition), records in shuffled.merged():
-            task.add(topic, partition, records)
+        for topic, partition in shuffled.topic_partitions():
+            task.add(topic, partition, shuffled.take(topic, partition))
         task.run()
         task.advance_wall_clock(now)
         snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)

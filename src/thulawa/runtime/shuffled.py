@@ -1,4 +1,4 @@
-"""The records that a task gets from the tasks of earlier stages.
+"""The records that a task gets, within a batch, from the tasks of earlier stages.
 
 A batch may span hours of stream time. If a task took all records of one upstream task and then
 all of the next, the first would advance its stream time to the end of the batch, and the others
@@ -7,29 +7,36 @@ as tasks do with the partitions that they read. The records of one upstream task
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from thulawa.runtime.blocks import RawRecord
-from thulawa.spark.streams.wire import Packed, unpack_records
 
 __all__ = ["Shuffled", "merge_by_time"]
 
 
 class Shuffled:
-    """Records from earlier stages, by partition and by the task that sent them."""
+    """Records of repartitions, by topic-partition and by the task that sent them."""
 
     def __init__(self) -> None:
-        self._records: dict[tuple[str, int], dict[str, list[RawRecord]]] = {}
+        self._records: dict[tuple[str, int], dict[Hashable, list[RawRecord]]] = {}
 
-    def add(self, row: Packed) -> None:
-        """Add a row; rows come in the order of their places."""
-        senders = self._records.setdefault((row.topic, row.part), {})
-        senders.setdefault(row.place, []).extend(unpack_records(row.data))
+    def __bool__(self) -> bool:
+        return bool(self._records)
 
-    def merged(self) -> Iterator[tuple[tuple[str, int], Sequence[RawRecord]]]:
-        """Yield the records of each partition in the order in which they are processed."""
-        for partition, senders in self._records.items():
-            yield partition, merge_by_time([*senders.values()])
+    def add(
+        self, topic: str, partition: int, sender: Hashable, records: Iterable[RawRecord]
+    ) -> None:
+        """Add records that a task has sent, in the order in which it has sent them."""
+        senders = self._records.setdefault((topic, partition), {})
+        senders.setdefault(sender, []).extend(records)
+
+    def topic_partitions(self) -> list[tuple[str, int]]:
+        """Return where there are records."""
+        return list(self._records)
+
+    def take(self, topic: str, partition: int) -> Sequence[RawRecord]:
+        """Remove the records of a topic-partition; return them as they are to be processed."""
+        return merge_by_time([*self._records.pop((topic, partition), {}).values()])
 
 
 def merge_by_time(sequences: Sequence[Sequence[RawRecord]]) -> Sequence[RawRecord]:
