@@ -30,6 +30,7 @@ class Input(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+    headers: Any = None
 
 
 Inputs: TypeAlias = Mapping[tuple[str, int], Sequence[Input]]  # by topic and partition
@@ -176,7 +177,7 @@ def _source(inputs: Inputs) -> Iterator[pa.RecordBatch]:
     for (topic, partition), records in inputs.items():
         if not records:
             continue
-        offsets, times, keys, values = zip(*records, strict=True)
+        offsets, times, keys, values, headers = zip(*records, strict=True)
         many = len(records)
         micros = pa.array([time * 1000 for time in times], pa.timestamp("us", tz="UTC"))
         yield pa.record_batch(
@@ -187,6 +188,6 @@ def _source(inputs: Inputs) -> Iterator[pa.RecordBatch]:
                 "partition": pa.array([partition] * many, pa.int32()),
                 "offset": pa.array(offsets, pa.int64()),
                 "timestamp": micros,
-                "headers": pa.nulls(many, _HEADERS),
+                "headers": pa.array(headers, _HEADERS),
             }
         )

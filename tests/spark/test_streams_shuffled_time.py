@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,36 @@ def visits(seed: int) -> list[dict[tuple[str, int], list[Input]]]:
             offsets[partition] += 1
         batches.append(batch)
     return batches
+
+
+def through_topics(query: DryQuery) -> None:
+    """Make the repartitions of a program topics: their records come with the next batch."""
+    repartitions = {
+        name: replace(one, is_topic=True) for name, one in query.plan.repartitions.items()
+    }
+    query.plan = replace(query.plan, repartitions=repartitions)
+    query.restart()
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_it_is_so_if_the_repartition_is_a_topic(seed: int) -> None:
+    query = DryQuery(views_per_page(service), {"visits": PARTITIONS})
+    through_topics(query)
+    counts: dict[bytes, int] = {}
+    waiting: dict[tuple[str, int], list[Input]] = {}
+    for batch in (*visits(seed), {}):
+        rows = query.batch({**batch, **waiting})
+        waiting = {}
+        for row in rows:
+            if row["topic"] == "views":
+                counts[row["key"]] = json.loads(row["value"])
+            else:
+                topic, time = row["topic"].removeprefix("app-"), row["timestamp"]
+                place = waiting.setdefault((topic, row["partition"]), [])
+                record = Input(len(place), int(time.timestamp() * 1000), row["key"], row["value"])
+                place.append(record._replace(headers=row["headers"]))
+        query.restart()
+    assert sum(counts.values()) == RECORDS
 
 
 @pytest.mark.parametrize("lookup", [plain, service])

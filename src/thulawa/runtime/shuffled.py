@@ -1,17 +1,38 @@
-"""The records that a task gets, within a batch, from the tasks of earlier stages.
+"""The records that a task gets, within a batch, through repartitions from other tasks.
 
 A batch may span hours of stream time. If a task took all records of one upstream task and then
 all of the next, the first would advance its stream time to the end of the batch, and the others
 would be late. So it takes, of the upstream tasks' next records, the one with the lowest timestamp,
 as tasks do with the partitions that they read. The records of one upstream task stay in order.
+
+Where a repartition is a topic, each of its records names the task that has sent it in a header.
 """
 
 import heapq
 from collections.abc import Hashable, Iterable, Sequence
 
+from thulawa.core.records import Headers
 from thulawa.runtime.blocks import RawRecord
 
-__all__ = ["Shuffled", "merge_by_time"]
+__all__ = ["Shuffled", "merge_by_time", "sent_by", "split_by_sender"]
+
+_SENDER = "thulawa.sender"
+
+
+def sent_by(sender: str, headers: Headers) -> Headers:
+    """Return the headers of a record in a repartition topic."""
+    return (*headers, (_SENDER, sender.encode()))
+
+
+def split_by_sender(records: Iterable[RawRecord]) -> dict[bytes | None, list[RawRecord]]:
+    """Return the records of a repartition topic by sender, in order, with their own headers."""
+    senders: dict[bytes | None, list[RawRecord]] = {}
+    for offset, timestamp, key, value, headers in records:
+        sender = None
+        if headers and headers[-1][0] == _SENDER:
+            sender, headers = headers[-1][1], headers[:-1]  # noqa: PLW2901
+        senders.setdefault(sender, []).append((offset, timestamp, key, value, headers))
+    return senders
 
 
 class Shuffled:

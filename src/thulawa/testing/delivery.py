@@ -14,7 +14,7 @@ seed gives the same batches.
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from thulawa.runtime.planning import Part, Plan
 from thulawa.runtime.queues import RawRecord
@@ -22,6 +22,8 @@ from thulawa.runtime.shuffled import Shuffled
 from thulawa.runtime.task import Task
 
 __all__ = ["Delivery", "OneByOne", "RandomBatches"]
+
+Sender: TypeAlias = tuple[int, int] | None  # sub-topology and number of a task
 
 _SIZES = (1, 2, 5, 20, 100)  # the most records of one partition in a batch; one is drawn for each
 
@@ -73,17 +75,18 @@ class RandomBatches:
         self._tasks = tasks
         self._seed = seed
         self._random = Random(f"{seed}/batches")
-        self._waiting: dict[tuple[str, int], deque[RawRecord]] = defaultdict(deque)
+        # with the task that has sent them; None: a producer
+        self._waiting: dict[tuple[str, int], deque[tuple[Sender, RawRecord]]] = defaultdict(deque)
         self._shuffles = {name for name, one in plan.repartitions.items() if not one.is_topic}
         self._shuffled = Shuffled()
-        self._running: tuple[int, int] | None = None  # the task that sends: sub-topology, number
+        self._running: Sender = None
 
     def append(self, topic: str, partition: int, record: RawRecord) -> None:
         """Add a record at the end of a topic-partition."""
         if topic in self._shuffles:
             self._shuffled.add(topic, partition, self._running, (record,))
         else:
-            self._waiting[topic, partition].append(record)
+            self._waiting[topic, partition].append((self._running, record))
 
     def run(self) -> None:
         """Process all records that wait, and those that come of them."""
@@ -116,11 +119,16 @@ class RandomBatches:
             raise
 
     def _cut(self) -> dict[tuple[str, int], int]:
-        """Draw how many records of each partition the next batch takes; shuffles are not cut."""
+        """Draw how many records each partition gives to the next batch: of a repartition, all."""
         most = self._random.choice(_SIZES)
         ready = [place for place, records in self._waiting.items() if records]
         counts = {
             place: self._random.randint(0, min(most, len(self._waiting[place]))) for place in ready
+        }
+        counts |= {
+            place: len(self._waiting[place])
+            for place in ready
+            if place[0] in self._plan.repartitions
         }
         if ready and not any(counts.values()):
             counts[self._random.choice(ready)] = 1
@@ -143,7 +151,10 @@ class RandomBatches:
     def _taken(
         self, topic: str, partition: int, batch: Mapping[tuple[str, int], int]
     ) -> Sequence[RawRecord]:
-        if topic in self._shuffles:
-            return self._shuffled.take(topic, partition)
         waiting = self._waiting[topic, partition]
-        return [waiting.popleft() for _ in range(batch.get((topic, partition), 0))]
+        taken = [waiting.popleft() for _ in range(batch.get((topic, partition), 0))]
+        if topic not in self._plan.repartitions:
+            return [record for _, record in taken]
+        for sender, record in taken:
+            self._shuffled.add(topic, partition, sender, (record,))
+        return self._shuffled.take(topic, partition)

@@ -6,7 +6,7 @@ from thulawa.core.garbage import uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
-from thulawa.runtime.shuffled import Shuffled
+from thulawa.runtime.shuffled import Shuffled, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import TaskChangelogs
@@ -62,8 +62,8 @@ class Hosted:
         task.context.wall_clock_time = now
         shuffled = Shuffled()
         for row in sorted(rows, key=lambda row: row.place):
-            if self._is_shuffled(row):
-                shuffled.add(row.topic, row.part, row.place, unpack_records(row.data))
+            if row.topic in self._program.plan.repartitions:
+                self._add_repartitioned(shuffled, row)
             else:
                 self._add(task, row)
         for topic, partition in shuffled.topic_partitions():
@@ -88,9 +88,17 @@ class Hosted:
         """Tell when the task wants to be called even without records."""
         return None if self._task is None else self._task.next_wall_clock_time
 
-    def _is_shuffled(self, row: Packed) -> bool:
-        repartition = self._program.plan.repartitions.get(row.topic)
-        return repartition is not None and not repartition.is_topic
+    def _add_repartitioned(self, shuffled: Shuffled, row: Packed) -> None:
+        if not self._program.plan.repartitions[row.topic].is_topic:
+            shuffled.add(row.topic, row.part, row.place, unpack_records(row.data))
+            return
+        decode = Codec().decode
+        records = [
+            (offset, time, decode(key)[0], decode(value)[0], headers)
+            for offset, time, key, value, headers in records_of(row)
+        ]
+        for sender, some in split_by_sender(records).items():
+            shuffled.add(row.topic, row.part, sender, some)
 
     def _add(self, task: Task, row: Packed) -> None:
         if row.topic == CLOCK:
@@ -100,18 +108,7 @@ class Hosted:
             for offset, time, key, value, _ in records_of(row):
                 self._globals.update(row.topic, offset, key, value, time)
             return
-        if row.topic in self._program.plan.repartitions:
-            decode = Codec().decode
-            task.add(
-                row.topic,
-                row.part,
-                [
-                    (offset, time, decode(key)[0], decode(value)[0], headers)
-                    for offset, time, key, value, headers in records_of(row)
-                ],
-            )
-        else:
-            task.add_block(row.topic, row.part, block_of(row))
+        task.add_block(row.topic, row.part, block_of(row))
 
     def _made(self, now: int) -> Task:
         self._output.clear()  # what a failed attempt left
