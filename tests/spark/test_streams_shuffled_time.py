@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.spark import dry
 from tests.spark.dry import DryQuery, Input
 from thulawa.dsl import Grouped, KStream, StreamsBuilder, TimeWindows, Topology
+from thulawa.spark.streams import front as front_stage
 from thulawa.testing import seeds
 
 PARTITIONS, RECORDS, BATCHES = 3, 1_880, 4
@@ -96,3 +98,25 @@ def test_every_visit_is_counted_whichever_task_read_it(lookup: Lookup, seed: int
         counts |= {row["key"]: json.loads(row["value"]) for row in query.batch(batch)}
         query.restart()
     assert sum(counts.values()) == RECORDS
+
+
+def test_the_records_of_one_task_stay_in_order_over_several_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = dry._source
+
+    def in_parts(inputs: Any) -> Any:
+        for batch in source(inputs):
+            yield from (batch.slice(at, 10) for at in range(0, batch.num_rows, 10))
+
+    monkeypatch.setattr(dry, "_source", in_parts)
+    monkeypatch.setattr(front_stage, "_BUNDLE_ROWS", 10)
+    builder = StreamsBuilder()
+    grouped = builder.stream("visits").group_by(lambda _, n: "all")
+    grouped.aggregate(list, lambda _, n, seen: [*seen, n]).to_stream().to("out")
+    query = DryQuery(builder.build(), {"visits": 1})
+    chance = random.Random(5)
+    times = [chance.randrange(1_000) for _ in range(95)]  # in no order
+    inputs = [Input(n, time, b"k", str(n).encode()) for n, time in enumerate(times)]
+    *_, last = query.batch({("visits", 0): inputs})
+    assert json.loads(last["value"]) == list(range(95))

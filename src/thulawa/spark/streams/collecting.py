@@ -41,6 +41,7 @@ class TaskOutput:
         self._outgoing = Outgoing()
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
+        self._rows = 0
 
     def send(
         self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
@@ -136,12 +137,17 @@ class TaskOutput:
             task = part.task_of(topic, partition)
             slot = self._program.slot_of(task)
             data = pack_records(records)
-            rows.append(Packed(slot, part.stage, task, topic, partition, self._place, data))
+            rows.append(Packed(slot, part.stage, task, topic, partition, self._next_place(), data))
         slot = self._program.slot_of(self._number)
         for topic, partition, data in self._outgoing.take():
-            rows.append(Packed(slot, SINK, self._number, topic, partition, self._place, data))
+            place = self._next_place()
+            rows.append(Packed(slot, SINK, self._number, topic, partition, place, data))
         self._shuffled.clear()
         return rows
+
+    def _next_place(self) -> str:
+        self._rows += 1
+        return f"{self._place}/{self._rows:020}"
 
     def clear(self) -> None:
         """Forget what was sent: the attempt has failed."""

@@ -90,7 +90,8 @@ class Hosted:
 
     def _add_repartitioned(self, shuffled: Shuffled, row: Packed) -> None:
         if not self._program.plan.repartitions[row.topic].is_topic:
-            shuffled.add(row.topic, row.part, row.place, unpack_records(row.data))
+            place = row.place.rpartition("/")[0]  # it ends with the number of the row
+            shuffled.add(row.topic, row.part, place, unpack_records(row.data))
             return
         decode = Codec().decode
         records = [
