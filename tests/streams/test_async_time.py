@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from thulawa.core.errors import Terminal
+from thulawa.core.errors import ProcessingError, Terminal
 from thulawa.dsl import (
     JoinWindows,
     KStream,
@@ -261,3 +261,27 @@ def test_results_leave_as_they_finish_where_nothing_keeps_time() -> None:
     records = [(n, n, f"k{n}", n, ()) for n in range(10)]
     sent, _ = run(builder.build(), [{"a": records}])
     assert [value for _, _, value, _ in sent] == [*reversed(range(10))]
+
+
+def test_a_batch_fails_with_its_first_error_and_waits_for_no_other_call() -> None:
+    calls = 0
+
+    async def look_up(value: int) -> int:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(1)
+        raise Terminal("no such thing")
+
+    builder = StreamsBuilder()
+    found = builder.stream("a").map_values_async(look_up, in_flight=5)
+    found.group_by_key().windowed_by(WINDOW).count().to_stream().to("out")
+    topology = builder.build()
+    (group,) = topology.subtopologies()
+    loop = VirtualTimeLoop(seed=0)
+    task = Task(group, topology, Collected(), run_async=loop.run_until_complete)
+    task.add("a", 0, [(n, n, f"k{n}", n, ()) for n in range(1_000)])
+    with pytest.raises(ProcessingError):
+        task.run()
+    assert calls < 50
+    task.close()
+    loop.close()

@@ -117,20 +117,22 @@ class AsyncStage:
         return seen
 
     async def put(self, outcomes: list[Outcome]) -> None:
-        """Pass results on to the next level."""
+        """Pass results on to the next level; errors go to the handler at once, which may fail."""
         for outcome in outcomes:
             record, place = outcome.record.value
-            self._following.complete(place, partial(self._put, record, outcome))
+            if outcome.error is None:
+                self._following.complete(place, partial(self._put, record, outcome.result))
+            else:
+                self._following.call_now(place, partial(self._fail, record, outcome.error))
 
-    def _put(self, record: Record[Any, Any], outcome: Outcome) -> None:
-        error = outcome.error
-        if error is None:
-            try:
-                self._emit(record, outcome.result)
-            except Exception as problem:  # noqa: BLE001 the handler decides about any error
-                error = problem
-        if error is not None:
-            self._failed(error, record.key, record.value, record.timestamp, record.headers)
+    def _put(self, record: Record[Any, Any], result: Any) -> None:
+        try:
+            self._emit(record, result)
+        except Exception as problem:  # noqa: BLE001 the handler decides about any error
+            self._fail(record, problem)
+
+    def _fail(self, record: Record[Any, Any], error: Exception) -> None:
+        self._failed(error, record.key, record.value, record.timestamp, record.headers)
 
     async def close(self) -> None:
         """Close the engine's resource and the processor."""

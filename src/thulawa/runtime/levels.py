@@ -77,9 +77,18 @@ class Level:
 
     def complete(self, place: Deferred, call: Callable[[], None]) -> None:
         """Set the call of a place; it is made when the level runs, or now if order is free."""
-        place.call = call
-        if not self._in_order:
-            self._make(place)
+        if self._in_order:
+            place.call = call
+        else:
+            self.call_now(place, call)
+
+    def call_now(self, place: Deferred, call: Callable[[], None]) -> None:
+        """Make a call about the record of a place, which stays empty."""
+        context = self._context
+        context.topic, context.partition = place.topic, place.partition
+        context.offset = place.offset
+        with context.about(place.raw):
+            call()
 
     def defer(self, call: Callable[[], None]) -> None:
         """Make a call in its turn."""
@@ -112,17 +121,10 @@ class Level:
         try:
             for place in waiting:
                 context.stream_time = place.stream_time
-                self._make(place)
+                if place.call is not None:
+                    self.call_now(place, place.call)
         finally:
             context.stream_time = stream_time
-
-    def _make(self, place: Deferred) -> None:
-        if place.call is not None:
-            context = self._context
-            context.topic, context.partition = place.topic, place.partition
-            context.offset = place.offset
-            with context.about(place.raw):
-                place.call()
 
 
 class Levels:
