@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from thulawa.kafka.transactions import SinkSpec
     from thulawa.log import Log
     from thulawa.runtime.caches import Cache
-    from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+    from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
     from thulawa.runtime.options import TaskOptions
     from thulawa.spark.buckets import (
         bucket_column,
@@ -150,7 +150,7 @@ _HOMES = {
     "thulawa.kafka.transactions": ("SinkSpec",),
     "thulawa.log": ("Log",),
     "thulawa.runtime.caches": ("Cache",),
-    "thulawa.runtime.handlers": ("DeadLetterQueue", "Handlers"),
+    "thulawa.runtime.handlers": ("DeadLetterQueue", "Handlers", "log_and_continue"),
     "thulawa.runtime.options": ("TaskOptions",),
     "thulawa.spark.buckets": (
         "bucket_column",
@@ -246,6 +246,7 @@ __all__ = [
     "in_buckets",
     "kafka_sink",
     "kafka_source",
+    "log_and_continue",
     "log_sink",
     "map_by_key",
     "partition_column",

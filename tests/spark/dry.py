@@ -30,6 +30,7 @@ class Input(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+    headers: Any = None
 
 
 Inputs: TypeAlias = Mapping[tuple[str, int], Sequence[Input]]  # by topic and partition
@@ -186,7 +187,7 @@ def source_rows(inputs: Inputs) -> Iterator[pa.RecordBatch]:
     for (topic, partition), records in inputs.items():
         if not records:
             continue
-        offsets, times, keys, values = zip(*records, strict=True)
+        offsets, times, keys, values, headers = zip(*records, strict=True)
         many = len(records)
         micros = pa.array([time * 1000 for time in times], pa.timestamp("us", tz="UTC"))
         yield pa.record_batch(
@@ -197,6 +198,6 @@ def source_rows(inputs: Inputs) -> Iterator[pa.RecordBatch]:
                 "partition": pa.array([partition] * many, pa.int32()),
                 "offset": pa.array(offsets, pa.int64()),
                 "timestamp": micros,
-                "headers": pa.nulls(many, _HEADERS),
+                "headers": pa.array(headers, _HEADERS),
             }
         )

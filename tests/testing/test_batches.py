@@ -20,6 +20,7 @@ from thulawa.dsl import (
     Window,
     Windowed,
 )
+from thulawa.runtime.task import Task
 from thulawa.testing import TopologyTestDriver, seeds
 from thulawa.topology.topology import Topology
 
@@ -235,3 +236,30 @@ def test_what_waits_is_processed_before_the_clock_moves_and_at_the_end(seed: int
         assert seen == ["AB"]
         driver.create_input_topic("r").pipe_input("k", "C")
     assert seen == ["AB", "AC"]
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_a_batch_of_several_tasks_is_merged_by_time_behind_a_shuffle(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[list[int]] = []
+    run = Task.run
+
+    def counted(task: Task) -> None:
+        runs.append([])
+        run(task)
+
+    class Noting(Processor[str, int, str, int]):
+        def process(self, record: Record[str, int]) -> None:
+            runs[-1].append(record.timestamp)
+
+    builder = StreamsBuilder()
+    builder.stream("in").select_key(lambda _, n: str(n % 5)).repartition().process(Noting)
+    with TopologyTestDriver(builder.build(), partitions=3, batches=seed) as driver:
+        monkeypatch.setattr(Task, "run", counted)
+        topic = driver.create_input_topic("in")
+        for time in range(300):
+            topic.pipe_input(f"k{time % 17}", time, time)
+    assert sum(map(len, runs)) == 300
+    assert any(len(times) > 20 for times in runs)
+    assert [times for times in runs if times != sorted(times)] == []

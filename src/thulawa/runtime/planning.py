@@ -356,7 +356,7 @@ def _windowed(topology: Topology, sink: Sink, inner: Serde[Any]) -> Serde[Any]:
     else:
         windowed = Serdes.time_windowed(inner, getattr(window, "size", 1))
 
-    def serialize(key: Any) -> bytes:
+    def serialize(key: Any) -> bytes | None:
         return (windowed if isinstance(key, Windowed) else inner).serialize(key)
 
     return Serde(f"{inner.name}, windowed or not", serialize, windowed.deserialize)

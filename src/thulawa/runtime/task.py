@@ -21,7 +21,6 @@ from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.patience import Patience
-from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.queues import RawRecord, RecordQueue
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
@@ -72,8 +71,10 @@ class Task:
         self.context.wall_clock_time = wall_clock_time
         self.context.handle = self._processing_failed
         self.context.at_hand = self._raw_at_hand
-        self._punctuations = Punctuations()
-        self._graph = Graph(group, topology.nodes, self.context, self._punctuations)
+        self._graph = Graph(group, topology, self.context)
+        self._levels = self._graph.levels
+        self._first_level = self._levels.all[0]
+        self._punctuations = self._first_level.punctuations
         self._commits_each = bool(self.context.flushes) and self._options.commit != "batch"
         self._run_async = run_async
         if self._graph.stages and run_async is None:
@@ -91,7 +92,8 @@ class Task:
             self._patience = Patience(milliseconds(self._options.max_task_idle))
         if snapshot is not None:
             self._resume(snapshot)
-        self._punctuations.resume({} if snapshot is None else snapshot["punctuations"])
+        for level in self._levels.all:
+            level.punctuations.resume({} if snapshot is None else snapshot["punctuations"])
 
     def add(self, topic: str, partition: int, records: Iterable[RawRecord]) -> None:
         """Take in records of one partition, in offset order; a new one joins the group."""
@@ -111,7 +113,7 @@ class Task:
     @property
     def next_wall_clock_time(self) -> int | None:
         """When the clock has something for the task to do; None when it has not."""
-        due = self._punctuations.next_wall_clock_time
+        due = self._levels.next_wall_clock_time
         if self._patience is not None and self._patience.due is not None and self._has_records():
             due = min(due, self._patience.due)
         return None if due > LAST_TIMESTAMP else due
@@ -144,22 +146,18 @@ class Task:
     def settle(self) -> None:
         """Finish what async nodes have taken in."""
         if self._run_async is not None and self._graph.stages:
-            self._run_async(self._settle())
-
-    async def _settle(self) -> None:
-        # From the top: what one stage gives may be what a later one takes.
-        while any([await stage.settle() for stage in self._graph.stages]):
-            pass
+            self._run_async(self._levels.settle())
 
     def advance_wall_clock(self, now: int) -> None:
         """Move the clock, and do what is due by it."""
         self.context.wall_clock_time = now
         if self._patience is not None and self._has_records():
             self.run()
-        if now >= self._punctuations.next_wall_clock_time:
-            self.context.topic = None
-            self._punctuations.fire("wall_clock_time", now)
-            self.settle()
+        if now >= self._levels.next_wall_clock_time:
+            for level in self._levels.all:
+                self.context.topic = None
+                level.punctuations.fire("wall_clock_time", now)
+                self.settle()
             self.commit()
 
     def commit(self) -> None:
@@ -183,7 +181,7 @@ class Task:
                 f"{topic}/{partition}": queue.partition_time
                 for (topic, partition), queue in self._queues.items()
             },
-            "punctuations": self._punctuations.due(),
+            "punctuations": self._levels.due(),
             "held": {
                 f"{topic}/{partition}": queue.held()
                 for (topic, partition), queue in self._queues.items()
@@ -293,14 +291,14 @@ class Task:
 
     def _run_each(self, queue: RecordQueue, records: Iterable[RawRecord]) -> None:
         context, punctuations = self.context, self._punctuations
-        forward = queue.forward
+        forward, always = queue.forward, self._levels.follows_time
         context.topic, context.partition = queue.topic, queue.partition
         for context.offset, timestamp, key, value, headers in records:
             if timestamp > context.stream_time:
                 context.stream_time = timestamp
             forward(key, value, timestamp, headers)
-            if context.stream_time >= punctuations.next_stream_time:
-                self._punctuate()
+            if always or context.stream_time >= punctuations.next_stream_time:
+                self._first_level.punctuate()
                 context.topic = queue.topic
 
     def _process(self, queue: RecordQueue, record: RawRecord) -> None:
@@ -311,12 +309,7 @@ class Task:
         if timestamp > context.stream_time:
             context.stream_time = timestamp
         queue.forward(key, value, timestamp, headers)
-        if context.stream_time >= self._punctuations.next_stream_time:
-            self._punctuate()
-
-    def _punctuate(self) -> None:
-        self.context.topic = None
-        self._punctuations.fire("stream_time", self.context.stream_time)
+        self._first_level.punctuate()
 
     # --- errors
 

@@ -12,15 +12,18 @@ seed gives the same batches.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from thulawa.runtime.planning import Part, Plan
 from thulawa.runtime.queues import RawRecord
+from thulawa.runtime.shuffled import Shuffled
 from thulawa.runtime.task import Task
 
 __all__ = ["Delivery", "OneByOne", "RandomBatches"]
+
+Sender: TypeAlias = tuple[int, int] | None  # sub-topology and number of a task
 
 _SIZES = (1, 2, 5, 20, 100)  # the most records of one partition in a batch; one is drawn for each
 
@@ -72,22 +75,31 @@ class RandomBatches:
         self._tasks = tasks
         self._seed = seed
         self._random = Random(f"{seed}/batches")
-        self._waiting: dict[tuple[str, int], deque[RawRecord]] = defaultdict(deque)
+        # with the task that has sent them; None: a producer
+        self._waiting: dict[tuple[str, int], deque[tuple[Sender, RawRecord]]] = defaultdict(deque)
         self._shuffles = {name for name, one in plan.repartitions.items() if not one.is_topic}
+        self._shuffled = Shuffled()
+        self._running: Sender = None
 
     def append(self, topic: str, partition: int, record: RawRecord) -> None:
         """Add a record at the end of a topic-partition."""
-        self._waiting[topic, partition].append(record)
+        if topic in self._shuffles:
+            self._shuffled.add(topic, partition, self._running, (record,))
+        else:
+            self._waiting[topic, partition].append((self._running, record))
 
     def run(self) -> None:
         """Process all records that wait, and those that come of them."""
-        while any(self._waiting.values()):
+        while self._has_records():
             self._run_batch()
 
     def run_some(self) -> None:
         """Process a random number of batches."""
-        while any(self._waiting.values()) and self._random.choice((True, False)):
+        while self._has_records() and self._random.choice((True, False)):
             self._run_batch()
+
+    def _has_records(self) -> bool:
+        return bool(self._shuffled) or any(self._waiting.values())
 
     def _run_batch(self) -> None:
         batch = self._cut()
@@ -107,15 +119,16 @@ class RandomBatches:
             raise
 
     def _cut(self) -> dict[tuple[str, int], int]:
-        """Draw how many records of each partition the next batch takes; shuffles are not cut."""
+        """Draw how many records each partition gives to the next batch: of a repartition, all."""
         most = self._random.choice(_SIZES)
-        ready = [
-            place
-            for place, records in self._waiting.items()
-            if records and place[0] not in self._shuffles
-        ]
+        ready = [place for place, records in self._waiting.items() if records]
         counts = {
             place: self._random.randint(0, min(most, len(self._waiting[place]))) for place in ready
+        }
+        counts |= {
+            place: len(self._waiting[place])
+            for place in ready
+            if place[0] in self._plan.repartitions
         }
         if ready and not any(counts.values()):
             counts[self._random.choice(ready)] = 1
@@ -126,12 +139,22 @@ class RandomBatches:
         has_records = False
         for topic, partitions in part.tasks[number].items():
             for partition in partitions:
-                waiting = self._waiting[topic, partition]
-                count = (
-                    len(waiting) if topic in self._shuffles else batch.get((topic, partition), 0)
-                )
-                if count:
-                    task.add(topic, partition, [waiting.popleft() for _ in range(count)])
+                records = self._taken(topic, partition, batch)
+                if records:
+                    task.add(topic, partition, records)
                     has_records = True
         if has_records:
+            self._running = part.group.id, number
             task.run()
+            self._running = None
+
+    def _taken(
+        self, topic: str, partition: int, batch: Mapping[tuple[str, int], int]
+    ) -> Sequence[RawRecord]:
+        waiting = self._waiting[topic, partition]
+        taken = [waiting.popleft() for _ in range(batch.get((topic, partition), 0))]
+        if topic not in self._plan.repartitions:
+            return [record for _, record in taken]
+        for sender, record in taken:
+            self._shuffled.add(topic, partition, sender, (record,))
+        return self._shuffled.take(topic, partition)

@@ -11,6 +11,7 @@ from thulawa.runtime.blocks import Block, Many, RawRecord
 from thulawa.runtime.context import Forward
 from thulawa.runtime.output import Encoder, chosen_partition
 from thulawa.runtime.planning import Part
+from thulawa.runtime.shuffled import sent_by
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.wire import SINK, Outgoing, Packed, Topic, pack_records
 from thulawa.state.codec import Codec
@@ -121,7 +122,7 @@ class TaskOutput:
             _codec.encode([key]),
             _codec.encode([value]),
             timestamp,
-            headers,
+            sent_by(self._place, headers),
         )
 
     def keep(

@@ -17,6 +17,7 @@ from thulawa.engine.lane_sums import LaneSums
 from thulawa.log.arrow import by_partition, gathered
 from thulawa.log.batches import Columns, pack, span, unpack
 from thulawa.runtime.planning import FRONT, Part, has_timers
+from thulawa.runtime.shuffled import merge_by_time, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.log_packed import STORED
 from thulawa.spark.loops import run_async
@@ -171,7 +172,7 @@ class _Front:
         task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
         block = as_block(chunk.columns)
         if topic.name in self._plan.repartitions:
-            task.add(*topic, opened_records(block))
+            task.add(*topic, merge_by_time([*split_by_sender(opened_records(block)).values()]))
         else:
             task.add_block(*topic, block)
         task.run()

@@ -6,6 +6,7 @@ from thulawa.core.garbage import uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.planning import Part
+from thulawa.runtime.shuffled import Shuffled, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import TaskChangelogs
@@ -65,8 +66,14 @@ class Hosted:
             self._task = self._made(now)
         task = self._task
         task.context.wall_clock_time = now
+        shuffled = Shuffled()
         for row in sorted(rows, key=lambda row: row.place):
-            self._add(task, row)
+            if row.topic in self._program.plan.repartitions:
+                self._add_repartitioned(shuffled, row)
+            else:
+                self._add(task, row)
+        for topic, partition in shuffled.topic_partitions():
+            task.add(topic, partition, shuffled.take(topic, partition))
         task.run()
         task.advance_wall_clock(now)
         snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)
@@ -87,6 +94,15 @@ class Hosted:
         """Tell when the task wants to be called even without records."""
         return None if self._task is None else self._task.next_wall_clock_time
 
+    def _add_repartitioned(self, shuffled: Shuffled, row: Packed) -> None:
+        if not self._program.plan.repartitions[row.topic].is_topic:
+            place = row.place.rpartition("/")[0]  # it ends with the number of the row
+            shuffled.add(row.topic, row.part, place, unpack_records(row.data))
+            return
+        senders = split_by_sender(opened_records(block_of(row)))
+        for sender, records in senders.items():
+            shuffled.add(row.topic, row.part, sender, records)
+
     def _add(self, task: Task, row: Packed) -> None:
         if row.topic == CLOCK:
             return
@@ -95,13 +111,7 @@ class Hosted:
             for offset, time, key, value, _ in records_of(row):
                 self._globals.update(row.topic, offset, key, value, time)
             return
-        repartition = self._program.plan.repartitions.get(row.topic)
-        if repartition is not None and not repartition.is_topic:
-            task.add(row.topic, row.part, unpack_records(row.data))
-        elif repartition is not None:
-            task.add(row.topic, row.part, opened_records(block_of(row)))
-        else:
-            task.add_block(row.topic, row.part, block_of(row))
+        task.add_block(row.topic, row.part, block_of(row))
 
     def _made(self, now: int) -> Task:
         self._output.clear()  # what a failed attempt left

@@ -40,8 +40,13 @@ def compile_program(
     with. ``reports`` are told what the lanes of the async nodes of these names have come to.
     """
     shipped = Shipped(program, reports)
-    # a table is there before what looks into it: a limit must not leave half of it for later
-    whole = program.plan.global_topics
+    # a table is there before what looks into it, and what the tasks of a batch have sent through
+    # a topic is processed by timestamp: a limit must not leave half of either for later
+    whole = program.plan.global_topics | {
+        f"{program.application_id}-{name}"
+        for name, one in program.plan.repartitions.items()
+        if one.is_topic
+    }
     packed = read(
         partial(front, shipped),
         telling=bool(reports),
