@@ -49,9 +49,8 @@ class Joined:
             if row["topic"] == "out":
                 self._note(row["key"].decode(), row["value"])
             else:
-                topic = row["topic"].removeprefix("app-")
                 at, key, value = row["partition"], row["key"], row["value"]
-                self._add(self._answers, topic, at, 0, key, value)
+                self._add(self._answers, row["topic"], at, 0, key, value, row["headers"])
 
     def settle(self) -> None:
         while self._answers:
@@ -68,10 +67,15 @@ class Joined:
             self.results[key] = json.loads(value)
 
     def _add(
-        self, inputs: dict[Any, Any], topic: str, partition: int, time: int, key: Any, value: Any
+        self,
+        inputs: dict[Any, Any],
+        topic: str,
+        partition: int,
+        time: int,
+        *record: Any,
     ) -> None:
         place = topic, partition
-        inputs.setdefault(place, []).append(Input(self._offsets[place], time, key, value))
+        inputs.setdefault(place, []).append(Input(self._offsets[place], time, *record))
         self._offsets[place] += 1
 
 
