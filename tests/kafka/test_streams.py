@@ -13,10 +13,13 @@ from tests.kafka.helpers import counting, fill, read
 from thulawa.app import Streams
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.fetching import Fetching
+from thulawa.dsl import StreamsBuilder
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.groups import committed_offsets, lag
 from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+from thulawa.runtime.options import TaskOptions
 
 
 @pytest.mark.timeout(900)  # seconds on a machine that is not crowded
@@ -100,3 +103,30 @@ def test_a_transaction_has_the_time_that_an_application_asks_for() -> None:
 def test_a_guarantee_that_is_none_is_refused(log: str, guarantee: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         Streams(counting("x"), application_id="x", log=log, processing_guarantee=guarantee)
+
+
+@pytest.mark.timeout(600)
+def test_unknown_topics_and_oversized_records_are_the_production_handlers_affair(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=3))
+    topics.ensure(f"{name}-small", TopicSpec(partitions=1, settings={"max.message.bytes": "5000"}))
+    fill(connection, f"{name}-in", range(12))
+    builder = StreamsBuilder()
+    chosen = builder.stream(f"{name}-in").map_values(lambda n: "x" * (6_000 if n == 5 else n))
+    chosen.to(lambda _, text: f"{name}-{'gone' if text == 'xxx' else 'small'}")
+    dead = f"{name}-dead"
+    with Streams(
+        builder.build(), application_id=name, log=connection, checkpoint=str(tmp_path / "cp"),
+        spark=spark, options=TaskOptions(handlers=Handlers(production=DeadLetterQueue(dead))),
+    ) as streams:  # fmt: skip
+        streams.process_all_available("9 minutes")
+        (metrics,) = streams.metrics().values()
+        assert (metrics.dropped_records, metrics.dead_letter_records) == (2, 2)
+    sizes = {len(message.value() or b"") - 2 for message in read(connection, f"{name}-small")}
+    assert sizes == {*range(12)} - {3, 5}
+    letters = {int(m.value() or b""): dict(m.headers() or ()) for m in read(connection, dead)}
+    messages = {n: str(one["__streams.errors.message"]) for n, one in letters.items()}
+    assert set(messages) == {3, 5}, "the input records, not what was made of them"
+    assert "there is no topic" in messages[3]
+    assert "the record has 60" in messages[5]

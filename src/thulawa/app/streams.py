@@ -21,10 +21,13 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.transactions import Guarantee
 from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
+from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.session import session
+from thulawa.spark.streams.counting import CountReport
+from thulawa.spark.streams.creating import create_topics
 from thulawa.spark.streams.logs import topics_at
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Checkpoint
@@ -130,6 +133,7 @@ class Streams:
         self.log = log
         self._topics = topics_at(log, processing_guarantee, policies, _seconds(transaction_timeout))
         self._guarantee = processing_guarantee
+        self._policies = policies
         self._checkpoint = Checkpoint(checkpoint or f"{self._topics.checkpoints}/{application_id}")
         self._spark = spark
         chosen = options or TaskOptions()
@@ -160,6 +164,7 @@ class Streams:
         self._keeper: threading.Thread | None = None
         self._program: Program | None = None
         self._reports: dict[str, LaneReport] = {}
+        self._counts: CountReport | None = None
 
     # --- life
 
@@ -301,6 +306,10 @@ class Streams:
         """Give what the lanes have come to in all batches, by async node that has several."""
         return {node: report.lanes() for node, report in self._reports.items()}
 
+    def metrics(self) -> dict[str, NodeMetrics]:
+        """Return how many records each node left out since the start, by the node's name."""
+        return {} if self._counts is None else self._counts.metrics()
+
     def store(self, name: str) -> ReadOnlyStore:
         """Look into a store as the last committed batch left it."""
         return read_store(self._session(), self._checkpoint, self._plan, name)
@@ -309,6 +318,13 @@ class Streams:
     def topology(self) -> Topology:
         """The program."""
         return self._topology
+
+    @property
+    def dead_letter_topics(self) -> tuple[str, ...]:
+        """The topics of dead letters, of handlers and policies; they are created at the start."""
+        of_policies = () if self._policies is None else (self._policies.dead_letter,)
+        named = (*self._options.handlers.dead_letter_topics, *of_policies)
+        return tuple(dict.fromkeys(topic for topic in named if topic is not None))
 
     def planned(self, *, check_topics: bool = True) -> Plan:
         """Give what would run where; refuse what cannot run. Nothing is started.
@@ -401,7 +417,8 @@ class Streams:
         )
         if changelogs and not self._allow_state_loss:
             refuse_lost_changelogs(program, self._topics, self._checkpoint)
-        return replace(program, outputs=self._create_topics(program))
+        outputs = create_topics(program, self._topics, self.dead_letter_topics)
+        return replace(program, outputs=outputs, outlets=self._topics.outlets())
 
     def _new_reports(self) -> dict[str, LaneReport]:
         nodes = self._topology.nodes.values()
@@ -433,33 +450,11 @@ class Streams:
         spark = own_session(self._session(), program, self._settings)
         return restore(spark, program, self._topics, self._checkpoint, self.on_restoring) or []
 
-    def _create_topics(self, program: Program) -> dict[str, int]:
-        """Make the topics that are missing; give the partitions of those that are written."""
-        made = program.plan
-        if program.has_timers:
-            self._topics.create(program.clock_topic, 1)
-        for repartition in made.repartitions.values():
-            if repartition.is_topic:
-                name = f"{self.application_id}-{repartition.topic}"
-                self._topics.create(name, repartition.partitions)
-        written = []
-        for part in made.parts.values():
-            for store in part.group.stores:
-                if store in program.changelogs:
-                    topic = program.changelogs[store]
-                    self._topics.create(topic, len(part.tasks), compact=True)
-            for sink in part.group.sinks:
-                if isinstance(sink.topic, str) and not sink.internal:
-                    self._topics.create(sink.topic, len(part.tasks))
-                    written.append(sink.topic)
-        if program.changelogs:  # last: where it is, they are
-            self._topics.create(program.offsets_topic, len(program.slots), compact=True)
-        return self._topics.partitions(tuple(written))
-
     def _begun(self) -> StreamsQuery:
         """Start a query of the program as it is to be now: topics may have got partitions."""
         self._program = self._made()
         self._reports = self._reports or self._new_reports()
+        self._counts = self._counts or CountReport(self._session())
         self._restored()
         return self._started()
 
@@ -474,6 +469,7 @@ class Streams:
             trigger=self._trigger,
             weight=self._weight,
             reports=self._reports,
+            counts=self._counts,
         )
 
     def _reached(self, wanted: Mapping[str, Mapping[int, int]]) -> bool:

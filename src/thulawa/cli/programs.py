@@ -99,6 +99,8 @@ def validate(target: Target, application_id: ApplicationId = None, log: LogAddre
         typer.echo(f"sub-topology {part.group.id} runs {where}, in {len(part.tasks)} task(s)")
     stores = ", ".join(made.topology.stores) or "none"
     typer.echo(f"stores: {stores}")
+    for topic in streams.dead_letter_topics:
+        typer.echo(f"dead letters: {topic}")
 
 
 def init(

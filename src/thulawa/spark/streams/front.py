@@ -5,6 +5,7 @@ nothing.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -16,15 +17,25 @@ from thulawa.core.garbage import settle, uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.log.arrow import by_partition, gathered
 from thulawa.log.batches import Columns, pack, span, unpack
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.task import Task
 from thulawa.spark.log_packed import STORED
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
+from thulawa.spark.streams.counting import encode_counts
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
-from thulawa.spark.streams.wire import CLOCK, Packed, Topic, as_block, columns_of, packed_batch
+from thulawa.spark.streams.wire import (
+    CLOCK,
+    COUNTS,
+    Packed,
+    Topic,
+    as_block,
+    columns_of,
+    packed_batch,
+)
 
 __all__ = ["front"]
 
@@ -44,6 +55,7 @@ def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     stage.close()
     for lanes in stage.take_lanes():
         program.tell(lanes)
+    program.count(stage.take_counts())
 
 
 def _packed(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -58,6 +70,7 @@ def _packed(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
             yield packed_batch(packed)
             packed, held = [], 0
     packed += stage.progress()
+    packed += stage.counts()
     if packed:
         yield packed_batch(packed)
 
@@ -173,10 +186,22 @@ class _Front:
             options=program.options,
             run_async=run_async,
         )
+        output.attach(task.context)
         return task, output
 
     def take_lanes(self) -> Iterator[dict[str, LaneSums]]:
         return (task.take_lanes() for task, _ in self._tasks.values())
+
+    def take_counts(self) -> RecordCounts:
+        counts: RecordCounts = Counter()
+        for task, _ in self._tasks.values():
+            counts.update(task.take_counts())
+        return counts
+
+    def counts(self) -> Iterator[Packed]:
+        """Send the counts to the next stage, which can report them; without one they stay."""
+        if self._plan.stages and (counts := self.take_counts()):
+            yield Packed(self._program.slots[0], FRONT + 1, 0, COUNTS, 0, "", encode_counts(counts))
 
     def close(self) -> None:
         for task, _ in self._tasks.values():

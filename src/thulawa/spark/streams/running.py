@@ -15,6 +15,7 @@ from thulawa.spark.failures import failure_of
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.own_workers import Seat
 from thulawa.spark.read_limits import set_read_limit
+from thulawa.spark.streams.counting import CountReport
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
@@ -76,7 +77,7 @@ def _silence(spark: SparkSession, logger: str) -> None:
 class StreamsQuery:
     """A running query in a session of its own (`own_session`)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 options by name
         self,
         spark: SparkSession,
         program: Program,
@@ -87,6 +88,7 @@ class StreamsQuery:
         trigger: int | None,
         weight: int,
         reports: Mapping[str, LaneReport],
+        counts: CountReport | None = None,
     ) -> None:
         most = max_records.first if isinstance(max_records, Fetching) else max_records
         self.topics = program.topics
@@ -106,7 +108,7 @@ class StreamsQuery:
         with ExitStack() as unless_started:
             self._seat = Seat()
             unless_started.callback(self._seat.leave)
-            rows = compile_program(program, read, f"streams {self._seat.number}", reports)
+            rows = compile_program(program, read, f"streams {self._seat.number}", reports, counts)
             writer = topics.write(rows, self._name).queryName(self._name)
             writer = writer.option("checkpointLocation", checkpoint.query_path)
             if trigger is not None:

@@ -22,6 +22,7 @@ from thulawa.state.codec import Codec
 __all__ = [
     "ANY",
     "CLOCK",
+    "COUNTS",
     "PACKED",
     "SINK",
     "Outgoing",
@@ -61,6 +62,7 @@ _PACKED_SCHEMA = pa.schema(
 SINK = -1
 ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
+COUNTS = "/counts"  # in the place of a topic: counts of the front, to be reported
 
 
 class Topic(NamedTuple):
