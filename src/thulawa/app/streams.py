@@ -236,6 +236,13 @@ class Streams:
             self._machine.go(State.NOT_RUNNING)
         return ended
 
+    def drain(self, timeout: Duration) -> bool:
+        """Read no further records; return whether the batch at hand has committed by then.
+
+        Call `stop` after it: an application does not read on after this.
+        """
+        return self._query is None or self._query.drain(milliseconds(timeout) / 1000)
+
     def await_termination(self, timeout: Duration | None = None) -> bool:
         """Wait for the end; raise the error that ended it. Tell whether it has ended."""
         ended = self._ended.wait(_seconds(timeout))

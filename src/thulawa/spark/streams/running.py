@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -27,6 +28,7 @@ __all__ = ["StreamsQuery", "active", "own_session"]
 
 _log = logging.getLogger("thulawa.streams")
 _LOOK_SECONDS = 0.5  # between looks at a running query
+_DRAIN_LOOK_SECONDS = 0.02
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # warns whenever a batch takes longer than that, as each does that has anything to do
 _FALLING_BEHIND = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
@@ -98,6 +100,7 @@ class StreamsQuery:
             trigger = _TIMER_TRIGGER
             _silence(spark, _FALLING_BEHIND)
         self._name = program.application_id
+        self._spark = spark
         self._checkpoint = checkpoint
         self._log = topics
         self._told: Offsets = {}
@@ -205,6 +208,23 @@ class StreamsQuery:
         report: Any = self._query._jsq.lastProgress()  # noqa: SLF001 Python's would make it over
         found: dict[str, Any] | None = None if report is None else json.loads(report.json())
         return found
+
+    def drain(self, timeout: float) -> bool:
+        """Read no further records; return whether no batch is at hand any more.
+
+        Where Spark does not let the limit be changed, the next batch may begin before the stop,
+        and leaves no trace.
+        """
+        deadline = time.monotonic() + timeout
+        self._fetches = None  # it would set the limit again
+        set_read_limit(self._spark, self._query, 0)
+        while self._query.isActive and (
+            self._query.status["isTriggerActive"] or self._checkpoint.batch_at_hand
+        ):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_DRAIN_LOOK_SECONDS)
+        return True
 
     def stop(self) -> None:
         """End the query."""
