@@ -1,6 +1,7 @@
 """A topology on Spark with its topics in Kafka: exactly once, also without its checkpoint."""
 
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,29 @@ def test_unknown_topics_and_oversized_records_are_the_production_handlers_affair
     assert set(messages) == {3, 5}, "the input records, not what was made of them"
     assert "there is no topic" in messages[3]
     assert "the record has 60" in messages[5]
+
+
+@pytest.mark.timeout(600)
+def test_a_drained_application_reads_no_further_and_goes_on_when_started_again(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    topology = counting(name)
+
+    def started() -> Streams:
+        return Streams(
+            topology, application_id=name, log=connection, checkpoint=str(tmp_path / "cp"),
+            spark=spark, max_records=20,
+        )  # fmt: skip
+
+    fill(connection, f"{name}-in", range(30))
+    with started() as streams:
+        streams.process_all_available("9 minutes")
+        assert streams.drain("1 minute")
+        fill(connection, f"{name}-in", range(30, 60))
+        time.sleep(3)
+        assert sum(streams.lag()[f"{name}-in"].values()) == 30
+    with started() as streams:
+        streams.process_all_available("9 minutes")
+        assert streams.store("counts").get("0") == 20
+    assert len(read(connection, f"{name}-out")) == 60

@@ -272,12 +272,16 @@ streams = Streams(topology, application_id="visits", log="file:./topics")
 '''
 _TEST = '''"""The counts are right, in a test that needs neither Spark nor a broker."""
 
+import pytest
 from app import topology
-from thulawa.testing import TopologyTestDriver
+from thulawa.testing import TopologyTestDriver, seeds
 
 
-def test_visits_are_counted():
-    with TopologyTestDriver(topology) as driver:
-        driver.create_input_topic("visits").pipe_key_value_list([("a", "/"), ("a", "/x")])
-        assert driver.create_output_topic("visits-per-visitor").read_values_to_list() == [1, 2]
+@pytest.mark.parametrize("seed", seeds(10))
+def test_visits_are_counted_in_any_batches(seed):
+    with TopologyTestDriver(topology, partitions=4, batches=seed) as driver:
+        visits = [("a", "/"), ("b", "/"), ("a", "/x")]
+        driver.create_input_topic("visits").pipe_key_value_list(visits)
+        counts = driver.create_output_topic("visits-per-visitor").read_values_by_key()
+        assert counts == {"a": [1, 2], "b": [1]}
 '''
