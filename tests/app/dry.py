@@ -64,7 +64,10 @@ class Application(Streams):
         self._starts: Iterator[Start] = iter(starts)
 
     def _session(self) -> Any:
-        return SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))
+        context = SimpleNamespace(
+            master="local[1]", accumulator=lambda value, _: SimpleNamespace(value=value)
+        )
+        return SimpleNamespace(sparkContext=context)
 
     def _started(self) -> Any:
         start = next(self._starts)

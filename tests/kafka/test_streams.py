@@ -1,6 +1,7 @@
 """A topology on Spark with its topics in Kafka: exactly once, also without its checkpoint."""
 
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.groups import committed_offsets, lag
 from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+from thulawa.runtime.options import TaskOptions
 from thulawa.spark.streams import running
 
 
@@ -190,3 +193,56 @@ def test_a_program_without_state_goes_on_in_another_folder(
         ) as streams:  # fmt: skip
             streams.process_all_available("9 minutes")
     assert judge(read(connection, f"{name}-out"), range(60)) == CLEAN
+
+
+@pytest.mark.timeout(600)
+def test_unknown_topics_and_oversized_records_are_the_production_handlers_affair(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=3))
+    topics.ensure(f"{name}-small", TopicSpec(partitions=1, settings={"max.message.bytes": "5000"}))
+    fill(connection, f"{name}-in", range(12))
+    builder = StreamsBuilder()
+    chosen = builder.stream(f"{name}-in").map_values(lambda n: "x" * (6_000 if n == 5 else n))
+    chosen.to(lambda _, text: f"{name}-{'gone' if text == 'xxx' else 'small'}")
+    dead = f"{name}-dead"
+    with Streams(
+        builder.build(), application_id=name, log=connection, checkpoint=str(tmp_path / "cp"),
+        spark=spark, options=TaskOptions(handlers=Handlers(production=DeadLetterQueue(dead))),
+    ) as streams:  # fmt: skip
+        streams.process_all_available("9 minutes")
+        (metrics,) = streams.metrics().values()
+        assert (metrics.dropped_records, metrics.dead_letter_records) == (2, 2)
+    sizes = {len(message.value() or b"") - 2 for message in read(connection, f"{name}-small")}
+    assert sizes == {*range(12)} - {3, 5}
+    letters = {int(m.value() or b""): dict(m.headers() or ()) for m in read(connection, dead)}
+    messages = {n: str(one["__streams.errors.message"]) for n, one in letters.items()}
+    assert set(messages) == {3, 5}, "the input records, not what was made of them"
+    assert "there is no topic" in messages[3]
+    assert "the record has 60" in messages[5]
+
+
+@pytest.mark.timeout(600)
+def test_a_drained_application_reads_no_further_and_goes_on_when_started_again(
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    topics.ensure(f"{name}-in", TopicSpec(partitions=2))
+    topology = counting(name)
+
+    def started() -> Streams:
+        return Streams(
+            topology, application_id=name, log=connection, checkpoint=str(tmp_path / "cp"),
+            spark=spark, max_records=20,
+        )  # fmt: skip
+
+    fill(connection, f"{name}-in", range(30))
+    with started() as streams:
+        streams.process_all_available("9 minutes")
+        assert streams.drain("1 minute")
+        fill(connection, f"{name}-in", range(30, 60))
+        time.sleep(3)
+        assert sum(streams.lag()[f"{name}-in"].values()) == 30
+    with started() as streams:
+        streams.process_all_available("9 minutes")
+        assert streams.store("counts").get("0") == 20
+    assert len(read(connection, f"{name}-out")) == 60

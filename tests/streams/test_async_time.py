@@ -193,7 +193,7 @@ def run(topology: Topology, batches: list[Batch], *, seed: int = 0) -> tuple[lis
                 task.add(topic, 0, records)
         task.run()
         snapshot = task.snapshot()
-        dropped += task.context.dropped
+        dropped += sum(task.context.counts.values())
         task.close()
     loop.close()
     return collected.sent, dropped

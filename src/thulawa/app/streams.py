@@ -24,10 +24,12 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.transactions import Guarantee
 from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
+from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.session import session
+from thulawa.spark.streams.counting import CountReport
 from thulawa.spark.streams.identity import Former, find_former, last_checkpoint
 from thulawa.spark.streams.inner_topics import prepare_inner_topics
 from thulawa.spark.streams.logs import topics_at
@@ -122,6 +124,7 @@ class Streams:
         self.log = log
         self._topics = topics_at(log, processing_guarantee, policies, _seconds(transaction_timeout))
         self._guarantee = processing_guarantee
+        self._policies = policies
         self._checkpoint = Checkpoint(checkpoint or f"{self._topics.checkpoints}/{application_id}")
         self._ownership = Ownership(application_id, self._topics.place, self._checkpoint.root)
         self._spark = spark
@@ -153,6 +156,7 @@ class Streams:
         self._keeper: threading.Thread | None = None
         self._program: Program | None = None
         self._reports: dict[str, LaneReport] = {}
+        self._counts: CountReport | None = None
 
     # --- life
 
@@ -238,6 +242,13 @@ class Streams:
             self._machine.go(State.NOT_RUNNING)
         return ended
 
+    def drain(self, timeout: Duration) -> bool:
+        """Read no further records; return whether the batch at hand has committed by then.
+
+        Call `stop` after it: an application does not read on after this.
+        """
+        return self._query is None or self._query.drain(milliseconds(timeout) / 1000)
+
     def await_termination(self, timeout: Duration | None = None) -> bool:
         """Wait for the end; raise the error that ended it. Tell whether it has ended."""
         ended = self._ended.wait(_seconds(timeout))
@@ -311,6 +322,10 @@ class Streams:
         """Give what the lanes have come to in all batches, by async node that has several."""
         return {node: report.lanes() for node, report in self._reports.items()}
 
+    def metrics(self) -> dict[str, NodeMetrics]:
+        """Return how many records each node left out since the start, by the node's name."""
+        return {} if self._counts is None else self._counts.metrics()
+
     def store(self, name: str) -> ReadOnlyStore:
         """Look into a store as the last committed batch left it."""
         return read_store(self._session(), self._checkpoint, self._plan, name)
@@ -319,6 +334,13 @@ class Streams:
     def topology(self) -> Topology:
         """The program."""
         return self._topology
+
+    @property
+    def dead_letter_topics(self) -> tuple[str, ...]:
+        """The topics of dead letters, of handlers and policies; they are created at the start."""
+        of_policies = () if self._policies is None else (self._policies.dead_letter,)
+        named = (*self._options.handlers.dead_letter_topics, *of_policies)
+        return tuple(dict.fromkeys(topic for topic in named if topic is not None))
 
     def planned(self, *, check_topics: bool = True) -> Plan:
         """Give what would run where; refuse what cannot run. Nothing is started.
@@ -409,7 +431,8 @@ class Streams:
         )
         if changelogs and not self._allow_state_loss:
             refuse_lost_changelogs(program, self._topics, self._checkpoint)
-        program = replace(program, outputs=create_topics(program, self._topics))
+        outputs = create_topics(program, self._topics, self.dead_letter_topics)
+        program = replace(program, outputs=outputs, outlets=self._topics.outlets())
         if starts is not None:
             begin_anew(program, self._topics, self._checkpoint)
         return program
@@ -474,6 +497,7 @@ class Streams:
         if self._program.plan.stages:  # else the driver alone writes there
             check_shared(self._session(), self._checkpoint.root)
         self._reports = self._reports or self._new_reports()
+        self._counts = self._counts or CountReport(self._session())
         self._restored()
         return self._started()
 
@@ -488,6 +512,7 @@ class Streams:
             trigger=self._trigger,
             weight=self._weight,
             reports=self._reports,
+            counts=self._counts,
         )
 
     def _reached(self, wanted: Mapping[str, Mapping[int, int]]) -> bool:

@@ -206,7 +206,10 @@ class StreamError(RecordError):
 
     def __str__(self) -> str:
         name = "" if self.node is None else f"{self.node}: "
-        where = "" if self.topic is None else f" ({self.topic}-{self.partition} at {self.offset})"
+        where = ""
+        if self.topic is not None:
+            place = "" if self.partition is None else f"-{self.partition} at {self.offset}"
+            where = f" ({self.topic}{place})"
         return f"{name}{self.args[0]}{where}; {self.action}"
 
 

@@ -23,7 +23,7 @@ from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.records import Window, Windowed
 from thulawa.core.registry import SchemaRegistry, framed_avro, framed_protobuf
 
-__all__ = ["Serde", "Serdes"]
+__all__ = ["Serde", "Serdes", "WithoutData"]
 
 T = TypeVar("T")
 
@@ -231,9 +231,12 @@ def _subject(subject: str | None) -> str:
     return subject
 
 
+class WithoutData(ValueError):
+    """The name of an error's class without its text, which may quote the data."""
+
+
 def _without_data(error: Exception) -> Exception:
-    """Keep the name of an error's class and drop its text, which may quote the data."""
-    return ValueError(type(error).__name__)
+    return WithoutData(type(error).__name__)
 
 
 def _checked_bytes(data: bytes) -> bytes:

@@ -82,7 +82,7 @@ def _subscribe(
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if versioned and not change.latest:
-            return context.drop()
+            return context.drop(node.name)
         try:
             old = None if change.old is None else foreign_key(change.old)
             new = None if change.new is None else foreign_key(change.new)
@@ -113,7 +113,7 @@ def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Fo
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
         if key is None and value.instruction != _ANSWER:
-            return context.drop()
+            return context.drop(node.name)
         if key is not None:
             subscribers = dict(store.get(key) or ())
             if value.instruction in (_DELETE_QUIETLY, _DELETE_AND_ANSWER):
@@ -151,7 +151,7 @@ def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: F
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (versioned and not change.latest):
-            return context.drop()
+            return context.drop(node.name)
         subscribers = sorted(store.get(key) or (), key=lambda entry: sort_key(entry[0]))
         for primary_key, (mark, partition) in subscribers:
             forward(primary_key, Answer(mark, change.new, partition), timestamp, headers)

@@ -47,3 +47,8 @@ class TaskOptions:
             milliseconds(self.max_ahead, name="max_ahead")
         if self.max_task_idle is not None:
             milliseconds(self.max_task_idle, name="max_task_idle")
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether a record can be left out for another reason than the rules of an operator."""
+        return self.handlers != Handlers() or self.on_bad_timestamp == "skip"

@@ -84,7 +84,7 @@ def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
 
         def pass_on(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
-                context.drop()
+                context.drop(node.name)
             else:
                 forward(key, Change(value, None), timestamp, headers)
 
@@ -94,11 +94,11 @@ def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
-            return context.drop()
+            return context.drop(node.name)
         entry = entry_of(key)
         latest = put(key, value, timestamp)
         if latest is None:
-            return context.drop()
+            return context.drop(node.name, "late")
         old = None if entry is None else entry[0]
         return forward(key, Change(value, old, latest), timestamp, headers)
 
@@ -132,7 +132,7 @@ def _derived(
             return None
         latest = change.latest if store is None else store.put(key, new, timestamp)
         if latest is None:
-            return context.drop()
+            return context.drop(node.name, "late")
         return forward(key, Change(new, old, latest), timestamp, headers)
 
     return process
@@ -147,7 +147,7 @@ def table_grouping(
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (versioned and not change.latest):
-            return context.drop()
+            return context.drop(node.name)
         try:
             new_key, new = (None, None) if change.new is None else selector(key, change.new)
             old_key, old = (None, None) if change.old is None else selector(key, change.old)
@@ -176,7 +176,7 @@ def table_aggregate(
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None:
-            return context.drop()
+            return context.drop(node.name)
         entry = store.entry(key)
         old = None if entry is None else entry[0]
         time = timestamp
@@ -193,7 +193,7 @@ def table_aggregate(
             return failed(error, key, change.new, timestamp, headers)
         latest = store.put(key, new, time)
         if latest is None:
-            return context.drop()
+            return context.drop(node.name, "late")
         return forward(key, Change(new, old, latest), time, headers)
 
     return process

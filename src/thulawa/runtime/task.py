@@ -6,6 +6,7 @@ task feeds it, runs it, moves its clock, and commits it; nothing here reads a cl
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -19,6 +20,7 @@ from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.patience import Patience
 from thulawa.runtime.queues import RawRecord, RecordQueue
@@ -233,6 +235,11 @@ class Task:
         stages = [stage for stage in self._graph.stages if stage.node.has_lanes]
         return {stage.node.name: stage.take_lanes() for stage in stages}
 
+    def take_counts(self) -> RecordCounts:
+        """Return the counts of records that nodes left out since this was last asked."""
+        counts, self.context.counts = self.context.counts, Counter()
+        return counts
+
     def store(self, name: str) -> Any:
         """Give one of the task's stores."""
         return self.context.store(name)
@@ -347,4 +354,4 @@ class Task:
             )
         if not isinstance(answer, Resume):
             raise error
-        self.context.drop()
+        self.context.drop(record.node or "", "dead_letter" if letters else "skipped")

@@ -5,6 +5,7 @@ nothing.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -16,6 +17,7 @@ from thulawa.core.garbage import settle, uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.log.arrow import by_partition, gathered
 from thulawa.log.batches import Columns, pack, span, unpack
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.shuffled import merge_by_time, split_by_sender
 from thulawa.runtime.task import Task
@@ -23,10 +25,12 @@ from thulawa.spark.log_packed import STORED
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
+from thulawa.spark.streams.counting import encode_counts
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import (
     CLOCK,
+    COUNTS,
     Packed,
     Topic,
     as_block,
@@ -53,6 +57,7 @@ def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     stage.close()
     for lanes in stage.take_lanes():
         program.tell(lanes)
+    program.count(stage.take_counts())
 
 
 def _packed(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -74,6 +79,7 @@ def _rows(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[Packed
         with uncollected():
             yield from stage.packed(chunk)
     yield from stage.progress()
+    yield from stage.counts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +197,22 @@ class _Front:
             options=program.options,
             run_async=run_async,
         )
+        output.attach(task.context)
         return task, output
 
     def take_lanes(self) -> Iterator[dict[str, LaneSums]]:
         return (task.take_lanes() for task, _ in self._tasks.values())
+
+    def take_counts(self) -> RecordCounts:
+        counts: RecordCounts = Counter()
+        for task, _ in self._tasks.values():
+            counts.update(task.take_counts())
+        return counts
+
+    def counts(self) -> Iterator[Packed]:
+        """Send the counts to the next stage, which can report them; without one they stay."""
+        if self._plan.stages and (counts := self.take_counts()):
+            yield Packed(self._program.slots[0], FRONT + 1, 0, COUNTS, 0, "", encode_counts(counts))
 
     def close(self) -> None:
         for task, _ in self._tasks.values():

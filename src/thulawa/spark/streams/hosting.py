@@ -1,10 +1,12 @@
 """Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 
 from thulawa.core.garbage import uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import Part
 from thulawa.runtime.shuffled import Shuffled, split_by_sender
 from thulawa.runtime.task import Task
@@ -90,6 +92,14 @@ class Hosted:
         """Give what the lanes of async nodes have come to since this was last asked."""
         return {} if self._task is None else self._task.take_lanes()
 
+    def take_counts(self) -> RecordCounts:
+        """Return the counts of records that nodes left out since this was last asked."""
+        counts: RecordCounts = Counter() if self._task is None else self._task.take_counts()
+        if self._globals is not None:
+            counts.update(self._globals.counts)
+            self._globals.counts.clear()
+        return counts
+
     def next_wall_clock_time(self) -> int | None:
         """Tell when the task wants to be called even without records."""
         return None if self._task is None else self._task.next_wall_clock_time
@@ -120,7 +130,7 @@ class Hosted:
         self._globals = GlobalTables(
             topology, options, self._output.send, self._stores.backing, tables
         )
-        return Task(
+        task = Task(
             self._part.group,
             topology,
             self._output,
@@ -133,6 +143,8 @@ class Hosted:
             run_async=run_async,
             snapshot=self._stores.snapshot or None,
         )
+        self._output.attach(task.context)
+        return task
 
 
 _tasks: dict[tuple[str, int, int], Hosted | Restored] = {}

@@ -27,6 +27,7 @@ from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
 from thulawa.spark.kafka_source import kafka_source
 from thulawa.spark.log_packed import Through
+from thulawa.spark.streams.outlets import EmbeddedOutlets, KafkaOutlets, Outlets
 from thulawa.spark.streams.wire import PACKED, unpack_outgoing
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
@@ -153,6 +154,9 @@ class Topics(Protocol):
 
     def tick(self, name: str) -> None:
         """Write an empty record to a topic: Spark runs no batch without one to begin with."""
+
+    def outlets(self) -> Outlets:
+        """Return what tells workers which topics there are and what they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +317,10 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             log.forget_group(application)
 
+    def outlets(self) -> Outlets:
+        """Return what tells workers which topics there are and what they take."""
+        return EmbeddedOutlets(self.address)
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopics:
@@ -468,6 +476,17 @@ class KafkaTopics:
                 _log.warning("the offsets of group %s are out of date: %s", application, error)
 
         return commit
+
+    def outlets(self) -> Outlets:
+        """Return what tells workers which topics there are and what they take.
+
+        What the sink's policies answer is left to them.
+        """
+        return KafkaOutlets(
+            self.connection,
+            may_be_missing=self.policies.missing != "fail",
+            may_be_oversized=self.policies.oversized != "fail",
+        )
 
     def sink(self, application: str) -> SinkSpec:
         """Give the sink that an application writes with."""

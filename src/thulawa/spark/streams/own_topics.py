@@ -1,6 +1,7 @@
 """The topics that an application makes: inner ones, changelogs and those it writes."""
 
 import logging
+from collections.abc import Iterable
 
 from thulawa.core.errors import StateError
 from thulawa.spark.streams.logs import Topics
@@ -25,28 +26,39 @@ def owned_topics(program: Program) -> list[str]:
     return names
 
 
-def create_topics(program: Program, topics: Topics) -> dict[str, int]:
-    """Create the topics that are missing; return the partitions of those that are written."""
-    made = program.plan
+def create_topics(program: Program, topics: Topics, dead_letters: Iterable[str]) -> dict[str, int]:
+    """Create the topics that are missing; return the partitions of those that sinks write to.
+
+    Outputs get as many partitions as there are tasks that write them, topics of dead letters one.
+    """
     if program.has_timers:
         topics.create(program.clock_topic, 1)
-    for repartition in made.repartitions.values():
+    _create_inner(program, topics)
+    written: dict[str, int] = {}
+    for part in program.plan.parts.values():
+        for sink in part.group.sinks:
+            if isinstance(sink.topic, str) and not sink.internal:
+                written.setdefault(sink.topic, len(part.tasks))
+    for topic, partitions in written.items():
+        topics.create(topic, partitions)
+    for topic in dead_letters:
+        topics.create(topic, 1)
+    if program.changelogs:  # last: where it is, they are
+        _create_compacted(topics, program.offsets_topic, len(program.slots))
+    return topics.partitions(tuple(written))
+
+
+def _create_inner(program: Program, topics: Topics) -> None:
+    """Create the repartitions that are topics, and the changelogs."""
+    for repartition in program.plan.repartitions.values():
         _log.info("the repartition %s is %s", repartition.topic, repartition.kind)
         if repartition.is_topic:
             name = f"{program.application_id}-{repartition.topic}"
             topics.create(name, repartition.partitions, keep=True)
-    written = []
-    for part in made.parts.values():
+    for part in program.plan.parts.values():
         for store in part.group.stores:
             if store in program.changelogs:
                 _create_compacted(topics, program.changelogs[store], len(part.tasks))
-        for sink in part.group.sinks:
-            if isinstance(sink.topic, str) and not sink.internal:
-                topics.create(sink.topic, len(part.tasks))
-                written.append(sink.topic)
-    if program.changelogs:  # last: where it is, they are
-        _create_compacted(topics, program.offsets_topic, len(program.slots))
-    return topics.partitions(tuple(written))
 
 
 def _create_compacted(topics: Topics, name: str, tasks: int) -> None:

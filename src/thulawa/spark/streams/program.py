@@ -7,6 +7,7 @@ from functools import cached_property
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan
 from thulawa.runtime.recovery import Recovery
+from thulawa.spark.streams.outlets import Outlets
 from thulawa.spark.streams.wire import slots
 
 __all__ = ["Program", "offsets_topic"]
@@ -27,6 +28,7 @@ class Program:
     options: TaskOptions = field(default_factory=TaskOptions)
     clock: Callable[[int], int] | None = None
     prefixes: Mapping[int, str] = field(default_factory=dict)  # of state, by sub-topology
+    outlets: Outlets | None = None  # what topics take; None: everything
     outputs: Mapping[str, int] = field(default_factory=dict)  # partitions of the topics written
     width: int | None = None  # how many slots tasks are spread over, where state says it
     changelogs: Mapping[str, str] = field(default_factory=dict)  # store -> topic

@@ -256,6 +256,12 @@ class Checkpoint:
         """Give the number of the last committed batch; -1: there is none."""
         return max(_numbered(Path(self.query_path) / "commits"), default=-1)
 
+    @property
+    def batch_at_hand(self) -> bool:
+        """Whether a batch has begun and not committed."""
+        begun = max(_numbered(Path(self.query_path) / "offsets"), default=-1)
+        return begun > self.last_batch()
+
     def committed_offsets(self) -> Offsets:
         """Give how far the last committed batch has read."""
         return self.offsets_of(self.last_batch())

@@ -1,5 +1,6 @@
 """Tasks whose stores are being rebuilt from their changelogs: they process nothing meanwhile."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 from thulawa.core.records import Headers
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import Part
 from thulawa.spark.streams.changelogs import BEFORE, POSITIONS, STAMP
 from thulawa.spark.streams.collecting import TaskOutput
@@ -86,6 +88,10 @@ class Restored:
     def take_lanes(self) -> dict[str, LaneSums]:
         """Give nothing: no async node runs."""
         return {}
+
+    def take_counts(self) -> RecordCounts:
+        """Return nothing: no record is processed."""
+        return Counter()
 
     def _take(self, store: str, row: Packed, snapshot: dict[str, Any]) -> Report:
         entries, log = self._stores.backing(store), self._logs[store]

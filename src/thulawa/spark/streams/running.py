@@ -17,6 +17,7 @@ from thulawa.spark.failures import failure_of
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.own_workers import Seat
 from thulawa.spark.read_limits import set_read_limit
+from thulawa.spark.streams.counting import CountReport
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
@@ -29,6 +30,7 @@ __all__ = ["StreamsQuery", "active", "own_session"]
 _log = logging.getLogger("thulawa.streams")
 _LOOK_SECONDS = 0.5  # between looks at a running query
 _DELETION_SECONDS = 30.0  # as Kafka Streams' repartition.purge.interval.ms
+_DRAIN_LOOK_SECONDS = 0.02
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # warns whenever a batch takes longer than that, as each does that has anything to do
 _FALLING_BEHIND = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
@@ -79,7 +81,7 @@ def _silence(spark: SparkSession, logger: str) -> None:
 class StreamsQuery:
     """A running query in a session of its own (`own_session`)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 options by name
         self,
         spark: SparkSession,
         program: Program,
@@ -90,6 +92,7 @@ class StreamsQuery:
         trigger: int | None,
         weight: int,
         reports: Mapping[str, LaneReport],
+        counts: CountReport | None = None,
     ) -> None:
         most = max_records.first if isinstance(max_records, Fetching) else max_records
         self.topics = program.topics
@@ -101,6 +104,7 @@ class StreamsQuery:
         self._inner = program.inner_topics
         self._next_deletion = time.monotonic() + _DELETION_SECONDS
         self._name = program.application_id
+        self._spark = spark
         self._checkpoint = checkpoint
         self._log = topics
         self._told: Offsets = {}
@@ -111,7 +115,7 @@ class StreamsQuery:
         with ExitStack() as unless_started:
             self._seat = Seat()
             unless_started.callback(self._seat.leave)
-            rows = compile_program(program, read, f"streams {self._seat.number}", reports)
+            rows = compile_program(program, read, f"streams {self._seat.number}", reports, counts)
             writer = topics.write(rows, self._name).queryName(self._name)
             writer = writer.option("checkpointLocation", checkpoint.query_path)
             if trigger is not None:
@@ -226,6 +230,23 @@ class StreamsQuery:
         report: Any = self._query._jsq.lastProgress()  # noqa: SLF001 Python's would make it over
         found: dict[str, Any] | None = None if report is None else json.loads(report.json())
         return found
+
+    def drain(self, timeout: float) -> bool:
+        """Read no further records; return whether no batch is at hand any more.
+
+        Where Spark does not let the limit be changed, the next batch may begin before the stop,
+        and leaves no trace.
+        """
+        deadline = time.monotonic() + timeout
+        self._fetches = None  # it would set the limit again
+        set_read_limit(self._spark, self._query, 0)
+        while self._query.isActive and (
+            self._query.status["isTriggerActive"] or self._checkpoint.batch_at_hand
+        ):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_DRAIN_LOOK_SECONDS)
+        return True
 
     def stop(self) -> None:
         """End the query."""

@@ -24,6 +24,7 @@ from thulawa.state.codec import Codec
 __all__ = [
     "ANY",
     "CLOCK",
+    "COUNTS",
     "PACKED",
     "SINK",
     "Outgoing",
@@ -65,6 +66,7 @@ ROW_BYTES = 2**24  # a row is cut before it holds more than this, uncompressed
 SINK = -1
 ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
+COUNTS = "/counts"  # in the place of a topic: counts of the front, to be reported
 
 _codec = Codec()
 
