@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, SerializationError
+from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Window, Windowed
 from thulawa.core.serdes import Serdes
 from thulawa.dsl.builder import StreamsBuilder
@@ -114,9 +115,21 @@ def test_a_record_is_repartitioned_to_where_a_topic_with_its_key_has_it() -> Non
         lambda key, value: value, Grouped(key_serde=Serdes.long())
     ).count().to_stream().to("out")
     (one,) = plan(builder.build(), {"in": 4}).repartitions.values()
-    spread = {one.partition_of(key, None) for key in range(100)}
-    assert spread == {0, 1, 2, 3}
-    assert one.partition_of("no number", None) in range(4)
+    route = one.router()
+    assert {route(key, None)[0] for key in range(100)} == {0, 1, 2, 3}
+    for key in range(100):
+        assert route(key, None)[0] == partition_of(Serdes.long().dumps(key), 4)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_key_that_its_serde_cannot_write_has_no_partition(partitions: int) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").group_by(
+        lambda key, value: value, Grouped(key_serde=Serdes.long())
+    ).count().to_stream().to("out")
+    (one,) = plan(builder.build(), {"in": partitions}).repartitions.values()
+    with pytest.raises(SerializationError, match="a str cannot be written as long"):
+        one.router()("no number", None)
 
 
 def test_topics_outside_get_the_serdes_of_the_application_where_they_have_none() -> None:
@@ -137,7 +150,7 @@ def test_topics_outside_get_the_serdes_of_the_application_where_they_have_none()
         Serdes.long().name,
     )
     inner = [node for node in sinks(made) if node.internal]
-    assert [(node.key_serde, node.value_serde) for node in inner] == [(None, None)]
+    assert [node.key_serde for node in inner] == [Serdes.json()]
 
 
 def test_windowed_keys_are_written_as_kafka_does() -> None:

@@ -121,7 +121,7 @@ class DryQuery:
         rows = [
             row
             for place, records in inputs.items()  # a partition of Spark each
-            if place[0] in self.plan.topics
+            if place[0] in program.topics
             for batch in front(self._shipped, _source({place: records}))
             for row in _unpacked(batch)
         ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thulawa.core.serdes import Serde
 from thulawa.dsl import ktable
 from thulawa.dsl.building import Building, NameLike, StoreName
 from thulawa.dsl.options import Materialized
@@ -86,7 +87,7 @@ def join(
         joiner=joiner,
     )
     building.add(step)
-    _add_registration(building, names)
+    _add_registration(building, names, right.key_serde)
     _add_right_side(building, names, replace(step, table=right.name), right.name, right_stores)
     _add_response(building, names)
     building.add(
@@ -107,10 +108,11 @@ def join(
     return ktable.KTable(building, names.result, *serdes)
 
 
-def _add_registration(building: Building, names: _Names) -> None:
+def _add_registration(building: Building, names: _Names, key_serde: Serde[Any] | None) -> None:
+    """Send subscriptions to where the right rows are: by the serde of their keys."""
     topic = names.registration
     sink = Sink(name=names.send_sink, parents=(names.send,), topic=topic, internal=True)
-    building.add(replace(sink, payload="subscription"))
+    building.add(replace(sink, payload="subscription", key_serde=key_serde))
     source = Source(name=names.receive_source, topics=(topic,), internal=True)
     building.add(replace(source, payload="subscription"))
 

@@ -1,6 +1,7 @@
 """Grouped streams and tables: what can be counted, reduced and aggregated, per key."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
 from thulawa.core.callers import caller
@@ -199,8 +200,9 @@ class KGroupedStream(Generic[K, V]):
             parent = self._first_step(first, store, merge, window, told or value_serde)
             initializer, aggregator = None, merged_by(merge)
         else:
-            parent = self.repartitioned(store.name, chosen=store.chosen)
-        add_aggregate_store(self.building, store, materialized, window, emit)
+            parent = self.repartitioned(store.name, materialized, chosen=store.chosen)
+        kept = kept_as(materialized, self.options.key_serde)
+        add_aggregate_store(self.building, store, kept, window, emit)
         self.building.add(
             Aggregate(
                 name=name,
@@ -218,7 +220,9 @@ class KGroupedStream(Generic[K, V]):
         serdes = ktable.serdes_of(materialized, self.key_serde, value_serde)
         return ktable.KTable(self.building, name, *windowed_serdes(serdes, window))
 
-    def repartitioned(self, prefix: str, *, chosen: bool) -> str:
+    def repartitioned(
+        self, prefix: str, materialized: Materialized[Any, Any] | None, *, chosen: bool
+    ) -> str:
         """Give the node to aggregate after: behind a repartition if the key has changed."""
         if not self.rekeyed:
             return self.stream.name
@@ -230,7 +234,7 @@ class KGroupedStream(Generic[K, V]):
         self._source = self.stream.repartitioned(
             options.name or prefix,
             chosen=chosen or options.name is not None,
-            key_serde=options.key_serde,
+            key_serde=options.key_serde or ktable.serdes_of(materialized, None)[0],
             value_serde=options.value_serde,
         ).name
         return self._source
@@ -272,6 +276,15 @@ def check_two_step(*, rekeyed: bool, mergeable: bool, windowed: bool) -> None:
         reason = "its parts must be joined: give the aggregation a merger"
     if reason is not None:
         raise TopologyError(f"this cannot be aggregated in two steps: {reason}", where=caller())
+
+
+def kept_as(
+    materialized: Materialized[Any, Any] | None, key_serde: Serde[Any] | None
+) -> Materialized[Any, Any] | None:
+    """Return how a store is kept: by the serde of the grouping unless it has one of its own."""
+    if key_serde is None or (materialized is not None and materialized.key_serde is not None):
+        return materialized
+    return replace(chosen(materialized, Materialized), key_serde=key_serde)
 
 
 def add_aggregate_store(
@@ -439,7 +452,7 @@ class KGroupedTable(Generic[K, V]):
                 name=sink,
                 parents=(self._name,),
                 topic=topic,
-                key_serde=options.key_serde,
+                key_serde=options.key_serde or ktable.serdes_of(materialized, None)[0],
                 internal=True,
                 payload="change",
             )
@@ -454,7 +467,7 @@ class KGroupedTable(Generic[K, V]):
                 )
             )
             self._source = source
-        building.add_store(store, materialized=materialized)
+        building.add_store(store, materialized=kept_as(materialized, options.key_serde))
         node = TableAggregate(
             name=name,
             parents=(self._source,),

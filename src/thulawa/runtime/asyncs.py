@@ -22,6 +22,7 @@ from thulawa.engine import Record as EngineRecord
 from thulawa.engine.lane_sums import LaneSums, added, watched
 from thulawa.runtime.context import Failed, Forward, Raw, TaskContext
 from thulawa.runtime.processors import NodeContext
+from thulawa.state.keys import Keys
 from thulawa.topology.nodes import AsyncCall
 
 __all__ = ["AsyncStage", "RunAsync"]
@@ -60,6 +61,7 @@ class AsyncStage:
         self._node_context = node_context
         self._forward = forward
         self._failed = failed
+        self._identity = Keys(node.key_serde).identity
         self._inbox: list[EngineRecord] = []
         self._lanes = node.options.lanes.places()
         self._offsets = count()
@@ -83,13 +85,14 @@ class AsyncStage:
         record = Record(key, value, timestamp, headers)
         item = _Item(record, context.topic, context.partition, context.offset, context.raw())
         lane = 0
-        if self.node.lane is not None:
-            try:
+        try:
+            identity = self._identity(key)
+            if self.node.lane is not None:
                 lane = self._lane(self.node.lane(key, value))
-            except Exception as problem:  # noqa: BLE001 the handler decides about any error
-                self._failed(problem, key, value, timestamp, headers)
-                return
-        self._inbox.append(EngineRecord(next(self._offsets), key, item, timestamp, 0, lane))
+        except Exception as problem:  # noqa: BLE001 the handler decides about any error
+            self._failed(problem, key, value, timestamp, headers)
+            return
+        self._inbox.append(EngineRecord(next(self._offsets), identity, item, timestamp, 0, lane))
 
     def _lane(self, wanted: object) -> int:
         if wanted not in self._lanes:

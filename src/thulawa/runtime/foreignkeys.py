@@ -13,6 +13,7 @@ from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.views import Views
 from thulawa.state.backing import sort_key
 from thulawa.state.codec import register
+from thulawa.state.keys import Keys
 from thulawa.topology.nodes import ForeignKeyStep
 
 __all__ = ["Answer", "Subscription", "foreign_key_step"]
@@ -24,7 +25,7 @@ _ANSWER = "answer"
 
 
 class Subscription(NamedTuple):
-    """What a left row tells the right side."""
+    """What a left row tells the right side; its key is there by its identity."""
 
     primary_key: Any
     fingerprint: str | None
@@ -72,6 +73,10 @@ def _subscribe(
     assert foreign_key is not None
     versioned = views.is_versioned(node.table)
     instruct = _left_instructions if node.left else _inner_instructions
+    identity_of, foreign_identity_of = (
+        Keys(node.key_serde).identity,
+        Keys(node.foreign_serde).identity,
+    )
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if versioned and not change.latest:
@@ -79,37 +84,40 @@ def _subscribe(
         try:
             old = None if change.old is None else foreign_key(change.old)
             new = None if change.new is None else foreign_key(change.new)
+            same = foreign_identity_of(old) == foreign_identity_of(new)
+            primary_key = identity_of(key)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, change.new, timestamp, headers)
         mark = _fingerprint(change.new)
-        for target, instruction in instruct(change, old, new):
-            message = Subscription(key, mark, instruction, context.partition)
+        for target, instruction in instruct(change, old, new, same=same):
+            message = Subscription(primary_key, mark, instruction, context.partition)
             forward(target, message, timestamp, headers)
         return None
 
     return process
 
 
-def _left_instructions(change: Change, old: Any, new: Any) -> list[tuple[Any, str]]:
+def _left_instructions(change: Change, old: Any, new: Any, *, same: bool) -> list[tuple[Any, str]]:
     if change.new is None:
         if change.old is None:
             return []
         return [(None, _ANSWER)] if old is None else [(old, _DELETE_AND_ANSWER)]
-    first = [(old, _DELETE_AND_ANSWER)] if old is not None and old != new else []
+    first = [(old, _DELETE_AND_ANSWER)] if old is not None and not same else []
     return [*first, (new, _ANSWER)]
 
 
-def _inner_instructions(_: Change, old: Any, new: Any) -> list[tuple[Any, str]]:
+def _inner_instructions(_: Change, old: Any, new: Any, *, same: bool) -> list[tuple[Any, str]]:
     if old is None:
         return [] if new is None else [(new, _ANSWER_IF_FOUND)]
     if new is None:
         return [(old, _DELETE_AND_ANSWER)]
-    if old == new:
+    if same:
         return [(new, _ANSWER_IF_FOUND)]
     return [(old, _DELETE_QUIETLY), (new, _ANSWER)]
 
 
 def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Forward:
+    """Make what keeps who has subscribed: (identity of the left key, (fingerprint, partition))."""
     store = context.store(node.store)
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
@@ -129,6 +137,7 @@ def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Fo
 
 def _answer(node: ForeignKeyStep, views: Views, forward: Forward) -> Forward:
     rows = views.latest(node.table)
+    key_of = Keys(node.key_serde).key
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
         entry = None if key is None else rows(key)
@@ -140,13 +149,15 @@ def _answer(node: ForeignKeyStep, views: Views, forward: Forward) -> Forward:
             value.instruction == _ANSWER_IF_FOUND and row is None
         ):
             return
-        forward(value.primary_key, Answer(value.fingerprint, row, value.partition), time, headers)
+        answer = Answer(value.fingerprint, row, value.partition)
+        forward(key_of(value.primary_key), answer, time, headers)
 
     return process
 
 
 def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: Forward) -> Forward:
     store = context.store(node.store)
+    key_of = Keys(node.key_serde).key
     versioned = views.is_versioned(node.table)
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
@@ -154,7 +165,7 @@ def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: F
             return context.drop()
         subscribers = sorted(store.get(key) or (), key=lambda entry: sort_key(entry[0]))
         for primary_key, (mark, partition) in subscribers:
-            forward(primary_key, Answer(mark, change.new, partition), timestamp, headers)
+            forward(key_of(primary_key), Answer(mark, change.new, partition), timestamp, headers)
         return None
 
     return process

@@ -70,7 +70,7 @@ class Changelog:
     """
 
     def __init__(self, spec: StoreSpec) -> None:
-        self._keys = Codec(spec.key_serde)
+        self._keys = Codec()  # of identities
         self._values = Codec(spec.value_serde)
 
     def changes(

@@ -51,7 +51,6 @@ __all__ = ["TopologyTestDriver"]
 
 S = TypeVar("S")
 _AnyStore: Any = object
-_codec = Codec()
 
 
 class TopologyTestDriver:
@@ -102,7 +101,11 @@ class TopologyTestDriver:
         if batches is not None:
             seed = batches
             topology = with_random_latencies(topology, Random(f"{seed}/latencies"))
-        self._plan = self._planned(topology, grouper, value_serde)
+        self._plan = self._planned(topology, grouper, key_serde, value_serde)
+        self._routes = {
+            topic: (one.router(), Codec(one.value_serde))
+            for topic, one in self._plan.repartitions.items()
+        }
         self._sources = {
             topic: node
             for node in self._plan.topology.nodes.values()
@@ -142,7 +145,11 @@ class TopologyTestDriver:
             raise
 
     def _planned(
-        self, topology: Topology, grouper: PartitionGrouper, value_serde: Serde[Any] | None
+        self,
+        topology: Topology,
+        grouper: PartitionGrouper,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
     ) -> Plan:
         outside = {
             topic: self._partitions
@@ -153,7 +160,7 @@ class TopologyTestDriver:
         return plan(
             topology,
             outside,
-            key_serde=self._key_serde,
+            key_serde=key_serde,
             value_serde=value_serde,
             grouper=grouper,
             keeps_time=self._options.on_bad_timestamp == "partition_time",
@@ -328,11 +335,13 @@ class TopologyTestDriver:
     ) -> None:
         """Take an output of a task."""
         if sink is not None and sink.internal:
-            partition = self._plan.repartitions[topic].partition_of(key, value)
-            # as Spark writes and reads them: what is no plain data cannot travel
-            key, value = _codec.decode(_codec.encode([key, value]))
+            route, codec = self._routes[topic]
+            partition, travelling = route(key, value)
+            codec.check(value)
+            # as Spark writes and reads them
+            travelling, value = codec.decode(codec.encode([travelling, value]))
             self._written[topic].append(WrittenRecord(key, value, timestamp, headers))
-            self._append(topic, partition, timestamp, key, value, headers)
+            self._append(topic, partition, timestamp, travelling, value, headers)
         else:
             self._send(sink, topic, key, value, timestamp, headers)
 

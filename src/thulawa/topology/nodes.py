@@ -165,6 +165,7 @@ class PartialAggregate(Node):
 
     initializer: Function | None
     aggregator: Function
+    key_serde: Serde[Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +173,7 @@ class TableGrouping(Node):
     """Turns updates of a table into updates under another key: subtract here, add there."""
 
     selector: Function
+    key_serde: Serde[Any] | None = None  # of the other key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +240,7 @@ class ForeignKeyStep(Node):
 
     Left rows *subscribe* at the right key; the right side *receives* this, *answers* it, and
     answers all its subscribers when it *changes*; the left side *resolves* the answers.
+    ``key_serde`` is that of the left rows' keys, ``foreign_serde`` that of the right rows'.
     """
 
     step: Literal["subscribe", "receive", "answer", "change", "resolve"]
@@ -246,6 +249,8 @@ class ForeignKeyStep(Node):
     table: str
     foreign_key: Function | None = None
     joiner: Function | None = None
+    key_serde: Serde[Any] | None = None
+    foreign_serde: Serde[Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +287,7 @@ class AsyncCall(Node):
     options: Options
     resource: Function | None = None
     lane: Function | None = None
+    key_serde: Serde[Any] | None = None
 
     @property
     def has_lanes(self) -> bool:

@@ -17,8 +17,6 @@ from thulawa.topology.nodes import Sink
 
 __all__ = ["TaskOutput"]
 
-_codec = Codec()
-
 
 class TaskOutput:
     """The collector of one task; in the front, where tasks read one partition, of that ``source``.
@@ -40,6 +38,10 @@ class TaskOutput:
         self._outgoing = Outgoing()
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
+        self._routes = {
+            topic: (one, one.router(), Codec(one.value_serde))
+            for topic, one in program.plan.repartitions.items()
+        }
 
     def send(
         self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
@@ -104,8 +106,9 @@ class TaskOutput:
     def _send_inside(
         self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
-        repartition = self._plan.repartitions[topic]
-        partition = repartition.partition_of(key, value)
+        repartition, route, codec = self._routes[topic]
+        partition, key = route(key, value)
+        codec.check(value)
         if not repartition.is_topic:
             # its place in the order of this task's outputs is all the offset it needs
             record = (self._sent, timestamp, key, value, headers)
@@ -115,8 +118,8 @@ class TaskOutput:
         self._outgoing.add(
             f"{self._program.application_id}-{topic}",
             partition,
-            _codec.encode([key]),
-            _codec.encode([value]),
+            codec.encode([key]),
+            codec.encode([value]),
             timestamp,
             headers,
         )
@@ -134,7 +137,7 @@ class TaskOutput:
             part = self._plan.parts[self._plan.readers[topic]]
             task = part.task_of(topic, partition)
             slot = self._program.slot_of(task)
-            data = pack_records(records)
+            data = pack_records(records, self._routes[topic][2])
             rows.append(Packed(slot, part.stage, task, topic, partition, self._place, data))
         slot = self._program.slot_of(self._number)
         for topic, partition, data in self._outgoing.take():

@@ -91,9 +91,10 @@ class Hosted:
             return
         repartition = self._program.plan.repartitions.get(row.topic)
         if repartition is not None and not repartition.is_topic:
-            task.add(row.topic, row.part, unpack_records(row.data))
+            records = unpack_records(row.data, Codec(repartition.value_serde))
+            task.add(row.topic, row.part, records)
         elif repartition is not None:
-            decode = Codec().decode
+            decode = Codec(repartition.value_serde).decode
             task.add(
                 row.topic,
                 row.part,
