@@ -27,6 +27,7 @@ from thulawa.dsl import (
     Repartitioned,
     StreamJoined,
     StreamsBuilder,
+    Suppressed,
     TimeWindows,
 )
 from thulawa.runtime.handlers import Handlers, log_and_continue
@@ -273,6 +274,42 @@ def test_four_partitions_give_what_one_gives(operator: str, kind: Kind) -> None:
     assert {key: len(values) for key, values in four.items()} == {
         key: len(values) for key, values in one.items()
     }
+
+
+class Price:
+    """A value that is no plain data."""
+
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+
+_price: Serde[Price] = Serde("price", lambda price: b"%d" % price.cents, lambda b: Price(int(b)))
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_values_with_a_serde_go_through_repartitions_stores_and_buffers(partitions: int) -> None:
+    builder = StreamsBuilder()
+    numbers: Consumed[Any, Any] = Consumed(value_serde=_price)
+    left, rows = builder.stream("left", numbers), builder.table("right", numbers)
+    moved = left.select_key(lambda key, _: key).repartition(Repartitioned(value_serde=_price))
+    kept: Materialized[Any, Any] = Materialized(value_serde=_price)
+    dearest = moved.group_by_key().reduce(lambda a, b: max(a, b, key=_cents), kept)
+    late = dearest.suppress(Suppressed.until_time_limit(0))
+    joined = late.join(rows, lambda a, b: Price(a.cents + b.cents), foreign_key=lambda _: "k")
+    joined.to_stream().to("out", Produced(value_serde=_price))
+    query = DryQuery(builder.build(), dict.fromkeys(("left", "right"), partitions))
+    found: dict[bytes, list[Any]] = defaultdict(list)
+    ends: dict[tuple[str, int], int] = defaultdict(int)
+    for topic, key, value in [("right", b"k", b"10"), ("left", b"a", b"5"), ("left", b"a", b"3")]:
+        place = topic, partition_of(key, partitions)
+        _settle(query, {place: [Input(ends[place], 1_000, key, value)]}, ends, found)
+        ends[place] += 1
+        query.restart()
+    assert found[b"a"][-1] == 15
+
+
+def _cents(price: Price) -> int:
+    return price.cents
 
 
 # --- what does not fit

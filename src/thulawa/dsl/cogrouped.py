@@ -9,7 +9,7 @@ from thulawa.core.records import Windowed
 from thulawa.dsl import grouped as grouping
 from thulawa.dsl import ktable, windowed
 from thulawa.dsl.building import Building, NameLike
-from thulawa.dsl.options import Materialized
+from thulawa.dsl.options import Materialized, kept_as
 from thulawa.topology.nodes import Aggregate, Table
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
@@ -174,7 +174,7 @@ def _aggregated(
         )
     store = building.store_name(materialized, "COGROUPKSTREAM-AGGREGATE-")
     key_serde = next((grouped.key_serde for grouped, _ in parts if grouped.key_serde), None)
-    materialized = grouping.kept_as(materialized, key_serde)
+    materialized = kept_as(materialized, key_serde)
     parents = [
         grouped.repartitioned(store.name, materialized, chosen=store.chosen) for grouped, _ in parts
     ]

@@ -89,7 +89,7 @@ def join(
     building.add(step)
     _add_registration(building, names, right.key_serde)
     _add_right_side(building, names, replace(step, table=right.name), right.name, right_stores)
-    _add_response(building, names)
+    _add_response(building, names, right.value_serde)
     building.add(
         replace(
             step,
@@ -133,12 +133,13 @@ def _add_right_side(
     building.add(replace(change, step="change"))
 
 
-def _add_response(building: Building, names: _Names) -> None:
+def _add_response(building: Building, names: _Names, value_serde: Serde[Any] | None) -> None:
     building.add(
         Sink(
             name=names.answer_sink,
             parents=(names.answer, names.change),
             topic=names.response,
+            value_serde=value_serde,
             internal=True,
             payload="answer",
             partitioner=_home,

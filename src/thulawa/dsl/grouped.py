@@ -1,7 +1,6 @@
 """Grouped streams and tables: what can be counted, reduced and aggregated, per key."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
 from thulawa.core.callers import caller
@@ -9,7 +8,7 @@ from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.dsl import cogrouped, kstream, ktable, windowed
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Grouped, Materialized, chosen
+from thulawa.dsl.options import Grouped, Materialized, chosen, kept_as
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, PartialAggregate, Sink, Source, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
@@ -201,7 +200,7 @@ class KGroupedStream(Generic[K, V]):
             initializer, aggregator = None, merged_by(merge)
         else:
             parent = self.repartitioned(store.name, materialized, chosen=store.chosen)
-        kept = kept_as(materialized, self.options.key_serde)
+        kept = kept_as(materialized, self.options.key_serde, value_serde)
         add_aggregate_store(self.building, store, kept, window, emit)
         self.building.add(
             Aggregate(
@@ -276,15 +275,6 @@ def check_two_step(*, rekeyed: bool, mergeable: bool, windowed: bool) -> None:
         reason = "its parts must be joined: give the aggregation a merger"
     if reason is not None:
         raise TopologyError(f"this cannot be aggregated in two steps: {reason}", where=caller())
-
-
-def kept_as(
-    materialized: Materialized[Any, Any] | None, key_serde: Serde[Any] | None
-) -> Materialized[Any, Any] | None:
-    """Return how a store is kept: by the serde of the grouping unless it has one of its own."""
-    if key_serde is None or (materialized is not None and materialized.key_serde is not None):
-        return materialized
-    return replace(chosen(materialized, Materialized), key_serde=key_serde)
 
 
 def add_aggregate_store(
@@ -453,6 +443,7 @@ class KGroupedTable(Generic[K, V]):
                 parents=(self._name,),
                 topic=topic,
                 key_serde=options.key_serde or ktable.serdes_of(materialized, None)[0],
+                value_serde=options.value_serde,
                 internal=True,
                 payload="change",
             )
@@ -467,7 +458,8 @@ class KGroupedTable(Generic[K, V]):
                 )
             )
             self._source = source
-        building.add_store(store, materialized=kept_as(materialized, options.key_serde))
+        kept = kept_as(materialized, options.key_serde, value_serde)
+        building.add_store(store, materialized=kept)
         node = TableAggregate(
             name=name,
             parents=(self._source,),

@@ -339,7 +339,8 @@ def _join_table(
                 where=caller(),
             )
         buffer = f"{name}-Buffer"
-        building.add_store(StoreName(buffer, chosen=True), "buffer")
+        kept: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
+        building.add_store(StoreName(buffer, chosen=True), "buffer", kept)
     stores = building.stores_of(table.name)
     building.add(
         LookupJoin(

@@ -22,6 +22,7 @@ from thulawa.dsl.options import (
     Produced,
     Repartitioned,
     chosen,
+    kept_as,
 )
 from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
@@ -371,9 +372,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
             parent = self.repartitioned(
                 name, chosen=named is not None, key_serde=key_serde, value_serde=value_serde
             ).name
-        building.source_table(
-            Table(name=name, parents=(parent,), operation="source"), store, materialized
-        )
+        kept = kept_as(materialized, None, self.value_serde)
+        building.source_table(Table(name=name, parents=(parent,), operation="source"), store, kept)
         serdes = ktable.serdes_of(materialized, self.key_serde, self.value_serde)
         return ktable.KTable(building, name, *serdes)
 

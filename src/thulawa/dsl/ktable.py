@@ -207,7 +207,8 @@ class KTable(Generic[K, V]):
         if suppressed.until == "window_close":
             wait = self._grace()
         parent_stores = building.stores_of(self.name)
-        building.add_store(StoreName(store, given), "buffer")
+        kept: Materialized[Any, Any] = Materialized.with_(None, self.value_serde)
+        building.add_store(StoreName(store, given), "buffer", kept)
         assert parent_stores, "suppression reads the table behind it"
         building.add(
             Suppress(

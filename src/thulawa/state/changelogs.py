@@ -48,8 +48,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
             raise StateError("a changelog is damaged, or was not written by Thulawa") from error
         if found.format != _FORMAT:
             raise StateError(
-                "a changelog was written by another version of Thulawa: go on with that one, or begin "
-                "anew under another application_id"
+                "a changelog was written by another version of Thulawa: go on with that one, or "
+                "begin anew under another application_id"
             )
         return cls(found.entries, found.checksum, found.known)
 
