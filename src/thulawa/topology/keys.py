@@ -39,7 +39,7 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.windows import SessionWindows
 
-__all__ = ["KeySerdes", "windowed"]
+__all__ = ["KeySerdes", "windowed", "written_as"]
 
 _REKEYS = {"map", "flat_map", "select_key", "process"}
 
@@ -49,6 +49,11 @@ def windowed(inner: Serde[Any], window: WindowKind) -> Serde[Any]:
     if isinstance(window, SessionWindows):
         return Serdes.session_windowed(inner)
     return Serdes.time_windowed(inner, getattr(window, "size", 1))
+
+
+def written_as(serde: Serde[Any]) -> str:
+    """Return the name of what a serde writes; plain data that is text is written as text."""
+    return serde.name.replace(PLAIN.name, Serdes.string().name)
 
 
 class KeySerdes:
@@ -82,7 +87,7 @@ class KeySerdes:
             met: dict[str, str] = {}
             for source in (source for side in sides for source in self._sources(side)):
                 if self._is_by_key(source):
-                    met.setdefault(self._written_as(source), source.topics[0])
+                    met.setdefault(written_as(self.leaving(source.name)), source.topics[0])
             if len(met) > 1:
                 listed = ", ".join(f"{topic!r} as {serde}" for serde, topic in met.items())
                 raise TopologyError(
@@ -198,10 +203,6 @@ class KeySerdes:
 
     def _is_by_key(self, source: Source) -> bool:
         return not source.internal or self._senders[source.topics[0]].partitioner is None
-
-    def _written_as(self, source: Source) -> str:
-        serde = self.leaving(source.name)
-        return Serdes.string().name if serde is PLAIN else serde.name
 
     def _repartition(self, topic: str) -> Serde[Any]:
         sender = self._senders[topic]
