@@ -57,7 +57,7 @@ from thulawa.topology.nodes import (
     TableJoin,
 )
 from thulawa.topology.subtopologies import SubTopology
-from thulawa.topology.windows import SessionWindows, SlidingWindows
+from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
 __all__ = ["Graph"]
 
@@ -203,7 +203,9 @@ def _to_all(children: list[Forward]) -> Forward:
 def _answers(node: Node) -> bool:
     """Tell whether a node hands what its stores refuse to the handler by itself."""
     match node:
-        case Aggregate(window=None) | LookupJoin(buffer=None) | TableJoin() | TableAggregate():
+        case Aggregate(window=None | TimeWindows()) | TableAggregate():
+            return True
+        case LookupJoin(buffer=None) | TableJoin():
             return True
         case _:
             return False

@@ -82,17 +82,19 @@ class Repartition:
         for a key that its serde cannot write.
         """
         keys, partitions, partitioner = Keys(self.key_serde), self.partitions, self.partitioner
-        identity_of, travelling, dump = keys.identity, keys.travelling, self.key_serde.dumps
+        identity_of, text, travel = keys.identity, keys.text, keys.travel
+        dump = self.key_serde.dumps
 
         def route(key: Any, value: Any) -> tuple[int, Any]:
-            identity = identity_of(key)
+            identity = key if type(key) is text and key.isascii() else identity_of(key)
+            travelling = key if travel else identity
             if partitions == 1:
-                return 0, travelling(key, identity)
+                return 0, travelling
             if partitioner is not None:
                 chosen = chosen_partition(partitioner, key, value, partitions, self.topic)
-                return chosen, travelling(key, identity)
+                return chosen, travelling
             data = identity if type(identity) is bytes else dump(identity)
-            return partition_of(data, partitions), travelling(key, identity)
+            return partition_of(data, partitions), travelling
 
         return route
 

@@ -249,7 +249,10 @@ _READERS: dict[int, Callable[[Any], Any]] = {
 
 def _is_row(value: dict[Any, Any]) -> bool:
     """Tell whether a dict has text for keys, and no lists or the like for values."""
-    return {*map(type, value)} <= {str} and _SCALARS.issuperset(map(type, value.values()))
+    for key, item in value.items():
+        if type(key) is not str or type(item) not in _SCALARS:
+            return False
+    return True
 
 
 def _is_deep(value: Any) -> bool:

@@ -60,14 +60,15 @@ class Keys:
     {'a': [1]}
     """
 
-    __slots__ = ("_as_they_are", "_exact", "_serde", "text")
+    __slots__ = ("_exact", "_serde", "text", "travel")
 
     def __init__(self, serde: Serde[Any] | None = None) -> None:
         self._serde = serde or PLAIN
         self._exact = self._serde.exact
         # The type of text that is its own identity, for those who test it in line.
         self.text: type[str] = str if str in self._exact else _NoText
-        self._as_they_are = self._serde is PLAIN or self._exact in _ALONE
+        # Whether every key is plain data, and goes through a repartition as it is.
+        self.travel = self._serde is PLAIN or self._exact in _ALONE
 
     def identity(self, key: Any) -> Hashable:
         """Return what a key is held under; raise `SerializationError` if its serde cannot write it.
@@ -97,14 +98,10 @@ class Keys:
 
     @property
     def reader(self) -> Serde[Any] | None:
-        """The serde that reads what `travelling` gave; None where keys travel as they are."""
-        if self._as_they_are:
+        """The serde that reads keys of identities, which travel in their place; None: they do."""
+        if self.travel:
             return None
         return Serde(f"key as {self._serde.name}", self._serde.serialize, self.key)
-
-    def travelling(self, key: Any, identity: Hashable) -> Any:
-        """Return what goes through a repartition for a key: plain data, the key itself if it is."""
-        return key if self._as_they_are else identity
 
     def place(self, windowed: Any) -> tuple[Hashable, Any]:
         """Return the identity of a windowed key whose key is one of these."""

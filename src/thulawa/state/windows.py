@@ -27,6 +27,7 @@ class _Retained:
         "_identity",
         "_line",
         "_newest",
+        "_text",
         "keys",
         "name",
         "retention",
@@ -46,6 +47,7 @@ class _Retained:
         self.retention = retention
         self.keys = keys
         self._identity = keys.identity
+        self._text = keys.text
         self.values = values
         self._backing = backing
         self._line = Timeline()
@@ -103,12 +105,15 @@ class WindowStore(_Retained):
 
     def fetch(self, key: Any, start: int) -> Any:
         """Give (value, timestamp) of a window, or None."""
-        return self._backing.get((self._identity(key), start))
+        plain = type(key) is self._text and key.isascii()  # what `identity` does, without the call
+        return self._backing.get((key if plain else self._identity(key), start))
 
     def put(self, key: Any, value: Any, start: int, timestamp: int = 0) -> None:
         """Set the value of a window; None removes it, and an expired window is not kept."""
-        identity = self._identity(key)
-        self.values.check(value)
+        plain = type(key) is self._text and key.isascii()
+        identity = key if plain else self._identity(key)
+        if type(value) is not int:
+            self.values.check(value)
         if not self.observe(start):
             return
         place = (identity, start)
