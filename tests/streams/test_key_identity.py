@@ -315,3 +315,25 @@ def test_a_windowed_key_in_a_store_is_read_back_with_its_window() -> None:
         assert list(driver.get_key_value_store("kept").all()) == [
             (Windowed("a", Window(10, 20)), 1)
         ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("serde", [Serdes.json(), Serdes.avro(_AVRO), None])
+def test_random_batches_over_partitions_find_the_same_keys(
+    seed: int, serde: Serde[Any] | None
+) -> None:
+    """A table is joined with a stream that gets its keys from its values."""
+    builder = StreamsBuilder()
+    grouped: Grouped[Any, Any] = Grouped(key_serde=serde)
+    counted = builder.stream("in").group_by(lambda _, number: _place(number), grouped).count()
+    sums = builder.stream("in").group_by(lambda _, number: _place(number), grouped)
+    total = sums.reduce(lambda a, b: a + b)
+    both = counted.join(total, lambda count, number: [count, number])
+    both.to_stream().map(lambda key, value: (key["number"], value)).to("out", _JSON)
+    numbers = [n % 7 for n in range(40)]
+    found = dict(_counts(builder, [(str(n), n) for n in numbers], partitions=4, batches=seed))
+    assert found == {n: [numbers.count(n), n * numbers.count(n)] for n in range(7)}
+
+
+def _place(number: int) -> dict[str, Any]:
+    return {"shop": "s", "number": number}
