@@ -214,7 +214,10 @@ def test_without_a_handler_the_error_says_where() -> None:
         driver.create_input_topic("in").pipe_input("k", "x")
     error = caught.value
     assert (error.topic, error.partition, error.offset) == ("in", 0, 0)
-    assert "by-number-repartition-sink: a str cannot be written as long (in-0 at 0)" in str(error)
+    assert (
+        "by-number-repartition-sink: the key, a str, cannot be written as long: name a key_serde"
+        in str(error)
+    )
 
 
 def _deep(levels: int) -> Any:
@@ -337,3 +340,19 @@ def test_random_batches_over_partitions_find_the_same_keys(
 
 def _place(number: int) -> dict[str, Any]:
     return {"shop": "s", "number": number}
+
+
+def test_a_processors_own_store_takes_any_plain_key_whatever_the_default() -> None:
+    class Totals(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+            store = self.context.state_store("totals")
+            store.put("all", (store.get("all") or 0) + record.value)
+            store.put([record.key], record.value)
+
+    builder = StreamsBuilder()
+    builder.add_state_store(StoreSpec(name="totals"))
+    builder.stream("in").process(Totals, "totals")
+    with TopologyTestDriver(builder.build(), key_serde=Serdes.long()) as driver:
+        driver.create_input_topic("in").pipe_key_value_list([(1, 2), (2, 3)])
+        store = driver.get_key_value_store("totals")
+        assert (store.get("all"), store.get([1]), store.get([2])) == (5, 2, 3)

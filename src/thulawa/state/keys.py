@@ -83,12 +83,23 @@ class Keys:
                 return found
             _check_text(key)
             return str(key)
-        data = self._serde.dumps(key)
+        data = self._dumped(key)
         if data is not None and self._exact:
             again = self._serde.loads(data)
             if type(again) in self._exact:
                 return again
         return data
+
+    def _dumped(self, key: Any) -> bytes | None:
+        try:
+            return self._serde.dumps(key)
+        except SerializationError as error:
+            if self._serde is PLAIN:
+                raise
+            raise SerializationError(
+                f"the key, a {type(key).__name__}, cannot be written as {self._serde.name}: "
+                "name a key_serde that can"
+            ) from error
 
     def key(self, identity: Hashable) -> Any:
         """Return the key of an identity: as it was given, or as its serde reads it."""

@@ -110,7 +110,7 @@ class KeySerdes:
         if given is not None:
             return given
         parent = self._owners.get(name)
-        return self._inside if parent is None else self.leaving(parent)
+        return PLAIN if parent is None else self.leaving(parent)  # a processor's keys are its own
 
     def leaving(self, name: str) -> Serde[Any]:  # noqa: PLR0911 one for each kind of node
         """Return the serde of the keys that leave a node."""
