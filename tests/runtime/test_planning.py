@@ -1,5 +1,6 @@
 """A program becomes a line of stages: what feeds comes before what is fed, loops are topics."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -7,11 +8,11 @@ import pytest
 from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Window, Windowed
-from thulawa.core.serdes import Serdes
+from thulawa.core.serdes import Serde, Serdes
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.options import Consumed, Grouped, Repartitioned
 from thulawa.runtime.groups import TopicPartition
-from thulawa.runtime.planning import FRONT, Plan, plan
+from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
 from thulawa.topology.nodes import Sink, Source
 from thulawa.topology.windows import TimeWindows
 
@@ -119,6 +120,18 @@ def test_a_record_is_repartitioned_to_where_a_topic_with_its_key_has_it() -> Non
     assert {route(key, None)[0] for key in range(100)} == {0, 1, 2, 3}
     for key in range(100):
         assert route(key, None)[0] == partition_of(Serdes.long().dumps(key), 4)
+
+
+@pytest.mark.parametrize("serde", [None, Serdes.json(), Serdes.long()])
+def test_keys_travel_alike_in_a_plan_that_was_sent_to_a_worker(serde: Serde[Any] | None) -> None:
+    builder = StreamsBuilder()
+    grouped: Grouped[Any, Any] = Grouped(key_serde=serde)
+    builder.stream("in").group_by(lambda key, value: value, grouped).count()
+    (one,) = plan(builder.build(), {"in": 4}).repartitions.values()
+    sent: Repartition = pickle.loads(pickle.dumps(one))  # noqa: S301 what was just written
+    keys: list[Any] = [1, 2] if serde == Serdes.long() else [[1], (1, 2), {"a": 1}, "a", 1, True]
+    for key in keys:
+        assert sent.router()(key, None) == one.router()(key, None)
 
 
 @pytest.mark.parametrize("partitions", [1, 4])

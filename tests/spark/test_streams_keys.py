@@ -74,10 +74,13 @@ def test_records_are_counted_by_keys_that_are_objects_over_a_restart(
     counted.count(Materialized.as_("counts")).to_stream().to(
         "out", Produced(key_serde=Serdes.json(), value_serde=Serdes.json())
     )
+    plain = builder.stream("in").group_by(lambda _, value: (value["at"],)).count()
+    plain.to_stream(lambda key, _: key[0]).to("plain", Produced(key_serde=Serdes.json()))
     topology = builder.build()
     places: list[Any] = [{"shop": "a", "till": 1}, ["a", 1], 1, True, "1"]
     records = [(b"k", json.dumps({"at": place}).encode()) for place in places]
     for _ in range(2):
         produce(address, "in", [*records, (b"k", b'{"at": "\\ud800"}'), *records])
         run(topology, address, spark, tmp_path)
-    assert read(address, "out") == {Serdes.json().dumps(place): 4 for place in places}
+    expected = {Serdes.json().dumps(place): 4 for place in places}
+    assert (read(address, "out"), read(address, "plain")) == (expected, expected)

@@ -68,7 +68,7 @@ class Keys:
         # The type of text that is its own identity, for those who test it in line.
         self.text: type[str] = str if str in self._exact else _NoText
         # Whether every key is plain data, and goes through a repartition as it is.
-        self.travel = self._serde is PLAIN or self._exact in _ALONE
+        self.travel = self._serde == PLAIN or self._exact in _ALONE
 
     def identity(self, key: Any) -> Hashable:
         """Return what a key is held under; raise `SerializationError` if its serde cannot write it.
@@ -94,7 +94,7 @@ class Keys:
         try:
             return self._serde.dumps(key)
         except SerializationError as error:
-            if self._serde is PLAIN:
+            if self._serde == PLAIN:
                 raise
             raise SerializationError(
                 f"the key, a {type(key).__name__}, cannot be written as {self._serde.name}: "
