@@ -276,6 +276,18 @@ def test_four_partitions_give_what_one_gives(operator: str, kind: Kind) -> None:
     }
 
 
+@pytest.mark.parametrize("key", [lambda n: (n, "a"), lambda n: [n], lambda n: n / 2, lambda n: n])
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_keys_without_a_serde_are_plain_data(key: Callable[[int], Any], partitions: int) -> None:
+    builder = StreamsBuilder()
+    counted = builder.stream("left").group_by(lambda _, value: key(value["to"] % 5)).count()
+    counted.to_stream(lambda key, _: repr(key)).to("out")
+    program = Programs(KINDS["default"])
+    program.builder = builder
+    found = run(KINDS["default"], program, partitions)
+    assert found == {repr(key(n)).encode(): [1, 2, 3, 4] for n in range(5)}
+
+
 class Price:
     """A value that is no plain data."""
 
