@@ -1,16 +1,18 @@
 """A program becomes a line of stages: what feeds comes before what is fed, loops are topics."""
 
+import pickle
 from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, SerializationError
+from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Window, Windowed
-from thulawa.core.serdes import Serdes
+from thulawa.core.serdes import Serde, Serdes
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.options import Consumed, Grouped, Repartitioned
 from thulawa.runtime.groups import TopicPartition
-from thulawa.runtime.planning import FRONT, Plan, plan
+from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
 from thulawa.topology.nodes import Sink, Source
 from thulawa.topology.windows import TimeWindows
 
@@ -114,9 +116,33 @@ def test_a_record_is_repartitioned_to_where_a_topic_with_its_key_has_it() -> Non
         lambda key, value: value, Grouped(key_serde=Serdes.long())
     ).count().to_stream().to("out")
     (one,) = plan(builder.build(), {"in": 4}).repartitions.values()
-    spread = {one.partition_of(key, None) for key in range(100)}
-    assert spread == {0, 1, 2, 3}
-    assert one.partition_of("no number", None) in range(4)
+    route = one.router()
+    assert {route(key, None)[0] for key in range(100)} == {0, 1, 2, 3}
+    for key in range(100):
+        assert route(key, None)[0] == partition_of(Serdes.long().dumps(key), 4)
+
+
+@pytest.mark.parametrize("serde", [None, Serdes.json(), Serdes.long()])
+def test_keys_travel_alike_in_a_plan_that_was_sent_to_a_worker(serde: Serde[Any] | None) -> None:
+    builder = StreamsBuilder()
+    grouped: Grouped[Any, Any] = Grouped(key_serde=serde)
+    builder.stream("in").group_by(lambda key, value: value, grouped).count()
+    (one,) = plan(builder.build(), {"in": 4}).repartitions.values()
+    sent: Repartition = pickle.loads(pickle.dumps(one))  # noqa: S301 what was just written
+    keys: list[Any] = [1, 2] if serde == Serdes.long() else [[1], (1, 2), {"a": 1}, "a", 1, True]
+    for key in keys:
+        assert sent.router()(key, None) == one.router()(key, None)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_key_that_its_serde_cannot_write_has_no_partition(partitions: int) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").group_by(
+        lambda key, value: value, Grouped(key_serde=Serdes.long())
+    ).count().to_stream().to("out")
+    (one,) = plan(builder.build(), {"in": partitions}).repartitions.values()
+    with pytest.raises(SerializationError, match="a str, cannot be written as long"):
+        one.router()("no number", None)
 
 
 def test_topics_outside_get_the_serdes_of_the_application_where_they_have_none() -> None:
@@ -137,7 +163,7 @@ def test_topics_outside_get_the_serdes_of_the_application_where_they_have_none()
         Serdes.long().name,
     )
     inner = [node for node in sinks(made) if node.internal]
-    assert [(node.key_serde, node.value_serde) for node in inner] == [(None, None)]
+    assert [node.key_serde for node in inner] == [Serdes.json()]
 
 
 def test_windowed_keys_are_written_as_kafka_does() -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
 from thulawa.core.errors import StateError
@@ -216,3 +217,9 @@ def test_within_a_batch_only_the_last_value_of_a_key_is_written() -> None:
     assert told == [(("a", 8), 1), (("c", None), 3)]
     assert (mark, before) == (POSITION, last.encode())
     assert position.holds(LOG.position({"a": 8, "b": 2}))
+
+
+def test_a_changelog_whose_keys_have_another_form_is_refused() -> None:
+    before_identities = msgspec.msgpack.encode([1, 2, b""])
+    with pytest.raises(StateError, match="was written by another version of Thulawa: go on with"):
+        Position.decode(before_identities)

@@ -14,7 +14,7 @@ from thulawa.spark.streams.hosting import hosted
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.records import Checkpoint
 from thulawa.spark.streams.shipping import Shipped
-from thulawa.spark.streams.wire import CLOCK, SINK, Packed, packed_batch, unpack_outgoing
+from thulawa.spark.streams.wire import CLOCK, COUNTS, SINK, Packed, packed_batch, unpack_outgoing
 from thulawa.topology.topology import Topology
 
 __all__ = ["DryQuery", "Input", "Kept", "dry_run", "source_rows"]
@@ -168,6 +168,8 @@ def dry_run(
 
 
 def _is_for(row: Packed, part: Part, planned: Plan) -> bool:
+    if row.topic == COUNTS:
+        return False
     if row.topic == CLOCK or row.topic in planned.global_topics:
         return row.part == part.group.id
     return planned.readers[row.topic] == part.group.id

@@ -7,10 +7,13 @@ import pytest
 
 from tests.spark.dry import DryQuery, Input, Inputs
 from thulawa.core.errors import StateError
+from thulawa.core.serdes import Serde, Serdes
 from thulawa.dsl import (
+    Grouped,
     JoinWindows,
     KStream,
     Materialized,
+    Produced,
     Repartitioned,
     SessionWindows,
     SlidingWindows,
@@ -317,3 +320,28 @@ def test_a_store_that_was_taken_out_does_not_come_back_with_what_is_left_of_it(
         query.start(counts(more=True), {"in": 1})
     query.start(counts(more=True), {"in": 1}, allow_state_loss=True)
     assert sorted(left(query, one("in", 2, 2))) == [("more", "1"), ("out", "1")]
+
+
+def by_number(key_serde: Serde[Any] | None) -> Topology:
+    builder = StreamsBuilder()
+    grouped: Grouped[Any, Any] = Grouped(key_serde=key_serde)
+    counted = builder.stream("visits").group_by(lambda _, value: value, grouped)
+    counts = counted.count(Materialized.as_("counts")).to_stream(lambda _, count: "all")
+    counts.to("out", Produced(value_serde=Serdes.json()))
+    return builder.build()
+
+
+def test_a_store_whose_keys_would_be_written_otherwise_is_refused(tmp_path: Path) -> None:
+    query = started(tmp_path, by_number(Serdes.json()), "visits")
+    assert left(query, one("visits", 0, 1)) == [("out", "1")]
+    with pytest.raises(StateError, match="keys written as JSON and now as long: they would not be"):
+        query.start(by_number(Serdes.long()), {"visits": 1})
+    query.start(by_number(Serdes.json()), {"visits": 1})
+    assert left(query, one("visits", 1, 1)) == [("out", "2")]
+
+
+def test_a_store_of_plain_keys_may_be_said_to_have_text(tmp_path: Path) -> None:
+    query = started(tmp_path, by_number(None), "visits")
+    assert left(query, one("visits", 0, 1, b'"a"')) == [("out", "1")]
+    query.start(by_number(Serdes.string()), {"visits": 1})
+    assert left(query, one("visits", 1, 1, b'"a"')) == [("out", "2")]

@@ -9,6 +9,7 @@ from thulawa.spark.streams.front import front
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import unpack_records
+from thulawa.state.codec import Codec
 
 RECORDS, PAGES = 100_000, 1_000
 
@@ -45,7 +46,7 @@ def sent(*, two_step: bool) -> tuple[int, int]:
         )
         for data in batch.column("data").to_pylist()
     ]
-    return sum(len(unpack_records(data)) for data in packed), sum(map(len, packed))
+    return sum(len(unpack_records(data, Codec())) for data in packed), sum(map(len, packed))
 
 
 def test_two_steps_shuffle_parts_and_not_records() -> None:

@@ -53,7 +53,10 @@ def test_subscriptions_are_partitioned_as_the_other_table_is() -> None:
 def test_serdes_of_the_join_are_those_of_the_keys_where_tables_have_none() -> None:
     long, short = Serdes.long(), Serdes.json()
     joined = TableJoined(name="by", key_serde=short, other_key_serde=long)
-    planned = plan(program(joined), {"orders": 2, "customers": 2})
+    counts = {"orders": 2, "customers": 2}
+    with pytest.raises(TopologyError, match="'customers' as text"):
+        plan(program(joined), counts)
+    planned = plan(program(joined), counts, key_serde=Serdes.long())
     assert planned.repartitions["by-subscription-registration-topic"].key_serde is long
     assert planned.repartitions["by-subscription-response-topic"].key_serde is short
 

@@ -203,7 +203,7 @@ class Buckets:
         Records without a key have none of their own: writers let them take turns in their bucket.
         """
         places = self.places(key, partitions)
-        return places[partition_of(_written(key), len(places))] if places else None
+        return places[partition_of(_key_bytes(key), len(places))] if places else None
 
     def places(self, key: Any, partitions: int) -> Sequence[int]:
         """Give the partitions among which a key has its one; none where it is dropped."""
@@ -311,6 +311,12 @@ def _written(key: Any) -> Any:
         except UnicodeEncodeError as error:
             raise ConfigurationError(f"the key {key!r:.60} cannot be written: {error}") from error
     return bytes(key) if isinstance(key, bytearray | memoryview) else key
+
+
+def _key_bytes(key: Any) -> bytes | None:
+    """Return the bytes that choose among the partitions of a bucket; of an odd key its `repr`."""
+    written = _written(key)
+    return written if written is None or isinstance(written, bytes) else repr(written).encode()
 
 
 def _text(key: Any) -> str | None:

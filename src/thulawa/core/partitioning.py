@@ -6,7 +6,6 @@ written by a Kafka client put the same key in the same partition.
 
 from functools import lru_cache
 from struct import iter_unpack
-from typing import Any
 
 __all__ = ["murmur2", "partition_of"]
 
@@ -37,16 +36,13 @@ def murmur2(data: bytes) -> int:
 _remembered = lru_cache(maxsize=65_536)(murmur2)
 
 
-def partition_of(key: Any, partitions: int) -> int:
-    """Give the same partition for equal keys, in every process; the first for no key.
+def partition_of(key: bytes | None, partitions: int) -> int:
+    """Return the partition of a serialized key; the first one for no key.
 
-    A key that is not bytes (topics of tests need no serdes) counts as its `repr`.
-
-    >>> partition_of("a", 1), partition_of(None, 8), partition_of(b"foobar", 8)
+    >>> partition_of(b"a", 1), partition_of(None, 8), partition_of(b"foobar", 8)
     (0, 0, 6)
     """
     if partitions == 1 or key is None:
         return 0
-    data = key if isinstance(key, bytes) else repr(key).encode()
     # the cache must not hold on to huge keys
-    return (_remembered if len(data) <= _SHORT else murmur2)(data) % 2**31 % partitions
+    return (_remembered if len(key) <= _SHORT else murmur2)(key) % 2**31 % partitions

@@ -7,7 +7,7 @@ from thulawa.dsl.aliases import BuilderAliases
 from thulawa.dsl.building import Building, ExplicitNames
 from thulawa.dsl.kstream import KStream
 from thulawa.dsl.ktable import GlobalKTable, KTable
-from thulawa.dsl.options import Consumed, Materialized, chosen
+from thulawa.dsl.options import Consumed, Materialized, chosen, kept_as
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.nodes import GlobalTable, Source, Table
 from thulawa.topology.topology import Topology
@@ -109,7 +109,7 @@ class StreamsBuilder(BuilderAliases):
             )
         )
         node = Table(name=name, parents=(source,), operation="source")
-        building.source_table(node, store, materialized)
+        building.source_table(node, store, kept_as(materialized, None, options.value_serde))
         return KTable(building, name, options.key_serde, options.value_serde)
 
     @overload
@@ -150,7 +150,7 @@ class StreamsBuilder(BuilderAliases):
         store = building.store_name(materialized, f"{topic}-")
         source = building.named(options, "KSTREAM-SOURCE-", "-source")
         name = building.named(options, "KTABLE-SOURCE-")
-        building.add_store(store, materialized=materialized)
+        building.add_store(store, materialized=kept_as(materialized, None, options.value_serde))
         building.add(
             GlobalTable(
                 name=name,

@@ -9,7 +9,7 @@ from thulawa.core.records import Windowed
 from thulawa.dsl import grouped as grouping
 from thulawa.dsl import ktable, windowed
 from thulawa.dsl.building import Building, NameLike
-from thulawa.dsl.options import Materialized
+from thulawa.dsl.options import Materialized, kept_as
 from thulawa.topology.nodes import Aggregate, Table
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
@@ -173,7 +173,11 @@ def _aggregated(
             "several streams are not aggregated in two steps: leave two_step out", where=caller()
         )
     store = building.store_name(materialized, "COGROUPKSTREAM-AGGREGATE-")
-    parents = [grouped.repartitioned(store.name, chosen=store.chosen) for grouped, _ in parts]
+    key_serde = next((grouped.key_serde for grouped, _ in parts if grouped.key_serde), None)
+    materialized = kept_as(materialized, key_serde)
+    parents = [
+        grouped.repartitioned(store.name, materialized, chosen=store.chosen) for grouped, _ in parts
+    ]
     grouping.add_aggregate_store(building, store, materialized, window)
     emit: Literal["update", "close"] = "update"
     names = []
@@ -198,6 +202,5 @@ def _aggregated(
         names.append(name)
     merged = building.named(named, "COGROUPKSTREAM-MERGE-", "-cogroup-merge")
     building.add(Table(name=merged, parents=tuple(names), operation="pass"))
-    key_serde = next((grouped.key_serde for grouped, _ in parts if grouped.key_serde), None)
     serdes = ktable.serdes_of(materialized, key_serde)
     return ktable.KTable(building, merged, *grouping.windowed_serdes(serdes, window))

@@ -89,6 +89,7 @@ def join(
         name=names.send,
         parents=(left.name,),
         step="subscribe",
+        join=names.send,
         left=left_join,
         store=names.store,
         table=left.name,
@@ -102,7 +103,7 @@ def join(
     )
     _add_right_side(building, names, replace(step, table=right.name), right.name, right_stores)
     left_serde = left.key_serde or options.key_serde
-    _add_response(building, names, left_serde, options.partitioner)
+    _add_response(building, names, (left_serde, right.value_serde), options.partitioner)
     building.add(
         replace(
             step,
@@ -129,7 +130,7 @@ def _add_registration(
     key_serde: Serde[Any] | None,
     partitioner: Callable[..., int] | None,
 ) -> None:
-    """Send subscriptions to the partitions of the right rows."""
+    """Send subscriptions to where the right rows are: by the serde of their keys."""
     topic = names.registration
     sink = Sink(name=names.send_sink, parents=(names.send,), topic=topic, internal=True)
     partition = None if partitioner is None else _by_key(partitioner)
@@ -157,14 +158,17 @@ def _add_right_side(
 def _add_response(
     building: Building,
     names: _Names,
-    key_serde: Serde[Any] | None,
+    serdes: tuple[Serde[Any] | None, Serde[Any] | None],
     partitioner: Callable[..., int] | None,
 ) -> None:
+    """Send answers, with the left row's key and the right row's value, to the left rows."""
+    key_serde, value_serde = serdes
     building.add(
         Sink(
             name=names.answer_sink,
             parents=(names.answer, names.change),
             topic=names.response,
+            value_serde=value_serde,
             internal=True,
             payload="answer",
             key_serde=key_serde,

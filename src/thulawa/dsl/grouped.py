@@ -8,7 +8,7 @@ from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.dsl import cogrouped, kstream, ktable, windowed
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Grouped, Materialized, chosen
+from thulawa.dsl.options import Grouped, Materialized, chosen, kept_as
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, PartialAggregate, Sink, Source, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
@@ -199,8 +199,9 @@ class KGroupedStream(Generic[K, V]):
             parent = self._first_step(first, store, merge, window, told or value_serde)
             initializer, aggregator = None, merged_by(merge)
         else:
-            parent = self.repartitioned(store.name, chosen=store.chosen)
-        add_aggregate_store(self.building, store, materialized, window, emit)
+            parent = self.repartitioned(store.name, materialized, chosen=store.chosen)
+        kept = kept_as(materialized, self.options.key_serde, value_serde)
+        add_aggregate_store(self.building, store, kept, window, emit)
         self.building.add(
             Aggregate(
                 name=name,
@@ -218,7 +219,9 @@ class KGroupedStream(Generic[K, V]):
         serdes = ktable.serdes_of(materialized, self.key_serde, value_serde)
         return ktable.KTable(self.building, name, *windowed_serdes(serdes, window))
 
-    def repartitioned(self, prefix: str, *, chosen: bool) -> str:
+    def repartitioned(
+        self, prefix: str, materialized: Materialized[Any, Any] | None, *, chosen: bool
+    ) -> str:
         """Give the node to aggregate after: behind a repartition if the key has changed."""
         if not self.rekeyed:
             return self.stream.name
@@ -230,7 +233,7 @@ class KGroupedStream(Generic[K, V]):
         self._source = self.stream.repartitioned(
             options.name or prefix,
             chosen=chosen or options.name is not None,
-            key_serde=options.key_serde,
+            key_serde=options.key_serde or ktable.serdes_of(materialized, None)[0],
             value_serde=options.value_serde,
         ).name
         return self._source
@@ -439,7 +442,8 @@ class KGroupedTable(Generic[K, V]):
                 name=sink,
                 parents=(self._name,),
                 topic=topic,
-                key_serde=options.key_serde,
+                key_serde=options.key_serde or ktable.serdes_of(materialized, None)[0],
+                value_serde=options.value_serde,
                 internal=True,
                 payload="change",
             )
@@ -454,7 +458,8 @@ class KGroupedTable(Generic[K, V]):
                 )
             )
             self._source = source
-        building.add_store(store, materialized=materialized)
+        kept = kept_as(materialized, options.key_serde, value_serde)
+        building.add_store(store, materialized=kept)
         node = TableAggregate(
             name=name,
             parents=(self._source,),

@@ -9,7 +9,7 @@ from thulawa.core.durations import milliseconds
 from thulawa.core.errors import TopologyError
 from thulawa.dsl import kstream, ktable
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Joined, StreamJoined, chosen
+from thulawa.dsl.options import Joined, Materialized, StreamJoined, chosen
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import JoinBuffer, LookupJoin, Stateless, StreamJoin
 from thulawa.topology.windows import JoinWindows
@@ -220,10 +220,13 @@ def _join_streams(
         right = _side(right, options, "-right", options.other_value_serde, keep_null_keys=relaxed)
     names = _join_names(building, kind, options)
     given = options.store_name is not None
-    for store in names.stores:
-        building.add_store(StoreName(store, given), "join", retention=windows.retention)
+    serdes = options.value_serde, options.other_value_serde
+    for store, value_serde in zip(names.stores, serdes, strict=True):
+        kept: Materialized[Any, Any] = Materialized.with_(options.key_serde, value_serde)
+        building.add_store(StoreName(store, given), "join", kept, retention=windows.retention)
     if names.outer_store is not None:
-        building.add_store(StoreName(names.outer_store, given), "buffer")
+        kept = Materialized.with_(options.key_serde, None)
+        building.add_store(StoreName(names.outer_store, given), "buffer", kept)
     for parent, buffer, store in zip((left, right), names.buffers, names.stores, strict=True):
         building.add(JoinBuffer(name=buffer, parents=(parent.name,), stores=(store,), store=store))
     this = StreamJoin(
@@ -243,7 +246,8 @@ def _join_streams(
         stores = tuple(store for store in (side.other_store, side.outer_store) if store is not None)
         building.add(replace(side, parents=(buffer,), stores=stores))
     building.add(Stateless(name=names.merge, parents=names.sides, operation="pass"))
-    return kstream.KStream(building, names.merge, key_serde=options.key_serde or left.key_serde)
+    key_serde = options.key_serde or left.key_serde or right.key_serde
+    return kstream.KStream(building, names.merge, key_serde=key_serde)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +339,8 @@ def _join_table(
                 where=caller(),
             )
         buffer = f"{name}-Buffer"
-        building.add_store(StoreName(buffer, chosen=True), "buffer")
+        kept: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
+        building.add_store(StoreName(buffer, chosen=True), "buffer", kept)
     stores = building.stores_of(table.name)
     building.add(
         LookupJoin(
@@ -349,7 +354,8 @@ def _join_table(
             grace=0 if options.grace is None else milliseconds(options.grace, name="grace"),
         )
     )
-    return kstream.KStream(building, name, key_serde=options.key_serde or stream.key_serde)
+    key_serde = options.key_serde or stream.key_serde or table.key_serde
+    return kstream.KStream(building, name, key_serde=key_serde)
 
 
 def _join_global(

@@ -22,6 +22,7 @@ from thulawa.dsl.options import (
     Produced,
     Repartitioned,
     chosen,
+    kept_as,
 )
 from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
@@ -265,7 +266,13 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         name = self.building.named(named, "KSTREAM-MERGE-")
         parents = (self.name, other.name)
         self.building.add(Stateless(name=name, parents=parents, operation="pass"))
-        return KStream(self.building, name, rekeyed=self.rekeyed or other.rekeyed)
+        alike = self.key_serde is not None and self.key_serde == other.key_serde
+        return KStream(
+            self.building,
+            name,
+            key_serde=self.key_serde if alike else None,
+            rekeyed=self.rekeyed or other.rekeyed,
+        )
 
     # --- topics
 
@@ -361,10 +368,12 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         store = building.store_name(materialized, "KSTREAM-TOTABLE-")
         parent = self.name
         if self.rekeyed:
-            parent = self.repartitioned(name, chosen=named is not None).name
-        building.source_table(
-            Table(name=name, parents=(parent,), operation="source"), store, materialized
-        )
+            key_serde, value_serde = ktable.serdes_of(materialized, None)
+            parent = self.repartitioned(
+                name, chosen=named is not None, key_serde=key_serde, value_serde=value_serde
+            ).name
+        kept = kept_as(materialized, None, self.value_serde)
+        building.source_table(Table(name=name, parents=(parent,), operation="source"), store, kept)
         serdes = ktable.serdes_of(materialized, self.key_serde, self.value_serde)
         return ktable.KTable(building, name, *serdes)
 

@@ -211,7 +211,8 @@ class KTable(Generic[K, V]):
             wait = self._grace()
         parent_stores = building.stores_of(self.name)
         building.send_old_values(self.name, force=True)
-        building.add_store(StoreName(store, given), "buffer")
+        kept: Materialized[Any, Any] = Materialized.with_(None, self.value_serde)
+        building.add_store(StoreName(store, given), "buffer", kept)
         assert parent_stores, "suppression reads the table behind it"
         building.add(
             Suppress(

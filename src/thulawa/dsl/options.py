@@ -26,6 +26,7 @@ __all__ = [
     "StreamJoined",
     "TableJoined",
     "chosen",
+    "kept_as",
 ]
 
 K = TypeVar("K")
@@ -192,3 +193,16 @@ class Materialized(_Serialized[K, V]):
     def with_retention(self, retention: Duration) -> Self:
         """Keep windows that long."""
         return replace(self, retention=retention)
+
+
+def kept_as(
+    materialized: Materialized[Any, Any] | None,
+    key_serde: Serde[Any] | None,
+    value_serde: Serde[Any] | None = None,
+) -> Materialized[Any, Any] | None:
+    """Return how a store is kept: by these serdes where it has none of its own."""
+    options = chosen(materialized, Materialized)
+    key_serde, value_serde = options.key_serde or key_serde, options.value_serde or value_serde
+    if (key_serde, value_serde) == (options.key_serde, options.value_serde):
+        return materialized
+    return replace(options, key_serde=key_serde, value_serde=value_serde)

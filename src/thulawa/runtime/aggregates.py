@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 from thulawa.core.records import Change, Headers, Windowed, make_change
 from thulawa.runtime.blocks import FIXED, Block, Many
 from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
+from thulawa.state.keys import Keys
 from thulawa.state.keyvalue import KeyValueStore
+from thulawa.state.versioned import VersionedStore
 from thulawa.state.windows import WindowStore
 from thulawa.topology.nodes import Aggregate, PartialAggregate
 from thulawa.topology.windows import TimeWindows
@@ -79,12 +81,11 @@ def aggregate_blocks(
 def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
     """Make what folds one record into its key's value."""
     store = context.store(node.store)
-    entry_of = store.entry
-    put = store.put
-    note: Any = None  # a store of versions has its own way
-    set_entry: Any = None
-    if isinstance(store, KeyValueStore):
-        note, set_entry = store.setters()
+    if not isinstance(store, KeyValueStore):
+        return _step_of_versions(node, context, store, failed)
+    entry_of, note, set_entry = store.by_identity()
+    identity_of, text = store.keys.identity, store.keys.text
+    check = store.values.check
     initial = start_value(node)
     fold = node.aggregator
     name, drop = node.name, context.drop
@@ -95,8 +96,9 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
         if key is None or value is None:
             drop(name)
             return None
-        entry = entry_of(key)
         try:
+            place = key if type(key) is text and key.isascii() else identity_of(key)
+            entry = entry_of(place)
             if entry is None:
                 old = None
                 new = fold(key, value, initial())
@@ -105,15 +107,42 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
                 new = fold(key, value, old)
                 if time > timestamp:
                     timestamp = time
+            if type(new) is not int:
+                check(new)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             failed(error, key, value, timestamp, headers)
             return None
-        if new is not None and note is not None:
-            note(key, entry)
-            set_entry(key, (new, timestamp))
-            return new, old, True, timestamp
-        latest = put(key, new, timestamp)
-        return None if latest is None else (new, old, latest, timestamp)
+        if new is None:
+            store.delete(key)
+        else:
+            note(place, entry)
+            set_entry(place, (new, timestamp))
+        return new, old, True, timestamp
+
+    return step
+
+
+def _step_of_versions(
+    node: Aggregate, context: TaskContext, store: VersionedStore, failed: Failed
+) -> Step:
+    """Make what folds one record into its key's value where older values are kept too."""
+    initial, fold = start_value(node), node.aggregator
+
+    def step(
+        key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> tuple[Any, Any, bool, int] | None:
+        if key is None or value is None:
+            context.drop(node.name)
+            return None
+        try:
+            old, time = store.entry(key) or (None, timestamp)
+            new = fold(key, value, initial() if old is None else old)
+            time = max(time, timestamp)
+            latest = store.put(key, new, time)
+        except Exception as error:  # noqa: BLE001 the handler decides about any error
+            failed(error, key, value, timestamp, headers)
+            return None
+        return None if latest is None else (new, old, latest, time)
 
     return step
 
@@ -125,7 +154,8 @@ def partial_aggregate(
 
     A result has the highest timestamp of its records, and comes where the first of them came.
     """
-    held: dict[Any, tuple[Any, int, Headers]] = {}
+    held: dict[Any, tuple[Any, Any, int, Headers]] = {}
+    identity_of = Keys(node.key_serde).identity
     initial = start_value(node)
     fold = node.aggregator
     name, drop = node.name, context.drop
@@ -133,20 +163,21 @@ def partial_aggregate(
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None:
             return drop(name)
-        before = held.get(key)
         try:
-            new = fold(key, value, initial() if before is None else before[0])
+            place = identity_of(key)
+            before = held.get(place)
+            new = fold(key, value, initial() if before is None else before[1])
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)
-        if before is not None and before[1] > timestamp:
-            timestamp = before[1]
-        held[key] = new, timestamp, headers
+        if before is not None and before[2] > timestamp:
+            timestamp = before[2]
+        held[place] = key, new, timestamp, headers
         return None
 
     def flush() -> None:
-        results = list(held.items())
+        results = list(held.values())
         held.clear()
-        for key, (value, timestamp, headers) in results:
+        for key, value, timestamp, headers in results:
             forward(key, value, timestamp, headers)
 
     context.flushes.append(flush)
@@ -182,14 +213,14 @@ def windowed_aggregate(
             if window.end <= close_time:
                 context.drop(node.name, "late")
                 continue
-            entry = store.fetch(key, window.start)
-            old, time = (None, timestamp) if entry is None else (entry[0], max(entry[1], timestamp))
             try:
+                old, time = store.fetch(key, window.start) or (None, timestamp)
+                time = max(time, timestamp)
                 new = fold(key, value, initial() if old is None else old)
+                store.put(key, new, window.start, time)
             except Exception as error:  # noqa: BLE001 the handler decides about any error
                 failed(error, key, value, timestamp, headers)
                 continue
-            store.put(key, new, window.start, time)
             if on_update:
                 forward(Windowed(key, window), Change(new, old), time, headers)
         if not on_update:
@@ -229,19 +260,22 @@ def closed_windows(
     return emit
 
 
-def cached(context: TaskContext, forward: Forward) -> Forward:
+def cached(node: Aggregate, context: TaskContext, forward: Forward) -> Forward:
     """Hold back updates until the next commit, and send the last one of each key then."""
-    held: dict[Any, tuple[Change, int, Headers]] = {}
+    held: dict[Any, tuple[Any, Change, int, Headers]] = {}
+    keys: Keys = context.store(node.store).keys
+    place_of = keys.identity if node.window is None else keys.place
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        before = held.pop(key, None)
-        old = value.old if before is None else before[0].old
-        held[key] = (Change(value.new, old, value.latest), timestamp, headers)
+        place = place_of(key)
+        before = held.pop(place, None)
+        old = value.old if before is None else before[1].old
+        held[place] = (key, Change(value.new, old, value.latest), timestamp, headers)
 
     def flush() -> None:
-        updates = list(held.items())
+        updates = list(held.values())
         held.clear()
-        for key, (change, timestamp, headers) in updates:
+        for key, change, timestamp, headers in updates:
             if change.new is not None or change.old is not None:
                 forward(key, change, timestamp, headers)
 

@@ -24,6 +24,7 @@ from thulawa.engine.lane_sums import LaneSums, added, watched
 from thulawa.runtime.context import Failed, Forward
 from thulawa.runtime.levels import Deferred, Level
 from thulawa.runtime.processors import NodeContext
+from thulawa.state.keys import Keys
 from thulawa.topology.nodes import AsyncCall
 
 __all__ = ["AsyncStage", "RunAsync"]
@@ -58,6 +59,7 @@ class AsyncStage:
         self._following = following
         self._forward = forward
         self._failed = failed
+        self._identity = Keys(node.key_serde).identity
         self._inbox: list[EngineRecord] = []
         self._lanes = node.options.lanes.places()
         self._offsets = count()
@@ -78,14 +80,15 @@ class AsyncStage:
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Collect a record."""
         lane = 0
-        if self.node.lane is not None:
-            try:
+        try:
+            identity = self._identity(key)
+            if self.node.lane is not None:
                 lane = self._lane(self.node.lane(key, value))
-            except Exception as problem:  # noqa: BLE001 the handler decides about any error
-                self._failed(problem, key, value, timestamp, headers)
-                return
+        except Exception as problem:  # noqa: BLE001 the handler decides about any error
+            self._failed(problem, key, value, timestamp, headers)
+            return
         item = _Item(Record(key, value, timestamp, headers), self._following.reserve())
-        self._inbox.append(EngineRecord(next(self._offsets), key, item, timestamp, 0, lane))
+        self._inbox.append(EngineRecord(next(self._offsets), identity, item, timestamp, 0, lane))
 
     def _lane(self, wanted: object) -> int:
         if wanted not in self._lanes:

@@ -21,6 +21,7 @@ from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.views import Views
 from thulawa.state.backing import sort_key
 from thulawa.state.codec import register
+from thulawa.state.keys import Keys
 from thulawa.topology.nodes import ForeignKeyStep
 
 __all__ = ["Answer", "Subscription", "foreign_key_step"]
@@ -31,7 +32,7 @@ _ANSWER = "answer"
 
 
 class Subscription(NamedTuple):
-    """What a left row tells the right side."""
+    """What a left row tells the right side; its key is there by its identity."""
 
     primary_key: Any
     fingerprint: str | None
@@ -79,6 +80,8 @@ def _subscribe(
     foreign_key = node.foreign_key
     assert foreign_key is not None
     versioned = views.is_versioned(node.table)
+    identity_of = Keys(node.key_serde).identity
+    foreign_identity_of = Keys(node.foreign_serde).identity
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if versioned and not change.latest:
@@ -86,29 +89,34 @@ def _subscribe(
         try:
             old = None if change.old is None else foreign_key(change.old)
             new = None if change.new is None else foreign_key(change.new)
+            same = foreign_identity_of(old) == foreign_identity_of(new)
+            primary_key = identity_of(key)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, change.new, timestamp, headers)
         mark = _fingerprint(change.new)
-        for target, instruction in _instructions(change, old, new, left=node.left):
-            message = Subscription(key, mark, instruction, context.partition)
+        for target, instruction in _instructions(change, old, new, same=same, left=node.left):
+            message = Subscription(primary_key, mark, instruction, context.partition)
             forward(target, message, timestamp, headers)
         return None
 
     return process
 
 
-def _instructions(change: Change, old: Any, new: Any, *, left: bool) -> list[tuple[Any, str]]:
-    """Return what to tell the old and the new foreign key."""
+def _instructions(
+    change: Change, old: Any, new: Any, *, same: bool, left: bool
+) -> list[tuple[Any, str]]:
+    """Return what to tell the old and the new foreign key, which may be the ``same``."""
     if change.new is None and change.old is None:
         return []
     if new is None and old is not None and (change.new is None or not left):
         return [(old, _DELETE_AND_ANSWER)]
     unsubscribe = _DELETE_AND_ANSWER if left else _DELETE_QUIETLY
-    first = [(old, unsubscribe)] if old is not None and old != new else []
+    first = [(old, unsubscribe)] if old is not None and not same else []
     return [*first, (new, _ANSWER)]
 
 
 def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Forward:
+    """Make what keeps who has subscribed: (identity of the left key, (fingerprint, partition))."""
     store = context.store(node.store)
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
@@ -128,6 +136,7 @@ def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Fo
 
 def _answer(node: ForeignKeyStep, views: Views, forward: Forward) -> Forward:
     rows = views.latest(node.table)
+    key_of = Keys(node.key_serde).key
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
         entry = None if key is None else rows(key)
@@ -140,13 +149,14 @@ def _answer(node: ForeignKeyStep, views: Views, forward: Forward) -> Forward:
             row = None
         provisional = deleted and node.left and mark is not None
         answer = Answer(mark, row, value.partition, provisional)
-        forward(value.primary_key, answer, time, headers)
+        forward(key_of(value.primary_key), answer, time, headers)
 
     return process
 
 
 def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: Forward) -> Forward:
     store = context.store(node.store)
+    key_of = Keys(node.key_serde).key
     versioned = views.is_versioned(node.table)
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
@@ -154,7 +164,7 @@ def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: F
             return context.drop(node.name)
         subscribers = sorted(store.get(key) or (), key=lambda entry: sort_key(entry[0]))
         for primary_key, (mark, partition) in subscribers:
-            forward(primary_key, Answer(mark, change.new, partition), timestamp, headers)
+            forward(key_of(primary_key), Answer(mark, change.new, partition), timestamp, headers)
         return None
 
     return process

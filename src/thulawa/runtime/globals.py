@@ -52,15 +52,14 @@ class GlobalTables:
                 key = node.key_serde.loads(key)
             if node.value_serde is not None:
                 value = node.value_serde.loads(value)
+            if key is None:
+                self.counts[node.name, "rule"] += 1
+            else:
+                store: Any = self.stores[node.stores[0]]
+                store.put(key, value, timestamp)
         except SerializationError as error:
             error.node, error.topic, error.partition, error.offset = node.name, topic, 0, offset
             self._refused(error, ErrorRecord(node.name, topic, 0, offset, *raw, timestamp, ()))
-            return
-        if key is None:
-            self.counts[node.name, "rule"] += 1
-        else:
-            store: Any = self.stores[node.stores[0]]
-            store.put(key, value, timestamp)
 
     def _refused(self, error: SerializationError, record: ErrorRecord) -> None:
         answer = self._handler(error, record)

@@ -7,11 +7,11 @@ node is looked up while records flow.
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
-from thulawa.core.errors import ProcessingError, StreamError
+from thulawa.core.errors import ProcessingError, SerializationError, StreamError
 from thulawa.core.names import check_name
 from thulawa.core.records import Headers, RecordMetadata
 from thulawa.runtime.aggregates import (
@@ -58,7 +58,7 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
-from thulawa.topology.windows import SessionWindows, SlidingWindows
+from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
 __all__ = ["Graph"]
 
@@ -160,7 +160,8 @@ class Graph:
             self.stages.insert(0, stage)
             self.levels.all[level].stages.insert(0, stage)
             return stage.process
-        return _MAKERS[type(node)](node, wiring)
+        made = _MAKERS[type(node)](node, wiring)
+        return _guarded(made, wiring.failed) if node.stores and not _answers(node) else made
 
     def _failed(self, node: Node) -> Failed:
         context = self._context
@@ -168,10 +169,11 @@ class Graph:
         def failed(
             error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
         ) -> None:
-            if isinstance(error, StreamError) and error.node != node.name:
+            if isinstance(error, StreamError) and error.node not in (None, node.name):
                 raise error  # of a node further down, which has had its say
             if isinstance(error, StreamError):
                 wrapped: StreamError = error
+                wrapped.node = node.name
             else:
                 place = node.where or "the topology"
                 wrapped = ProcessingError(
@@ -209,6 +211,29 @@ def _to_all(children: list[Forward]) -> Forward:
     return forward
 
 
+def _answers(node: Node) -> bool:
+    """Tell whether a node hands what its stores refuse to the handler by itself."""
+    match node:
+        case Aggregate(window=None | TimeWindows()) | TableAggregate():
+            return True
+        case LookupJoin(buffer=None) | TableJoin():
+            return True
+        case _:
+            return False
+
+
+def _guarded(function: Forward, failed: Failed) -> Forward:
+    """Hand keys and values that a store of the node cannot hold to the handler."""
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            function(key, value, timestamp, headers)
+        except SerializationError as error:
+            failed(error, key, value, timestamp, headers)
+
+    return process
+
+
 def _nowhere(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
     """Take what nobody asked for."""
 
@@ -221,6 +246,8 @@ def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
         direct = collector.sender(node, topic) if isinstance(collector, DirectCollector) else None
         if direct is not None:
             return direct
+        if node.internal:
+            return _guarded(partial(send, node, topic), failed)
 
         def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             send(node, topic, key, value, timestamp, headers)
@@ -248,7 +275,7 @@ def _check_topic(name: object) -> None:
 def _aggregate(node: Aggregate, wiring: _Wiring) -> Forward:
     context, forward, failed = wiring.context, wiring.forward, wiring.failed
     if node.caching:
-        forward = cached(context, forward)
+        forward = cached(node, context, forward)
     match node.window:
         case None:
             return aggregate(node, context, forward, failed)

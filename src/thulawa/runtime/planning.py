@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from thulawa.core.errors import ConfigurationError, SerializationError, TopologyError
+from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
@@ -21,6 +21,8 @@ from thulawa.runtime.durability import nondeterministic_repartitions
 from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number, partition_groups
 from thulawa.runtime.output import chosen_partition
 from thulawa.runtime.refusing import check_runs
+from thulawa.state.keys import PLAIN, Keys
+from thulawa.topology.keys import KeySerdes, windowed
 from thulawa.topology.nodes import (
     Aggregate,
     AsyncCall,
@@ -36,7 +38,6 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
-from thulawa.topology.windows import SessionWindows
 
 __all__ = ["FRONT", "Part", "Plan", "Repartition", "has_timers", "plan", "remembered_by"]
 
@@ -65,8 +66,10 @@ class Part:
 class Repartition:
     """A topic between two sub-topologies, and how its records find their partition.
 
-    ``is_topic``: it is not a shuffle. ``durable``: because its records may differ when a batch runs
-    again, for the reason in ``nondeterminism``, or because they might when the checkpoint was made.
+    Keys that are plain data travel as they are, others as their identities; the source of the far
+    end reads these. ``is_topic``: it is not a shuffle. ``durable``: because its records may differ
+    when a batch runs again, for the reason in ``nondeterminism``, or because they might when the
+    checkpoint was made.
     """
 
     topic: str
@@ -74,6 +77,7 @@ class Repartition:
     key_serde: Serde[Any]
     partitioner: Callable[..., int] | None
     is_topic: bool
+    value_serde: Serde[Any] | None = None
     durable: bool = False
     nondeterminism: str | None = None
 
@@ -86,16 +90,28 @@ class Repartition:
             return "a topic, as the checkpoint has it"
         return "a topic, because it leads back" if self.is_topic else "a shuffle"
 
-    def partition_of(self, key: Any, value: Any) -> int:
-        """Give the partition of a record: where a topic with this key's bytes has it."""
-        if self.partitions == 1:
-            return 0
-        if self.partitioner is not None:
-            return chosen_partition(self.partitioner, key, value, self.partitions, self.topic)
-        try:
-            return partition_of(self.key_serde.dumps(key), self.partitions)
-        except SerializationError:
-            return partition_of(key, self.partitions)
+    def router(self) -> Callable[[Any, Any], tuple[int, Any]]:
+        """Return what gives the partition of a record and the key that it travels under.
+
+        The partition is where a topic with this key's bytes has it. It raises `SerializationError`
+        for a key that its serde cannot write.
+        """
+        keys, partitions, partitioner = Keys(self.key_serde), self.partitions, self.partitioner
+        identity_of, text, travel = keys.identity, keys.text, keys.travel
+        dump = self.key_serde.dumps
+
+        def route(key: Any, value: Any) -> tuple[int, Any]:
+            identity = key if type(key) is text and key.isascii() else identity_of(key)
+            travelling = key if travel else identity
+            if partitions == 1:
+                return 0, travelling
+            if partitioner is not None:
+                chosen = chosen_partition(partitioner, key, value, partitions, self.topic)
+                return chosen, travelling
+            data = identity if type(identity) is bytes else dump(identity)
+            return partition_of(data, partitions), travelling
+
+        return route
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +179,14 @@ def plan(  # noqa: PLR0913 all but two are optional and named
 ) -> Plan:
     """Put every sub-topology in its place. ``partitions`` are those of the topics outside.
 
-    The serdes stand in where the program names none. With ``in_order`` the records of several
-    topics meet in the order of their timestamps even where nothing is remembered. With
+    The serdes stand in where the program names none (`with_serdes`). With ``in_order`` the records
+    of several topics meet in the order of their timestamps even where nothing is remembered. With
     ``keeps_time`` records may be given the time of their partition, which must be remembered.
     Tasks with state keep the partitions that they were ``assigned``, and repartitions that were
     topics stay topics. With ``exactly_once`` those whose records may differ on a re-run are topics.
     """
     check_runs(topology)
-    key_serde = key_serde or Serdes.string()
-    value_serde = value_serde or Serdes.json()
-    filled = _with_serdes(topology, key_serde, value_serde)
+    filled = with_serdes(topology, key_serde, value_serde)
     groups = [group for group in filled.subtopologies() if not group.is_global]
     readers = {
         topic: group.id for group in groups for node in group.sources for topic in node.topics
@@ -194,16 +208,16 @@ def plan(  # noqa: PLR0913 all but two are optional and named
         for sink in group.sinks:
             if sink.internal:
                 assert isinstance(sink.topic, str)
-                told = topology.nodes[sink.name]
-                assert isinstance(told, Sink)
+                assert sink.key_serde is not None
                 leads_on = stages[readers[sink.topic]] > stages[group.id]
                 durable = sink.topic in reasons or sink.topic in assigned.durable
                 repartitions[sink.topic] = Repartition(
                     sink.topic,
                     counts[sink.topic],
-                    told.key_serde or key_serde,
+                    sink.key_serde,
                     sink.partitioner,
                     is_topic=durable or not leads_on,
+                    value_serde=sink.value_serde,
                     durable=durable,
                     nondeterminism=reasons.get(sink.topic),
                 )
@@ -326,24 +340,42 @@ def _check_copartitioned(
 # --- serdes
 
 
-def _with_serdes(topology: Topology, key: Serde[Any], value: Serde[Any]) -> Topology:
-    """Fill in the serdes of topics outside; inner topics carry values as they are."""
+def with_serdes(topology: Topology, key: Serde[Any] | None, value: Serde[Any] | None) -> Topology:
+    """Return a program with the serdes of all its topics and stores.
+
+    ``key`` and ``value`` are the application's own defaults, of topics (else text and JSON) and of
+    keys inside for which nothing says more (else plain data). Raises `TopologyError` where keys
+    that are joined are written differently.
+    """
+    outside = key or Serdes.string()
+    serdes = KeySerdes(topology.nodes, topology.stores, outside, key or PLAIN)
+    serdes.check()
     filled = Topology()
     for store in topology.stores.values():
-        filled.add_store(store)
+        filled.add_store(replace(store, key_serde=serdes.of_store(store.name)))
     for node in topology.nodes.values():
-        filled.add(_filled(topology, node, key, value))
+        inside = with_inner_serdes(node, serdes)
+        filled.add(inside if inside is not node else _filled(topology, node, outside, value))
     return filled
 
 
-def _filled(topology: Topology, node: Node, key: Serde[Any], value: Serde[Any]) -> Node:
+def with_inner_serdes(node: Node, serdes: KeySerdes) -> Node:
+    """Return a node with the serdes of keys inside the program; values there go as they are."""
+    if isinstance(node, Sink) and node.internal:
+        return replace(node, key_serde=serdes.of_repartition(str(node.topic)))
+    if isinstance(node, Source) and node.internal:
+        keys = Keys(serdes.of_repartition(node.topics[0]))
+        return replace(node, key_serde=keys.reader, value_serde=None)
+    return serdes.filled(node)
+
+
+def _filled(topology: Topology, node: Node, key: Serde[Any], value: Serde[Any] | None) -> Node:
     if not isinstance(node, Source | Sink | GlobalTable):
         return node
-    if isinstance(node, Source | Sink) and node.internal:
-        return replace(node, key_serde=None, value_serde=None)
     if isinstance(node, Sink) and node.key_serde is None:
         key = _windowed(topology, node, key)
-    return replace(node, key_serde=node.key_serde or key, value_serde=node.value_serde or value)
+    value = node.value_serde or value or Serdes.json()
+    return replace(node, key_serde=node.key_serde or key, value_serde=value)
 
 
 def _windowed(topology: Topology, sink: Sink, inner: Serde[Any]) -> Serde[Any]:
@@ -351,15 +383,12 @@ def _windowed(topology: Topology, sink: Sink, inner: Serde[Any]) -> Serde[Any]:
     window = _window_above(topology, sink)
     if window is None:
         return inner
-    if isinstance(window, SessionWindows):
-        windowed = Serdes.session_windowed(inner)
-    else:
-        windowed = Serdes.time_windowed(inner, getattr(window, "size", 1))
+    serde = windowed(inner, window)
 
     def serialize(key: Any) -> bytes | None:
-        return (windowed if isinstance(key, Windowed) else inner).serialize(key)
+        return (serde if isinstance(key, Windowed) else inner).serialize(key)
 
-    return Serde(f"{inner.name}, windowed or not", serialize, windowed.deserialize)
+    return Serde(f"{inner.name}, windowed or not", serialize, serde.deserialize)
 
 
 def _window_above(topology: Topology, node: Node) -> Any:

@@ -175,7 +175,7 @@ class _KeyKept:
         return getattr(self._context, name)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        if record.key != self.key:
+        if record.key is not self.key and record.key != self.key:
             raise ProcessingError(
                 "process_values must not change the key; use process", node=self._node
             )

@@ -56,6 +56,7 @@ class _Sessions:
         else:
             try:
                 new = self._folded(key, value, [part for _, part in found])
+                self._store.values.check(new)  # before the parts go
             except Exception as error:  # noqa: BLE001 the handler decides about any error
                 return self._failed(error, key, value, timestamp, headers)
             self._update(key, found, Window(start, end), new, headers)

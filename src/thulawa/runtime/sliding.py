@@ -45,6 +45,8 @@ def sliding_aggregate(
         update = _Update(node, store, key, value, timestamp, close_time)
         try:
             update.run()
+            for _, change, _ in update.changes:
+                store.values.check(change.new)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)
         for window, change, time in update.changes:

@@ -91,8 +91,9 @@ class _Side:
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return self._failed(error, key, value, timestamp, headers)
         if self._waiting is not None:
+            identity = self._waiting.keys.identity(key)
             for time, _ in found:
-                self._waiting.remove((time, self._theirs, key))
+                self._waiting.remove((time, self._theirs, identity))
             if not results and self._keeps_unmatched:
                 self._wait_for_match(self._waiting, key, value, timestamp)
         for time, result in results:
@@ -113,7 +114,7 @@ class _Side:
     def _wait_for_match(
         self, waiting: TimeOrderedBuffer, key: Any, value: Any, timestamp: int
     ) -> None:
-        place = (timestamp, self._mine, key)
+        place = (timestamp, self._mine, waiting.keys.identity(key))
         waiting.put(timestamp, place, (*(waiting.get(place) or ()), value))
 
     def _emit_unmatched(self, headers: Headers) -> None:
@@ -125,12 +126,12 @@ class _Side:
         for time, place in waiting:
             if time + self._shortest_wait >= now:
                 return
-            _, side, key = place
+            _, side, identity = place
             if time + self._wait[side] < now:
                 values = waiting.get(place)
                 waiting.remove(place)
                 for value in values:
-                    self._emit_alone(side, key, value, time, headers)
+                    self._emit_alone(side, waiting.keys.key(identity), value, time, headers)
 
     def _emit_alone(self, side: int, key: Any, value: Any, time: int, headers: Headers) -> None:
         """Emit a record that waited; an error is about it, not about the one that moved time."""

@@ -22,18 +22,21 @@ def suppress(node: Suppress, context: TaskContext, forward: Forward) -> Forward:
     final = node.until == "window_close"
     over = _Room(node, buffer)
 
+    keys = buffer.keys
+
     def emit_first() -> None:
-        key, (new, prior, timestamp, headers) = buffer.pop_first()
+        place, (new, prior, timestamp, headers) = buffer.pop_first()
         if new is not None or not final:
             with context.about(None):
-                forward(key, Change(new, prior), timestamp, headers)
+                forward(keys.key(place), Change(new, prior), timestamp, headers)
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        place = keys.identity(key)
         clock.time = max(clock.time, timestamp)
-        held = buffer.get(key)
+        held = buffer.get(place)
         prior = change.old if held is None else held[1]
         time = key.window.end if final else timestamp
-        buffer.put(time, key, (change.new, prior, timestamp, headers))
+        buffer.put(time, place, (change.new, prior, timestamp, headers))
         due = clock.time - node.wait
         while (earliest := buffer.earliest()) is not None and earliest <= due:
             emit_first()

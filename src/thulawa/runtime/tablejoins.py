@@ -58,10 +58,11 @@ def _held_back(node: LookupJoin, context: TaskContext, process: Forward) -> Forw
         due = clock.time - grace
         if key is None or value is None or timestamp < due:
             return process(key, value, timestamp, headers)
-        place = (timestamp, key)
+        place = (timestamp, buffer.keys.identity(key))
         buffer.put(timestamp, place, (*(buffer.get(place) or ()), (value, headers)))
         while (earliest := buffer.earliest()) is not None and earliest <= due:
-            (time, held_key), records = buffer.pop_first()
+            (time, identity), records = buffer.pop_first()
+            held_key = buffer.keys.key(identity)
             with context.about(None):
                 for held_value, held_headers in records:
                     process(held_key, held_value, time, held_headers)

@@ -12,6 +12,7 @@ from thulawa.core.records import Change, Headers
 from thulawa.runtime.context import NO_TIME, Failed, Forward, TaskContext
 from thulawa.runtime.processors import NodeContext
 from thulawa.runtime.views import Views, row_function
+from thulawa.state.keys import Keys
 from thulawa.topology.nodes import Table, TableAggregate, TableGrouping
 
 __all__ = ["table", "table_aggregate", "table_grouping", "transformed_table"]
@@ -143,6 +144,7 @@ def table_grouping(
 ) -> Forward:
     """Send an update on under the keys of its new and of its old row."""
     selector = node.selector
+    identity_of = Keys(node.key_serde).identity
     versioned = views.is_versioned(node.parents[0])
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
@@ -151,11 +153,12 @@ def table_grouping(
         try:
             new_key, new = (None, None) if change.new is None else selector(key, change.new)
             old_key, old = (None, None) if change.old is None else selector(key, change.old)
+            same = identity_of(new_key) == identity_of(old_key)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, change.new, timestamp, headers)
         has_new = new_key is not None and new is not None
         has_old = old_key is not None and old is not None
-        if has_new and has_old and new_key == old_key:
+        if has_new and has_old and same:
             return forward(new_key, Change(new, old, change.latest), timestamp, headers)
         if has_old:
             forward(old_key, Change(None, old, change.latest), timestamp, headers)
@@ -177,11 +180,10 @@ def table_aggregate(
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None:
             return context.drop(node.name)
-        entry = store.entry(key)
-        old = None if entry is None else entry[0]
         time = timestamp
         try:
-            new = old
+            entry = store.entry(key)
+            new = old = None if entry is None else entry[0]
             if change.old is not None and old is not None:
                 new = subtract(key, change.old, old)
                 time = max(timestamp, entry[1])
@@ -189,9 +191,9 @@ def table_aggregate(
                 new = add(key, change.new, initial() if new is None else new)
                 if entry is not None:
                     time = max(timestamp, entry[1])
+            latest = store.put(key, new, time)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, change.new, timestamp, headers)
-        latest = store.put(key, new, time)
         if latest is None:
             return context.drop(node.name, "late")
         return forward(key, Change(new, old, latest), time, headers)

@@ -98,10 +98,11 @@ class Views:
 
     def _suppressed(self, node: Suppress) -> View:
         buffer = self._context.store(node.store)
+        identity_of = buffer.keys.identity
         parent = self.latest(node.table)
 
         def view(key: Any) -> tuple[Any, int] | None:
-            held = buffer.get(key)
+            held = buffer.get(identity_of(key))
             if held is None:
                 return parent(key)
             prior = held[1]

@@ -1,9 +1,9 @@
 """What a store stands on.
 
-A *backing* maps hashable keys to plain data, no more: `dict` is one, and is what tests and
-the test driver use. Inside Spark it is a `thulawa.state.tracked.Tracked`, which remembers what
-the running batch has changed. Order is not its business: stores that need order keep a sorted
-index over the backing's keys, built when they are opened.
+A *backing* maps identities of keys (`thulawa.state.keys`) to plain data, no more: `dict` is one,
+and is what tests and the test driver use. Inside Spark it is a `thulawa.state.tracked.Tracked`,
+which remembers what the running batch has changed. Order is not its business: stores that need
+order keep a sorted index over the backing's keys, built when they are opened.
 
 Values must be plain data and must not be changed in place: what is put is what is kept.
 """

@@ -1,7 +1,8 @@
 """The time-ordered buffer: at most one entry per key, oldest first.
 
 Suppression and unmatched join records wait here. An entry keeps the place in time at which
-its key was first put until it is taken out; a later put changes what waits, not when.
+its key was first put until it is taken out; a later put changes what waits, not when. Keys here
+are identities, or tuples with one in them: whoever puts makes them, by ``keys``.
 """
 
 from bisect import bisect_left, insort
@@ -9,6 +10,8 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
+from thulawa.state.codec import PLAIN_DATA, Codec
+from thulawa.state.keys import PLAIN_KEYS, Keys
 
 __all__ = ["TimeOrderedBuffer"]
 
@@ -24,16 +27,26 @@ class TimeOrderedBuffer:
     [('a', 'y'), ('b', 'z'), None]
     """
 
-    __slots__ = ("_backing", "_order", "name")
+    __slots__ = ("_backing", "_order", "keys", "name", "values")
 
-    def __init__(self, name: str, backing: Backing) -> None:
+    def __init__(
+        self,
+        name: str,
+        backing: Backing,
+        *,
+        keys: Keys = PLAIN_KEYS,
+        values: Codec = PLAIN_DATA,
+    ) -> None:
         self.name = name
+        self.keys = keys
+        self.values = values
         self._backing = backing
         places = ((time, sort_key(key), key) for key, (time, _) in backing.items())
         self._order: list[tuple[int, Any, Any]] = sorted(places, key=_place)
 
     def put(self, time: int, key: Hashable, value: Any) -> None:
         """Hold a value; a key that is held already keeps its place."""
+        self.values.check(value)
         held = self._backing.get(key)
         if held is None:
             self._backing[key] = (time, value)

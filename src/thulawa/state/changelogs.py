@@ -24,6 +24,7 @@ from thulawa.state.tracked import Tracked
 __all__ = ["POSITION", "Changed", "Changelog", "Position"]
 
 POSITION = b"position"  # in the place of a key: what the codec writes begins otherwise
+_FORMAT = 1  # 1: records are under the identities of keys
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -32,18 +33,25 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     entries: int = 0
     checksum: int = 0
     known: bytes = b""
+    format: int = 0
 
     def encode(self) -> bytes:
         """Give it as bytes."""
-        return msgspec.msgpack.encode(self)
+        return msgspec.msgpack.encode(msgspec.structs.replace(self, format=_FORMAT))
 
     @classmethod
     def decode(cls, data: bytes) -> "Position":
         """Read what `encode` gave."""
         try:
-            return msgspec.msgpack.decode(data, type=cls)
+            found = msgspec.msgpack.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise StateError("a changelog is damaged, or was not written by Thulawa") from error
+        if found.format != _FORMAT:
+            raise StateError(
+                "a changelog was written by another version of Thulawa: go on with that one, or "
+                "begin anew under another application_id"
+            )
+        return cls(found.entries, found.checksum, found.known)
 
     def bare(self) -> "Position":
         """Give it without what the task knows."""
@@ -70,7 +78,7 @@ class Changelog:
     """
 
     def __init__(self, spec: StoreSpec) -> None:
-        self._keys = Codec(spec.key_serde)
+        self._keys = Codec()  # of identities
         self._values = Codec(spec.value_serde)
 
     def changes(

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from itertools import chain
+from math import nan
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -22,9 +24,11 @@ from thulawa.core.errors import SerializationError, StateError
 from thulawa.core.records import Change, Window, Windowed
 from thulawa.core.serdes import Serde
 
-__all__ = ["Codec", "register"]
+__all__ = ["DEEPEST", "PLAIN_DATA", "Codec", "register"]
 
 _SCALARS = frozenset((type(None), bool, int, float, str, bytes))
+_ALWAYS = _SCALARS - {str}  # which can be written whatever they hold
+DEEPEST = 200  # levels of lists, tuples, dicts and sets that can be written
 _ANY, _SCALAR, _TUPLE = 0, 1, 2
 _FIRST_CUT = 4_096  # values in the first part of a list that is cut by size
 
@@ -57,14 +61,18 @@ register(Change, 3)
 class Codec:
     """Write and read lists of values. What is not plain data goes through ``serde``, if any.
 
+    A ``canonical`` one gives the same bytes for dicts and sets whatever the order of their items,
+    and for every NaN.
+
     >>> codec = Codec()
     >>> codec.decode(codec.encode([("a", 1), ("b", None), {"c": [2, (3,)]}]))
     [('a', 1), ('b', None), {'c': [2, (3,)]}]
     """
 
-    def __init__(self, serde: Serde[Any] | None = None) -> None:
+    def __init__(self, serde: Serde[Any] | None = None, *, canonical: bool = False) -> None:
         self._serde = serde
-        self._encoder = msgspec.msgpack.Encoder()
+        self._canonical = canonical
+        self._encoder = msgspec.msgpack.Encoder(order="deterministic" if canonical else None)
         self._decoder = msgspec.msgpack.Decoder(ext_hook=self._odd)
 
     def encode(self, values: Sequence[Any]) -> bytes:
@@ -123,6 +131,40 @@ class Codec:
         except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
             raise StateError("the bytes are not what was written here: they are damaged") from error
 
+    def pack(self, value: Any) -> bytes:
+        """Return the bytes of one value, without a frame."""
+        return self._encoder.encode(self._packed(value))
+
+    def unpack(self, data: bytes | memoryview) -> Any:
+        """Return the value of what `pack` gave."""
+        return self._decoder.decode(data)
+
+    def check(self, value: Any) -> None:
+        """Raise `SerializationError` unless the value can be written.
+
+        Numbers and ASCII cost a test of the type, a flat dict or list an encoding in C.
+        """
+        kind = type(value)
+        if kind in _ALWAYS or (kind is str and value.isascii()):
+            return
+        try:
+            flat = kind in (list, tuple) and _SCALARS.issuperset(map(type, value))
+            if flat or (kind is dict and _is_row(value)):
+                self._encoder.encode(value)
+                return
+        except OverflowError:
+            pass  # a number of more than 64 bits, for which there is another form
+        except ValueError as error:
+            raise _unfit(kind, "it has text that is no UTF-8") from error
+        if _is_deep(value):
+            raise _unfit(kind, f"it is nested more than {DEEPEST} levels deep")
+        try:
+            self.pack(value)
+        except SerializationError:
+            raise
+        except ValueError as error:
+            raise _unfit(kind, "it has text that is no UTF-8") from error
+
     # --- columns
 
     def _column(self, values: Sequence[Any]) -> list[Any]:
@@ -159,7 +201,8 @@ class Codec:
             small = -(2**63) <= value < 2**64
             return value if small else msgspec.msgpack.Ext(_BIG, str(value).encode())
         if kind in _SCALARS:
-            return value
+            is_nan = self._canonical and kind is float and value != value  # noqa: PLR0124 NaN
+            return nan if is_nan else value
         if kind is list:
             return [self._packed(item) for item in value]
         if kind is dict:
@@ -171,11 +214,16 @@ class Codec:
     def _packed_dict(self, value: dict[Any, Any]) -> Any:
         if set(map(type, value)) <= {str}:
             return {key: self._packed(item) for key, item in value.items()}
-        return self._ext(_DICT, [[self._packed(k), self._packed(v)] for k, v in value.items()])
+        pairs = [[self._packed(k), self._packed(v)] for k, v in value.items()]
+        if self._canonical:
+            pairs.sort(key=self._encoder.encode)
+        return self._ext(_DICT, pairs)
 
     def _packed_odd(self, kind: type, value: Any) -> Any:
         if kind in (set, frozenset):
             items = [self._packed(item) for item in sorted(value, key=repr)]
+            if self._canonical:
+                items.sort(key=self._encoder.encode)
             return self._ext(_SET if kind is set else _FROZENSET, items)
         writer = _WRITERS.get(kind)
         if writer is not None:
@@ -224,6 +272,34 @@ _READERS: dict[int, Callable[[Any], Any]] = {
 }
 
 
+def _is_row(value: dict[Any, Any]) -> bool:
+    """Tell whether a dict has text for keys, and no lists or the like for values."""
+    for key, item in value.items():
+        if type(key) is not str or type(item) not in _SCALARS:
+            return False
+    return True
+
+
+def _is_deep(value: Any) -> bool:
+    """Tell whether there are too many levels, one level after the other: it may be endless."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [item for one in level for item in _items(one) if type(item) not in _SCALARS]
+        if not level:
+            return False
+    return True
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return chain(value, value.values())
+    return value if isinstance(value, list | tuple | set | frozenset) else ()
+
+
+def _unfit(kind: type, why: str) -> SerializationError:
+    return SerializationError(f"a {kind.__qualname__} cannot be kept or sent on: {why}")
+
+
 def _dealt(column: list[Any], places: Sequence[int], parts: int) -> list[list[Any]]:
     """Deal a column out: the values of each part in a column of the same kind."""
     tag, content = column
@@ -264,3 +340,6 @@ def _decompressed(body: memoryview, length: int) -> bytes:
     except OSError as error:
         raise StateError("the bytes are damaged: they cannot be decompressed") from error
     return content
+
+
+PLAIN_DATA = Codec()

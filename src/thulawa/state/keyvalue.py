@@ -1,9 +1,15 @@
-"""The key-value store: the latest value of each key and its timestamp."""
+"""The key-value store: the latest value of each key and its timestamp.
 
-from collections.abc import Callable, Hashable, Iterator
+The backing holds each key under its identity (`thulawa.state.keys`).
+"""
+
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
+from thulawa.state.codec import PLAIN_DATA, Codec
+from thulawa.state.keys import PLAIN_KEYS, Keys
 from thulawa.state.tracked import setters
 
 __all__ = ["KeyValueStore"]
@@ -11,6 +17,8 @@ __all__ = ["KeyValueStore"]
 
 class KeyValueStore:
     """Keep one value per key; a value of None removes it.
+
+    ``keys`` say which keys are one; ``values`` check what is put. Both raise `SerializationError`.
 
     >>> store = KeyValueStore("counts", {})
     >>> _ = store.put("b", 2)
@@ -21,69 +29,90 @@ class KeyValueStore:
     [('a', 1), ('b', 2)]
     """
 
-    __slots__ = ("_backing", "_sorted", "entry", "name")
+    __slots__ = ("_backing", "_get", "_identity", "_sorted", "_text", "keys", "name", "values")
 
-    def __init__(self, name: str, backing: Backing) -> None:
+    def __init__(
+        self,
+        name: str,
+        backing: Backing,
+        *,
+        keys: Keys = PLAIN_KEYS,
+        values: Codec = PLAIN_DATA,
+    ) -> None:
         self.name = name
+        self.keys = keys
+        self.values = values
         self._backing = backing
-        # (value, timestamp) or None: bound once, because every aggregation asks it per record
-        self.entry = backing.get
-        self._sorted: list[Any] | None = None
+        self._get = backing.get
+        self._identity = keys.identity
+        self._text = keys.text
+        self._sorted: list[tuple[Any, Any, Any]] | None = None
 
-    def setters(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], None]]:
-        """Give what sets the entry of a key for one who has just asked for it.
+    def by_identity(
+        self,
+    ) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any], Callable[[Any, Any], None]]:
+        """Return what gets and sets the entry of an identity, for one who does both.
 
-        The first takes the entry that the key had, the second the one it is to have. Not one
-        without the other.
+        The first gets (value, timestamp) or None. The second takes the entry that was got, the
+        third the one that is to be: not one without the other. Values are not checked here.
         """
-        return setters(self._backing)
+        return (self._backing.get, *setters(self._backing))
 
-    def get(self, key: Hashable) -> Any:
+    def entry(self, key: Any) -> tuple[Any, int] | None:
+        """Return (value, timestamp) of a key, or None."""
+        plain = type(key) is self._text and key.isascii()  # what `identity` does, without the call
+        found: tuple[Any, int] | None = self._get(key if plain else self._identity(key))
+        return found
+
+    def get(self, key: Any) -> Any:
         """Give the value of a key, or None."""
-        entry = self._backing.get(key)
+        entry = self._backing.get(self._identity(key))
         return None if entry is None else entry[0]
 
-    def put(self, key: Hashable, value: Any, timestamp: int = 0) -> bool:
+    def put(self, key: Any, value: Any, timestamp: int = 0) -> bool:
         """Set the value of a key; it is always the latest, which a versioned store's may not be."""
         if value is None:
             self.delete(key)
             return True
-        self._backing[key] = (value, timestamp)
+        self.values.check(value)
+        self._backing[self._identity(key)] = (value, timestamp)
         return True
 
-    def put_if_absent(self, key: Hashable, value: Any) -> Any:
+    def put_if_absent(self, key: Any, value: Any) -> Any:
         """Set the value of a key that has none; give the value it had."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
-    def delete(self, key: Hashable) -> Any:
+    def delete(self, key: Any) -> Any:
         """Remove a key; give the value it had, or None."""
         self._sorted = None
-        entry = self._backing.pop(key, None)
+        entry = self._backing.pop(self._identity(key), None)
         return None if entry is None else entry[0]
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         """Go through all keys and values in key order; changes meanwhile are not seen."""
         return self.range(None, None)
 
-    def range(self, first: Hashable | None, last: Hashable | None) -> Iterator[tuple[Any, Any]]:
+    def range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
         """Go through the keys from ``first`` to ``last``, both included; None is no bound."""
         low = None if first is None else sort_key(first)
         high = None if last is None else sort_key(last)
-        for key in self._keys():
-            place = sort_key(key)
+        for place, key, identity in self._in_order():
             if (low is None or place >= low) and (high is None or place <= high):
-                value = self.get(key)
-                if value is not None:
-                    yield key, value
+                entry = self._backing.get(identity)
+                if entry is not None:
+                    yield key, entry[0]
 
     def __len__(self) -> int:
         return len(self._backing)
 
-    def _keys(self) -> list[Any]:
+    def _in_order(self) -> list[tuple[Any, Any, Any]]:
+        """Return place, key and identity of all keys."""
         # a key that goes takes it away, so it still holds if there are no more
         if self._sorted is None or len(self._sorted) != len(self._backing):
-            self._sorted = sorted(self._backing.keys(), key=sort_key)
+            pairs = ((self.keys.key(one), one) for one in self._backing.keys())  # noqa: SIM118
+            places = ((sort_key(key), key, identity) for key, identity in pairs)
+            self._sorted = sorted(places, key=itemgetter(0))
         return self._sorted

@@ -70,7 +70,7 @@ class PagedStore:
         # others look at all keys when they are opened
         self.in_shares = spec.kind == "key-value"
         self.members: list[list[Any]] = [[]]  # may name a key twice, or one that has gone
-        self._keys = Codec(spec.key_serde)
+        self._keys = Codec()  # of identities
         self._values = Codec(spec.value_serde)
 
     def clear(self, pages: int) -> None:

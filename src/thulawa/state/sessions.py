@@ -4,11 +4,13 @@ Sessions of one key never overlap, so the end of a session names it. Expiry is b
 against the latest end that was put here.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from thulawa.core.records import Window, Windowed
 from thulawa.state.backing import Backing
+from thulawa.state.codec import PLAIN_DATA, Codec
+from thulawa.state.keys import PLAIN_KEYS, Keys
 from thulawa.state.timeline import Timeline
 
 __all__ = ["SessionStore"]
@@ -26,56 +28,80 @@ class SessionStore:
     ([(Window(start=5, end=9), 2)], 2)
     """
 
-    __slots__ = ("_backing", "_line", "_newest", "name", "retention")
+    __slots__ = (
+        "_backing",
+        "_identity",
+        "_line",
+        "_newest",
+        "keys",
+        "name",
+        "retention",
+        "values",
+    )
 
-    def __init__(self, name: str, backing: Backing, *, retention: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        backing: Backing,
+        *,
+        retention: int,
+        keys: Keys = PLAIN_KEYS,
+        values: Codec = PLAIN_DATA,
+    ) -> None:
         self.name = name
         self.retention = retention
+        self.keys = keys
+        self._identity = keys.identity
+        self.values = values
         self._backing = backing
         self._line = Timeline()
         self._newest = _NEVER
-        for key, end in list(backing.keys()):
-            self._line.add(key, end)
+        for identity, end in list(backing.keys()):
+            self._line.add(identity, end)
             self._newest = max(self._newest, end)
 
-    def put(self, key: Hashable, session: Window, value: Any) -> None:
+    def put(self, key: Any, session: Window, value: Any) -> None:
         """Set the value of a session; None removes it, and an expired session is not kept."""
         start, end = session
+        identity = self._identity(key)
+        self.values.check(value)
         if end > self._newest:
             self._newest = end
             self.expire(end - self.retention)
         if value is None:
             self.remove(key, session)
         elif end > self._newest - self.retention:
-            self._backing[key, end] = (start, value)
-            self._line.add(key, end)
+            self._backing[identity, end] = (start, value)
+            self._line.add(identity, end)
 
-    def remove(self, key: Hashable, session: Window) -> None:
+    def remove(self, key: Any, session: Window) -> None:
         """Forget a session, if it is there."""
-        self._backing.pop((key, session.end), None)
-        self._line.remove(key, session.end)
+        identity = self._identity(key)
+        self._backing.pop((identity, session.end), None)
+        self._line.remove(identity, session.end)
 
-    def fetch(self, key: Hashable, session: Window) -> Any:
+    def fetch(self, key: Any, session: Window) -> Any:
         """Give the value of exactly this session, or None."""
-        entry = self._backing.get((key, session.end))
+        entry = self._backing.get((self._identity(key), session.end))
         return entry[1] if entry is not None and entry[0] == session.start else None
 
     def overlapping(
-        self, key: Hashable, earliest_end: int, latest_start: int
+        self, key: Any, earliest_end: int, latest_start: int
     ) -> list[tuple[Window, Any]]:
         """Give the sessions of a key that end and start within these bounds, by end."""
         found = []
-        for end in self._line.times(key, earliest_end, _FOREVER):
-            start, value = self._backing.get((key, end))
+        identity = self._identity(key)
+        for end in self._line.times(identity, earliest_end, _FOREVER):
+            start, value = self._backing.get((identity, end))
             if start <= latest_start:
                 found.append((Window(start, end), value))
         return found
 
     def ending(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], Any]]:
         """Go through all sessions that end from ``first`` to ``last``, by end, then key."""
-        for end, key in list(self._line.between(first, last)):
-            start, value = self._backing.get((key, end))
-            yield Windowed(key, Window(start, end)), value
+        for end, identity in list(self._line.between(first, last)):
+            start, value = self._backing.get((identity, end))
+            yield Windowed(self.keys.key(identity), Window(start, end)), value
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
         """Go through all sessions and their values."""
@@ -86,9 +112,9 @@ class SessionStore:
         earliest = self._line.earliest()
         if earliest is None or earliest > horizon:
             return
-        for end, key in list(self._line.between(_NEVER, horizon)):
-            self._backing.pop((key, end), None)
-            self._line.remove(key, end)
+        for end, identity in list(self._line.between(_NEVER, horizon)):
+            self._backing.pop((identity, end), None)
+            self._line.remove(identity, end)
 
     def __len__(self) -> int:
         return len(self._backing)

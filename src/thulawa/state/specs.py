@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeAlias
 from thulawa.core.serdes import Serde
 from thulawa.state.backing import Backing
 from thulawa.state.buffers import TimeOrderedBuffer
+from thulawa.state.codec import Codec
+from thulawa.state.keys import Keys
 from thulawa.state.keyvalue import KeyValueStore
 from thulawa.state.sessions import SessionStore
 from thulawa.state.versioned import VersionedStore
@@ -23,6 +25,7 @@ Store: TypeAlias = (
 class StoreSpec:
     """A store that tasks open, one instance each.
 
+    Keys that ``key_serde`` writes alike are one key; without one, plain data is written as it is.
     ``retention`` bounds window, session and join stores, and is the history of versioned ones.
     With ``changelog`` an application keeps its changes in a compacted topic too.
     """
@@ -37,16 +40,20 @@ class StoreSpec:
 
     def open(self, backing: Backing) -> Store:
         """Open the store over its backing."""
+        name, retention = self.name, self.retention
+        keys, values = Keys(self.key_serde), Codec(self.value_serde)
         match self.kind:
             case "key-value":
-                return KeyValueStore(self.name, backing)
+                return KeyValueStore(name, backing, keys=keys, values=values)
             case "window":
-                return WindowStore(self.name, backing, size=self.size, retention=self.retention)
+                return WindowStore(
+                    name, backing, size=self.size, retention=retention, keys=keys, values=values
+                )
             case "session":
-                return SessionStore(self.name, backing, retention=self.retention)
+                return SessionStore(name, backing, retention=retention, keys=keys, values=values)
             case "versioned":
-                return VersionedStore(self.name, backing, history=self.retention)
+                return VersionedStore(name, backing, history=retention, keys=keys, values=values)
             case "join":
-                return JoinStore(self.name, backing, retention=self.retention)
+                return JoinStore(name, backing, retention=retention, keys=keys, values=values)
             case "buffer":
-                return TimeOrderedBuffer(self.name, backing)
+                return TimeOrderedBuffer(name, backing, keys=keys, values=values)

@@ -5,11 +5,13 @@ are needed to answer for times within the history.
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
+from thulawa.state.codec import PLAIN_DATA, Codec
+from thulawa.state.keys import PLAIN_KEYS, Keys
 
 __all__ = ["VersionedStore"]
 
@@ -26,31 +28,42 @@ class VersionedStore:
     (('dear', 20), ('fair', 15), None)
     """
 
-    __slots__ = ("_backing", "_newest", "history", "name")
+    __slots__ = ("_backing", "_identity", "_newest", "history", "keys", "name", "values")
 
-    def __init__(self, name: str, backing: Backing, *, history: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        backing: Backing,
+        *,
+        history: int,
+        keys: Keys = PLAIN_KEYS,
+        values: Codec = PLAIN_DATA,
+    ) -> None:
         self.name = name
         self.history = history
+        self.keys = keys
+        self._identity = keys.identity
+        self.values = values
         self._backing = backing
         times = (versions[-1][0] for _, versions in backing.items())
         self._newest = max(times, default=-(2**63))
 
-    def entry(self, key: Hashable) -> tuple[Any, int] | None:
+    def entry(self, key: Any) -> tuple[Any, int] | None:
         """Give the latest (value, timestamp), or None."""
-        versions = self._backing.get(key)
+        versions = self._backing.get(self._identity(key))
         return None if versions is None else _found(versions[-1])
 
-    def get(self, key: Hashable) -> Any:
+    def get(self, key: Any) -> Any:
         """Give the latest value, or None."""
         entry = self.entry(key)
         return None if entry is None else entry[0]
 
-    def as_of(self, key: Hashable, timestamp: int) -> tuple[Any, int] | None:
+    def as_of(self, key: Any, timestamp: int) -> tuple[Any, int] | None:
         """Give the (value, timestamp) that held at a time, or None.
 
         Before the history only a version that is still the latest is known.
         """
-        versions = self._backing.get(key)
+        versions = self._backing.get(self._identity(key))
         if versions is None:
             return None
         if timestamp < self._newest - self.history:
@@ -58,25 +71,27 @@ class VersionedStore:
         place = bisect_right(versions, timestamp, key=_TIME)
         return _found(versions[place - 1]) if place else None
 
-    def put(self, key: Hashable, value: Any, timestamp: int) -> bool | None:
+    def put(self, key: Any, value: Any, timestamp: int) -> bool | None:
         """Add a version; tell whether it is the latest, or None when it came too late."""
+        identity = self._identity(key)
+        self.values.check(value)
         if timestamp < self._newest - self.history:
             return None
         self._newest = max(self._newest, timestamp)
-        versions = self._backing.get(key) or ()
+        versions = self._backing.get(identity) or ()
         place = bisect_right(versions, timestamp, key=_TIME)
         same = place > 0 and versions[place - 1][0] == timestamp
         before = versions[: place - same]
-        self._backing[key] = self._pruned((*before, (timestamp, value), *versions[place:]))
+        self._backing[identity] = self._pruned((*before, (timestamp, value), *versions[place:]))
         return place == len(versions)
 
-    def delete(self, key: Hashable, timestamp: int) -> bool | None:
+    def delete(self, key: Any, timestamp: int) -> bool | None:
         """Add the version 'no value'."""
         return self.put(key, None, timestamp)
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         """Go through all keys that have a value now, in key order."""
-        for key in sorted(self._backing.keys(), key=sort_key):
+        for key in sorted(map(self.keys.key, self._backing.keys()), key=sort_key):
             value = self.get(key)
             if value is not None:
                 yield key, value

@@ -5,11 +5,13 @@ be put, and is removed. The newest start moves with what is put here, not with t
 stream time.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from thulawa.core.records import Window, Windowed
 from thulawa.state.backing import Backing
+from thulawa.state.codec import PLAIN_DATA, Codec
+from thulawa.state.keys import PLAIN_KEYS, Keys
 from thulawa.state.timeline import Timeline
 
 __all__ = ["JoinStore", "WindowStore"]
@@ -18,18 +20,40 @@ _NEVER = -(2**63)
 
 
 class _Retained:
-    """The part that window stores have in common: entries by (key, time), and expiry."""
+    """The part that window stores have in common: entries by (identity of key, time), expiry."""
 
-    __slots__ = ("_backing", "_line", "_newest", "name", "retention")
+    __slots__ = (
+        "_backing",
+        "_identity",
+        "_line",
+        "_newest",
+        "_text",
+        "keys",
+        "name",
+        "retention",
+        "values",
+    )
 
-    def __init__(self, name: str, backing: Backing, *, retention: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        backing: Backing,
+        *,
+        retention: int,
+        keys: Keys = PLAIN_KEYS,
+        values: Codec = PLAIN_DATA,
+    ) -> None:
         self.name = name
         self.retention = retention
+        self.keys = keys
+        self._identity = keys.identity
+        self._text = keys.text
+        self.values = values
         self._backing = backing
         self._line = Timeline()
         self._newest = _NEVER
-        for key, time in list(backing.keys()):
-            self._line.add(key, time)
+        for identity, time in list(backing.keys()):
+            self._line.add(identity, time)
             self._newest = max(self._newest, time)
 
     def observe(self, time: int) -> bool:
@@ -43,9 +67,9 @@ class _Retained:
 
     def expire(self, horizon: int) -> None:
         """Remove what is at or before a time."""
-        for time, key in list(self._line.between(_NEVER, horizon)):
-            self._backing.pop((key, time), None)
-            self._line.remove(key, time)
+        for time, identity in list(self._line.between(_NEVER, horizon)):
+            self._backing.pop((identity, time), None)
+            self._line.remove(identity, time)
 
     def __len__(self) -> int:
         return len(self._backing)
@@ -66,41 +90,55 @@ class WindowStore(_Retained):
 
     __slots__ = ("_size",)
 
-    def __init__(self, name: str, backing: Backing, *, size: int, retention: int) -> None:
-        super().__init__(name, backing, retention=retention)
+    def __init__(
+        self,
+        name: str,
+        backing: Backing,
+        *,
+        size: int,
+        retention: int,
+        keys: Keys = PLAIN_KEYS,
+        values: Codec = PLAIN_DATA,
+    ) -> None:
+        super().__init__(name, backing, retention=retention, keys=keys, values=values)
         self._size = size
 
-    def fetch(self, key: Hashable, start: int) -> Any:
+    def fetch(self, key: Any, start: int) -> Any:
         """Give (value, timestamp) of a window, or None."""
-        return self._backing.get((key, start))
+        plain = type(key) is self._text and key.isascii()  # what `identity` does, without the call
+        return self._backing.get((key if plain else self._identity(key), start))
 
-    def put(self, key: Hashable, value: Any, start: int, timestamp: int = 0) -> None:
+    def put(self, key: Any, value: Any, start: int, timestamp: int = 0) -> None:
         """Set the value of a window; None removes it, and an expired window is not kept."""
+        plain = type(key) is self._text and key.isascii()
+        identity = key if plain else self._identity(key)
+        if type(value) is not int:
+            self.values.check(value)
         if not self.observe(start):
             return
+        place = (identity, start)
         if value is None:
-            self._backing.pop((key, start), None)
-            self._line.remove(key, start)
+            self._backing.pop(place, None)
+            self._line.remove(identity, start)
         else:
-            place = (key, start)
             if self._backing.get(place) is None:
-                self._line.add(key, start)
+                self._line.add(identity, start)
             self._backing[place] = (value, timestamp)
 
-    def range(self, key: Hashable, first: int, last: int) -> list[tuple[Window, tuple[Any, int]]]:
+    def range(self, key: Any, first: int, last: int) -> list[tuple[Window, tuple[Any, int]]]:
         """Give the windows of a key that start from ``first`` to ``last``, with their entries."""
-        get = self._backing.get
+        get, identity = self._backing.get, self._identity(key)
         size = self._size
         return [
-            (Window(start, start + size), get((key, start)))
-            for start in self._line.times(key, first, last)
+            (Window(start, start + size), get((identity, start)))
+            for start in self._line.times(identity, first, last)
         ]
 
     def starting(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], tuple[Any, int]]]:
         """Go through all windows that start from ``first`` to ``last``, by start, then key."""
-        for start, key in list(self._line.between(first, last)):
-            entry = self._backing.get((key, start))
-            yield Windowed(key, Window(start, start + self._size)), entry
+        for start, identity in list(self._line.between(first, last)):
+            entry = self._backing.get((identity, start))
+            yield Windowed(self.keys.key(identity), Window(start, start + self._size)), entry
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
         """Go through all windows and their values."""
@@ -120,17 +158,20 @@ class JoinStore(_Retained):
 
     __slots__ = ()
 
-    def put(self, key: Hashable, value: Any, timestamp: int) -> None:
+    def put(self, key: Any, value: Any, timestamp: int) -> None:
         """Add a record, unless it is expired already."""
+        identity = self._identity(key)
+        self.values.check(value)
         if self.observe(timestamp):
-            entry = (key, timestamp)
+            entry = (identity, timestamp)
             held = self._backing.get(entry)
             if held is None:
-                self._line.add(key, timestamp)
+                self._line.add(identity, timestamp)
             self._backing[entry] = (value,) if held is None else (*held, value)
 
-    def fetch(self, key: Hashable, first: int, last: int) -> Iterator[tuple[int, Any]]:
+    def fetch(self, key: Any, first: int, last: int) -> Iterator[tuple[int, Any]]:
         """Go through the records of a key by time, then arrival."""
-        for time in self._line.times(key, first, last):
-            for value in self._backing.get((key, time)):
+        identity = self._identity(key)
+        for time in self._line.times(identity, first, last):
+            for value in self._backing.get((identity, time)):
                 yield time, value

@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.records import Window, Windowed
+from thulawa.state.keys import Keys
 from thulawa.state.specs import StoreSpec
 
 __all__ = ["LoggedBacking", "MergedBacking", "changelog_record", "changelog_topic"]
@@ -82,6 +83,14 @@ def changelog_record(spec: StoreSpec, key: Any, before: Any, after: Any) -> tupl
     Keys of window and session stores are `Windowed`. Join stores and buffers have entries of
     their own: several values, or a time and a value.
     """
+    key_of = Keys(spec.key_serde).key
+    match spec.kind:
+        case "key-value" | "versioned":
+            key = key_of(key)
+        case "window" | "session":
+            key = key_of(key[0]), key[1]
+        case _:
+            pass
     match spec.kind:
         case "key-value":
             return (key, None, None) if after is None else (key, *after)

@@ -16,20 +16,20 @@ from thulawa.topology.nodes import Sink
 
 __all__ = ["Outputs", "TaskCollector"]
 
-_codec = Codec()
-
 
 @dataclass(frozen=True)
 class Outputs:
     """What the collectors of all tasks share.
 
-    ``receive`` takes a topic, a partition (None: by key) and a record. ``unnamed`` are the sinks
-    for which the topology names no key serde: windowed keys are written as such there.
+    ``receive`` takes a topic, a partition (None: by key) and a record; ``pass_on`` a record of a
+    repartition and the key that it travels under. ``unnamed`` are the sinks for which the topology
+    names no key serde: windowed keys are written as such there.
     """
 
     plan: Plan
     options: TaskOptions
     receive: Callable[[str, int | None, WrittenRecord], None]
+    pass_on: Callable[[str, int, WrittenRecord, Any], None]
     key_serde: Serde[Any]
     partitions: int
     unnamed: frozenset[str] = frozenset()
@@ -41,6 +41,10 @@ class TaskCollector:
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
         self._encoder = Encoder(outputs.options, self.send)
+        self._routes = {
+            topic: (one.router(), Codec(one.value_serde))
+            for topic, one in outputs.plan.repartitions.items()
+        }
 
     def attach(self, context: TaskContext) -> None:
         """Set the task whose outputs these are."""
@@ -51,10 +55,13 @@ class TaskCollector:
     ) -> None:
         """Take one output."""
         if sink is not None and sink.internal:
-            partition = self._outputs.plan.repartitions[topic].partition_of(key, value)
+            route, codec = self._routes[topic]
+            partition, travelling = route(key, value)
+            codec.check(value)
             # as Spark writes and reads them: what is no plain data cannot travel
-            key, value = _codec.decode(_codec.encode([key, value]))
-            self._outputs.receive(topic, partition, WrittenRecord(key, value, timestamp, headers))
+            travelling, value = codec.decode(codec.encode([travelling, value]))
+            record = WrittenRecord(key, value, timestamp, headers)
+            self._outputs.pass_on(topic, partition, record, travelling)
         else:
             self._send(sink, topic, key, value, timestamp, headers)
 

@@ -100,7 +100,7 @@ class TopologyTestDriver:
         if batches is not None:
             seed = batches
             topology = with_random_latencies(topology, Random(f"{seed}/latencies"))
-        self._plan = self._planned(topology, grouper, value_serde)
+        self._plan = self._planned(topology, grouper, key_serde, value_serde)
         self._sources = {
             topic: node
             for node in self._plan.topology.nodes.values()
@@ -116,6 +116,7 @@ class TopologyTestDriver:
             self._plan,
             self._options,
             self.receive,
+            self.pass_on,
             self._key_serde,
             partitions,
             _unnamed(topology),
@@ -144,7 +145,11 @@ class TopologyTestDriver:
             raise
 
     def _planned(
-        self, topology: Topology, grouper: PartitionGrouper, value_serde: Serde[Any] | None
+        self,
+        topology: Topology,
+        grouper: PartitionGrouper,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
     ) -> Plan:
         outside = {
             topic: self._partitions
@@ -155,7 +160,7 @@ class TopologyTestDriver:
         return plan(
             topology,
             outside,
-            key_serde=self._key_serde,
+            key_serde=key_serde,
             value_serde=value_serde,
             grouper=grouper,
             keeps_time=self._options.on_bad_timestamp == "partition_time",
@@ -342,6 +347,12 @@ class TopologyTestDriver:
         if topic in self._globals.topics:
             offset = self._next_offset(topic, 0)
             self._globals.update(topic, offset, key, value, timestamp)
+
+    def pass_on(self, topic: str, partition: int, record: WrittenRecord, key: Any) -> None:
+        """Take a record of a repartition, and the key that it travels under."""
+        self._written[topic].append(record)
+        _, value, timestamp, headers = record[:4]
+        self._append(topic, partition, timestamp, key, value, headers)
 
     def _partition(self, raw_key: bytes | None) -> int:
         if raw_key is None:

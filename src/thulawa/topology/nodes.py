@@ -169,6 +169,7 @@ class PartialAggregate(Node):
 
     initializer: Function | None
     aggregator: Function
+    key_serde: Serde[Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,7 @@ class TableGrouping(Node):
     """Turns updates of a table into updates under another key: subtract here, add there."""
 
     selector: Function
+    key_serde: Serde[Any] | None = None  # of the other key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,14 +245,19 @@ class ForeignKeyStep(Node):
     Left rows *subscribe* at the right key; the right side *receives* this, *answers* it, and
     answers all its subscribers when it *changes*; the left side *resolves* the answers. ``store``
     holds subscriptions on the right side, and on the left side the versions that were answered.
+    ``key_serde`` is that of the left rows' keys, ``foreign_serde`` that of the right rows'.
+    ``join`` is the same in all steps of a join.
     """
 
     step: Literal["subscribe", "receive", "answer", "change", "resolve"]
+    join: str
     left: bool
     store: str
     table: str
     foreign_key: Function | None = None
     joiner: Function | None = None
+    key_serde: Serde[Any] | None = None
+    foreign_serde: Serde[Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +296,7 @@ class AsyncCall(Node):
     resource: Function | None = None
     lane: Function | None = None
     deterministic: bool = False
+    key_serde: Serde[Any] | None = None
 
     @property
     def has_lanes(self) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thulawa.runtime.planning import Part, Plan
+from thulawa.topology.keys import written_as
 from thulawa.topology.origins import fed_by, is_generated, leads_to
 from thulawa.topology.topology import Topology
 
@@ -22,7 +23,8 @@ __all__ = ["Found", "Loss", "Place", "names_of", "places", "tables", "weigh"]
 class Place:
     """Where the state of a store is, and of what kind it is.
 
-    ``fed`` and ``leads`` tell what a store with a generated name is for (`topology.origins`).
+    ``fed`` and ``leads`` tell what a store with a generated name is for (`topology.origins`),
+    ``keys`` the name of the serde that its keys are written by.
     """
 
     kind: str
@@ -33,6 +35,7 @@ class Place:
     changelog: bool = False
     fed: str = ""
     leads: Sequence[str] = ()
+    keys: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ def places(
                 prefixes.get(part.group.id, ""),
                 name in changelogs,
                 *_origin(made.topology, name),
+                keys="" if spec.key_serde is None else written_as(spec.key_serde),
             )
     return places
 
@@ -242,8 +246,8 @@ def _remade(
 
 def _difference(old: Place, new: Place) -> str | None:
     """Say why the state of a store would be lost; None: it is not."""
-    if (old.kind, old.size) != (new.kind, new.size):
-        return f"was {_kind(old)} and is now {_kind(new)}"
+    if (old.kind, old.size, old.keys) != (new.kind, new.size, new.keys):
+        return _other_form(old, new)
     if old.fed != new.fed or (old.leads and not set(old.leads) & set(new.leads)):
         return (
             f"was that of {_shown(old)} and is now that of {_shown(new)}: generated names move "
@@ -256,6 +260,15 @@ def _difference(old: Place, new: Place) -> str | None:
     if new.changelog and not old.changelog:
         return "had no changelog so far: what it holds could not be rebuilt from it"
     return None
+
+
+def _other_form(old: Place, new: Place) -> str:
+    if (old.kind, old.size) != (new.kind, new.size):
+        return f"was {_kind(old)} and is now {_kind(new)}"
+    return (
+        f"had its keys written as {old.keys} and now as {new.keys}: they would not be found; "
+        "keep the key_serde"
+    )
 
 
 def _kind(place: Place) -> str:

@@ -22,8 +22,6 @@ from thulawa.topology.nodes import Sink
 
 __all__ = ["TaskOutput"]
 
-_codec = Codec()
-
 
 class TaskOutput:
     """The collector of one task; in the front, where tasks read one partition, of that ``source``.
@@ -48,6 +46,10 @@ class TaskOutput:
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
         self._rows = 0
+        self._routes = {
+            topic: (one, one.router(), Codec(one.value_serde))
+            for topic, one in program.plan.repartitions.items()
+        }
 
     def attach(self, context: TaskContext) -> None:
         """Set the task whose outputs these are."""
@@ -132,8 +134,9 @@ class TaskOutput:
     def _send_inside(
         self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
-        repartition = self._plan.repartitions[topic]
-        partition = repartition.partition_of(key, value)
+        repartition, route, codec = self._routes[topic]
+        partition, key = route(key, value)
+        codec.check(value)
         if not repartition.is_topic:
             # its place in the order of this task's outputs is all the offset it needs
             record = (self._sent, timestamp, key, value, headers)
@@ -143,8 +146,8 @@ class TaskOutput:
         self._outgoing.add(
             f"{self._program.application_id}-{topic}",
             partition,
-            _codec.encode([key]),
-            _codec.encode([value]),
+            codec.encode([key]),
+            codec.encode([value]),
             timestamp,
             sent_by(self._place, headers),
         )
@@ -162,7 +165,8 @@ class TaskOutput:
             part = self._plan.parts[self._plan.readers[topic]]
             task = part.task_of(topic, partition)
             slot = self._program.slot_of(task)
-            for data in pack_records(shuffled.pop((topic, partition))):
+            codec = self._routes[topic][2]
+            for data in pack_records(shuffled.pop((topic, partition)), codec):
                 yield Packed(slot, part.stage, task, topic, partition, self._next_place(), data)
         slot = self._program.slot_of(self._number)
         for topic, partition, data in self._outgoing.take():

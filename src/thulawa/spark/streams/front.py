@@ -38,6 +38,7 @@ from thulawa.spark.streams.wire import (
     opened_records,
     packed_batch,
 )
+from thulawa.state.codec import Codec
 
 __all__ = ["front"]
 
@@ -177,8 +178,10 @@ class _Front:
         # no batch tells the front its time; it only tells records from the far future apart
         task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
         block = as_block(chunk.columns)
-        if topic.name in self._plan.repartitions:
-            task.add(*topic, merge_by_time([*split_by_sender(opened_records(block)).values()]))
+        repartition = self._plan.repartitions.get(topic.name)
+        if repartition is not None:
+            records = opened_records(block, Codec(repartition.value_serde))
+            task.add(*topic, merge_by_time([*split_by_sender(records).values()]))
         else:
             task.add_block(*topic, block)
         task.run()

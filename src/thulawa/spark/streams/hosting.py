@@ -23,6 +23,7 @@ from thulawa.spark.streams.wire import (
     records_of,
     unpack_records,
 )
+from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
 __all__ = ["Hosted", "hosted"]
@@ -105,11 +106,13 @@ class Hosted:
         return None if self._task is None else self._task.next_wall_clock_time
 
     def _add_repartitioned(self, shuffled: Shuffled, row: Packed) -> None:
-        if not self._program.plan.repartitions[row.topic].is_topic:
+        repartition = self._program.plan.repartitions[row.topic]
+        codec = Codec(repartition.value_serde)
+        if not repartition.is_topic:
             place = row.place.rpartition("/")[0]  # it ends with the number of the row
-            shuffled.add(row.topic, row.part, place, unpack_records(row.data))
+            shuffled.add(row.topic, row.part, place, unpack_records(row.data, codec))
             return
-        senders = split_by_sender(opened_records(block_of(row)))
+        senders = split_by_sender(opened_records(block_of(row), codec))
         for sender, records in senders.items():
             shuffled.add(row.topic, row.part, sender, records)
 

@@ -19,7 +19,7 @@ from thulawa.spark.streams.admission import names_of, places, tables, weigh
 __all__ = ["Admitted", "Checkpoint", "Offsets"]
 
 _ELSEWHERE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
-_FORMAT = 2
+_FORMAT = 3  # 3: stores hold keys under their identities
 _log = logging.getLogger("thulawa.streams")
 Offsets: TypeAlias = dict[str, dict[int, int]]
 _ASK = "to run it all the same and lose that state, give allow_state_loss=True"

@@ -68,8 +68,6 @@ ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
 COUNTS = "/counts"  # in the place of a topic: counts of the front, to be reported
 
-_codec = Codec()
-
 
 class Topic(NamedTuple):
     """A partition of a topic, or of a repartition."""
@@ -138,9 +136,9 @@ def records_of(row: Packed) -> Iterable[RawRecord]:
     return block_of(row).records()
 
 
-def opened_records(block: Block) -> list[RawRecord]:
+def opened_records(block: Block, codec: Codec) -> list[RawRecord]:
     """Return the records of a repartition's topic as they were sent: keys and values, not bytes."""
-    decode = _codec.decode
+    decode = codec.decode
     return [
         (offset, time, decode(key)[0], decode(value)[0], headers)
         for offset, time, key, value, headers in block.records()
@@ -238,7 +236,7 @@ def _outgoing_rows(topic: str, part: int, columns: Columns) -> pa.RecordBatch:
 # --- records between tasks
 
 
-def pack_records(records: list[RawRecord], codec: Codec = _codec) -> Iterator[bytes]:
+def pack_records(records: list[RawRecord], codec: Codec) -> Iterator[bytes]:
     """Yield what one task has for another, in order, cut such that no row is beyond `ROW_BYTES`.
 
     Spark and Arrow hold no row of 2 GiB. A single record is not cut.
@@ -246,7 +244,7 @@ def pack_records(records: list[RawRecord], codec: Codec = _codec) -> Iterator[by
     return codec.encode_cut(records, ROW_BYTES)
 
 
-def unpack_records(data: bytes, codec: Codec = _codec) -> list[RawRecord]:
+def unpack_records(data: bytes, codec: Codec) -> list[RawRecord]:
     """Give what one task had for another."""
     return codec.decode(data)
 
