@@ -239,12 +239,19 @@ class Streams:
         return ended
 
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
-        """Wait until everything that was in the topics when this was called has been read.
+        """Wait until everything that was in the topics when this was called has been processed.
 
-        What a task holds back for others (``max_task_idle``) may be processed after that.
+        What a task holds back for records that are not written yet (a ``max_task_idle`` longer
+        than 0) may be processed after that.
         """
         self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
+        self._await_read(deadline)
+        if self._query is not None and self._query.has_more:
+            # records that were read may wait for some that came since
+            self._await_read(deadline)
+
+    def _await_read(self, deadline: float) -> None:
         wanted = self._topics.end_offsets(self._query.topics) if self._query else {}
         while not self._reached(wanted):
             self._check_alive(deadline)

@@ -15,10 +15,7 @@ from pyspark.sql import DataFrame
 from thulawa.core.errors import ConfigurationError
 from thulawa.spark.operator import Operator
 
-__all__ = ["STEADY", "refuse_broken_order", "refuse_moving_tasks", "refuse_speculation", "title_of"]
-
-STEADY = "thulawaSteady"
-"""An option that nobody reads: it says that a source keeps its partitions in their tasks."""
+__all__ = ["refuse_broken_order", "refuse_moving_tasks", "refuse_speculation", "title_of"]
 
 _SPLITTING_OPTIONS = ("minPartitions", "maxRecordsPerPartition")
 _KEEPING_SOURCES = {
@@ -103,8 +100,7 @@ def refuse_moving_tasks(df: DataFrame) -> None:
             "to thulawa.session()"
         )
     sources = [node for node in nodes if node.nodeName() == "StreamingRelationV2"]
-    kafka = [node.extraOptions() for node in sources if node.sourceName() == "kafka"]
-    if not all(options.containsKey(STEADY) for options in kafka):
+    if any(node.sourceName() == "kafka" for node in sources):
         raise ConfigurationError(
             "Spark's reader of Kafka may give the partitions of a topic to other tasks after a "
             "restart; read with kafka_source instead"

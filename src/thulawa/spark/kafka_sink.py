@@ -27,8 +27,9 @@ from thulawa.kafka.topics import Cleanup, TopicSpec, reachable
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, Written, write
 from thulawa.spark.guard import refuse_moving_tasks
 from thulawa.spark.kafka_reader import KafkaReader
-from thulawa.spark.log_source import SCHEMA, LogStreamReader, check_names, count_of
+from thulawa.spark.log_source import SCHEMA, LogBatchReader, check_names, count_of
 from thulawa.spark.record_columns import check_columns, column_values, header_pairs
+from thulawa.spark.stream_reader import LogStreamReader
 from thulawa.spark.task import streamed_task
 from thulawa.spark.whole import whole
 
@@ -105,7 +106,7 @@ class Committed(WriterCommitMessage):
 
 
 class KafkaFormat(DataSource):
-    """Kafka, to write the batches of a query to, and to read buckets from by their weights."""
+    """Kafka, to read from, batch and streaming, and to write the batches of a query to."""
 
     @classmethod
     def name(cls) -> str:
@@ -116,8 +117,12 @@ class KafkaFormat(DataSource):
         """Give the columns that are read: those of the embedded log's source."""
         return SCHEMA
 
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002 there is but one
-        """Read what comes, so many records of each bucket at a time."""
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 there is but one
+        """Read what is there."""
+        return LogBatchReader(KafkaReader.of_kafka(self.options, connection_of(self.options)))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
+        """Read what comes, so many records at a time."""
         reader = KafkaReader.of_kafka(self.options, connection_of(self.options))
         return LogStreamReader(reader, count_of(self.options, "maxOffsetsPerTrigger"))
 

@@ -20,7 +20,6 @@ from tests.kafka.chaos.traps import SELF, Point, Traps
 from tests.kafka.helpers import Judge, Verdict, filling, judge
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.errors import BrokerFailed
-from thulawa.kafka.maven import connector_jars
 from thulawa.kafka.reading import read_to_end
 from thulawa.kafka.topics import Topics, TopicSpec
 
@@ -62,7 +61,6 @@ class Rig:
 
     def _made_reader(self) -> Consumer:
         self.traps.folder.mkdir(parents=True)
-        connector_jars()
         topics = Topics(self._connection)
         for topic in (f"{self.name}-in", self.output):
             topics.ensure(topic, TopicSpec(partitions=PARTITIONS))
@@ -127,6 +125,30 @@ class Rig:
     def lose_checkpoint(self) -> None:
         """Remove the checkpoint of a driver that is dead: only the topics are left."""
         shutil.rmtree(self._folder / "checkpoint")
+
+    def recreate_input(self, records: int) -> None:
+        """Delete the topic that a dead driver read, create it again, and write other records."""
+        topics, topic = Topics(self._connection), f"{self.name}-in"
+        topics.delete(topic)
+        while topic in topics.names():  # the broker takes a moment
+            time.sleep(0.1)
+        topics.ensure(topic, TopicSpec(partitions=PARTITIONS))
+        numbers = range(self.fed, self.fed + records)
+        for _ in filling(self._connection, topic, numbers, keys=self._keys):
+            pass
+
+    def is_refused(self, words: str, *, patience: float = _PATIENCE) -> bool:
+        """Start a driver; return whether it ends by itself, with an error of these words."""
+        self.kill_driver()
+        said = self.log.stat().st_size
+        self._start_driver()
+        assert self._driver is not None
+        try:
+            failed = self._driver.wait(patience) != 0
+        except subprocess.TimeoutExpired:
+            failed = False
+        self.kill_driver()
+        return failed and words in self.log.read_bytes()[said:].decode(errors="replace")
 
     def mend(self) -> None:
         """Start what does not run."""

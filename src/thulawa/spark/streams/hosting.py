@@ -12,7 +12,15 @@ from thulawa.spark.streams.changelogs import TaskChangelogs
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.restoring import Restored
-from thulawa.spark.streams.wire import CLOCK, Packed, block_of, records_of, unpack_records
+from thulawa.spark.streams.wire import (
+    AT_END,
+    BEHIND,
+    CLOCK,
+    Packed,
+    block_of,
+    records_of,
+    unpack_records,
+)
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
@@ -83,6 +91,9 @@ class Hosted:
 
     def _add(self, task: Task, row: Packed) -> None:
         if row.topic == CLOCK:
+            return
+        if row.data in (BEHIND, AT_END):
+            task.set_behind(row.topic, row.part, behind=row.data == BEHIND)
             return
         if row.topic in self._program.plan.global_topics:
             assert self._globals is not None

@@ -11,13 +11,22 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import TypeAlias
 from uuid import uuid4
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.errors import StateError
-from thulawa.runtime.recovery import Generation, Progress, Recovery, TopicPartition, recover
+from thulawa.runtime.recovery import (
+    Generation,
+    Progress,
+    Recovery,
+    TopicPartition,
+    batch_stamp,
+    recover,
+)
+from thulawa.spark.streams.changelogs import MORE
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
@@ -53,6 +62,7 @@ class RestoredStore:
 
 
 Shown = Callable[[Restoring], None]
+More: TypeAlias = Mapping[str, list[str]]
 
 
 def refuse_lost_changelogs(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
@@ -111,6 +121,7 @@ class _Restore:
         self._spark, self._program, self._topics = spark, program, topics
         self._checkpoint, self._shown = checkpoint, shown
         self._reports: dict[tuple[str, int], Report] = {}
+        self._more: More = {}
         self._read = 0
         self._all = 0
 
@@ -122,6 +133,9 @@ class _Restore:
         assert generation is not None
         markers = topics.last_batches(program.application_id, generation.query, len(program.slots))
         todo = recover(generation, len(program.slots), markers, progress)
+        last = max(markers.values(), default=generation.batch)
+        self._more = _more_after(topics, program, batch_stamp(generation.query, last))
+        _refuse_lost_records(program, self._more)
         query = str(uuid4())
         self._checkpoint.begin(query, restoring=True)
         self._rebuild(todo, (*names, *program.plan.global_topics))
@@ -191,7 +205,7 @@ class _Restore:
         starts, ends = self._read_on(todo.starts), None
         if todo.ends is not None:
             ends = self._read_on(todo.ends)
-        checkpoint.go_on_from(starts, ends)
+        checkpoint.go_on_from(starts, ends, (_waited_for(program), self._more))
         _write_generation(
             self._topics, program, Generation(query, last, todo.done, tuple(sorted(todo.stamps)))
         )
@@ -224,6 +238,8 @@ def _told(topics: Topics, name: str) -> tuple[Generation | None, list[Progress]]
                 told["query"], told["batch"], tuple(told["done"]), tuple(told["stamps"])
             )
             continue
+        if key == MORE:
+            continue
         topic, _, partition = key.decode().rpartition("/")
         progress.append(
             Progress((topic, int(partition)), told["batch"], told["start"], told["end"])
@@ -242,9 +258,29 @@ def _refuse_partial(program: Program) -> None:
             f"the checkpoint is lost, and the store {lost[0]!r} has no changelog to be rebuilt "
             "from; put the checkpoint back, or begin anew with thulawa reset"
         )
-    if program.options.max_task_idle is not None and any(
-        part.stage and not part.group.stores for part in program.plan.parts.values()
-    ):
+
+
+def _waited_for(program: Program) -> More:
+    """Return all partitions that tasks may wait for: those read to their end are told of."""
+    found: dict[str, list[str]] = {}
+    for group in program.together:
+        for topic, numbers in group.items():
+            found.setdefault(topic, []).extend(map(str, numbers))
+    return found
+
+
+def _more_after(topics: Topics, program: Program, stamp: str) -> More:
+    """Return the partitions of which the broker had more than the batch of this stamp read."""
+    found = [json.loads(value or b"{}") for key, value in topics.records(program.offsets_topic)
+             if key == MORE]  # fmt: skip
+    return next((one["more"] for one in reversed(found) if one.get("batch") == stamp), {})
+
+
+def _refuse_lost_records(program: Program, more: More) -> None:
+    """Raise where records may be lost: those that a task without stores held back."""
+    if not more and not program.options.waits_by_the_clock:
+        return
+    if any(part.stage and not part.group.stores for part in program.plan.parts.values()):
         raise StateError(
             "the checkpoint is lost, and with it the records that a task without stores held back "
             "(max_task_idle); put the checkpoint back, or begin anew with thulawa reset"

@@ -7,7 +7,7 @@ of a partition back in order after a shuffle. A stage is told the time of the ba
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +21,8 @@ from thulawa.state.codec import Codec
 
 __all__ = [
     "ANY",
+    "AT_END",
+    "BEHIND",
     "CLOCK",
     "PACKED",
     "SINK",
@@ -29,7 +31,6 @@ __all__ = [
     "Topic",
     "as_block",
     "block_of",
-    "columns_of",
     "packed_batch",
     "records_of",
     "slots",
@@ -61,6 +62,7 @@ _PACKED_SCHEMA = pa.schema(
 SINK = -1
 ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
+BEHIND, AT_END = b"+", b"-"  # in the place of records: whether the broker has more of a partition
 
 
 class Topic(NamedTuple):
@@ -92,26 +94,6 @@ def packed_batch(rows: Iterable[Packed]) -> pa.RecordBatch:
 
 
 # --- records of a source and records that leave: batches as the log packs them
-
-
-def columns_of(batch: pa.RecordBatch) -> Columns:
-    """Give rows of one partition of a source, in columns."""
-    times = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-    return Columns(
-        batch.column("offset").to_pylist(),
-        times.to_pylist(),
-        batch.column("key").to_pylist(),
-        batch.column("value").to_pylist(),
-        _headers(batch.column("headers")),
-    )
-
-
-def _headers(column: pa.Array) -> Sequence[Headers]:
-    if column.null_count == len(column):
-        return ((),) * len(column)
-    return [
-        tuple((one["key"], one["value"]) for one in headers or ()) for headers in column.to_pylist()
-    ]
 
 
 def block_of(row: Packed) -> Block:
