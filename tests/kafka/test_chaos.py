@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.chaos.matrix import CELLS, Cell, chosen, run
+from tests.kafka.chaos.matrix import CELLS, CHANGES, AnyCell, Cell, chosen, run
 from tests.kafka.chaos.traps import POINTS
 from thulawa.kafka.broker import Broker
 
@@ -17,16 +17,19 @@ RANKED = (Cell("worker", "state half written"), Cell("driver", "state commit"))
 
 
 @pytest.mark.timeout(1_200)  # Spark is started three times, a broker once: the rig gives up first
-@pytest.mark.parametrize("cells", [MAPPED, RANKED], ids=["map_by_key", "streams"])
+@pytest.mark.parametrize(
+    "cells", [MAPPED, RANKED, CHANGES], ids=["map_by_key", "streams", "changes"]
+)
 def test_what_is_killed_leaves_each_record_once_in_order_and_the_state_right(
-    broker: Broker, tmp_path: Path, cells: tuple[Cell, ...]
+    broker: Broker, tmp_path: Path, cells: tuple[AnyCell, ...]
 ) -> None:
     rows = list(run(cells, broker.up(), tmp_path, rounds=1, seed=7))
-    assert len(rows) == len(cells) + 1, "a row for each cell, and one of the output read again"
+    jobs = {cell.job for cell in cells}
+    assert len(rows) == len(cells) + len(jobs), "a row for each cell, and one of each job's output"
     assert [row for row in rows if not row["clean"]] == []
 
 
 def test_the_matrix_has_every_victim_at_every_point() -> None:
     assert len(CELLS) == len(set(CELLS)) == 3 * len(POINTS)
     assert [cell.name for cell in chosen(["broker/mid"])] == ["broker/mid batch"]
-    assert chosen([]) == list(CELLS)
+    assert chosen([]) == [*CELLS, *CHANGES]

@@ -1,18 +1,22 @@
-"""The crash matrix: every victim at every point, some rounds each, and a verdict for each cell."""
+"""The crash matrix: every victim at every point, some rounds each, and a verdict for each cell.
+
+Changes are cells of another kind: between two drivers something is put in the place of what the
+first one left. The second must refuse it, and nothing may be lost or doubled.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from tests.kafka.chaos.rig import VICTIMS, Rig, Victim
 from tests.kafka.chaos.traps import POINTS, STARTING_POINTS, STATE_POINTS, Point
 from tests.kafka.helpers import CLEAN, Verdict
 from thulawa.kafka.broker import Broker
 
-__all__ = ["CELLS", "Cell", "chosen", "run"]
+__all__ = ["CELLS", "CHANGES", "AnyCell", "Cell", "Change", "chosen", "run"]
 
 RECORDS = 240  # of a round: four batches
 
@@ -35,16 +39,34 @@ class Cell:
         return "rank" if self.point in STATE_POINTS else "map"
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the next driver of a job finds changed."""
+
+    what: Literal["recreated topic"]
+    job: str
+
+    @property
+    def name(self) -> str:
+        """Name it as ``--only`` does."""
+        return f"{self.what}/{self.job}"
+
+
+AnyCell: TypeAlias = Cell | Change
 CELLS = tuple(Cell(victim, point) for point in POINTS for victim in VICTIMS)
+# the last of their jobs: nothing goes on after them
+CHANGES = (Change("recreated topic", "map"), Change("recreated topic", "rank"))
+_RECREATED = "was deleted and created again"
 
 
-def chosen(words: Sequence[str]) -> list[Cell]:
+def chosen(words: Sequence[str]) -> list[AnyCell]:
     """Give the cells whose name holds one of the words; all without any."""
-    return [cell for cell in CELLS if not words or any(word in cell.name for word in words)]
+    cells: tuple[AnyCell, ...] = (*CELLS, *CHANGES)
+    return [cell for cell in cells if not words or any(word in cell.name for word in words)]
 
 
 def run(
-    cells: Sequence[Cell], broker: Broker, folder: Path, *, rounds: int, seed: int
+    cells: Sequence[AnyCell], broker: Broker, folder: Path, *, rounds: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Run the cells, those of a job on one run of it; give a row for each, and one for each job."""
     for job in dict.fromkeys(cell.job for cell in cells):
@@ -54,7 +76,10 @@ def run(
             rig.feed(RECORDS)
             rig.await_output()
             for cell in mine:
-                yield _cell(rig, cell, rounds, Random(f"{seed} {cell.name}"))
+                if isinstance(cell, Change):
+                    yield _recreated(rig, cell, rounds)
+                else:
+                    yield _cell(rig, cell, rounds, Random(f"{seed} {cell.name}"))
             rig.kill_driver()
             yield _row(job, "–", "read again", rounds * len(mine), 0, 0.0, rig.final_verdict())
 
@@ -77,6 +102,23 @@ def _cell(rig: Rig, cell: Cell, rounds: int, random: Random) -> dict[str, Any]:
         cell.job, cell.victim, cell.point, rounds, rig.driver_starts - starts, longest,
         _since(before, rig.verdict()),
     )  # fmt: skip
+
+
+def _recreated(rig: Rig, cell: Change, rounds: int) -> dict[str, Any]:
+    """Create the input again, with as many records as were read, with fewer and with more."""
+    starts, before, refused = rig.driver_starts, rig.verdict(), 0
+    began = time.monotonic()
+    for number in range(rounds):
+        rig.kill_driver()
+        rig.recreate_input((rig.fed, RECORDS // 10, 2 * rig.fed)[number % 3])
+        refused += rig.is_refused(_RECREATED)
+        rig.poll(1)  # what was written in spite of it would be phantoms
+    longest = (time.monotonic() - began) / rounds
+    verdict = _since(before, rig.verdict())
+    row = _row(
+        cell.job, cell.what, "refused", refused, rig.driver_starts - starts, longest, verdict
+    )
+    return row | {"clean": row["clean"] and refused == rounds}
 
 
 def _since(before: Verdict, after: Verdict) -> Verdict:
