@@ -215,10 +215,13 @@ def _run(spark: SparkSession, arm: Arm, load: Workload) -> float | None:
         (folder / "rows").mkdir()
         table = pa.table({"id": range(len(load.keys)), "key": list(load.keys)})
         pq.write_table(table, folder / "rows" / "0.parquet")
-        rows = spark.readStream.schema(_SCHEMA).parquet(f"{folder}/rows").coalesce(1)
+        rows = spark.readStream.schema(_SCHEMA).parquet(f"{folder}/rows")
+
+        def run(batch: DataFrame, _: int) -> None:
+            arm(batch, load.latency).write.format("noop").mode("overwrite").save()
+
         writer = (
-            arm(rows, load.latency)
-            .writeStream.format("noop")
+            rows.writeStream.foreachBatch(run)
             .option("checkpointLocation", f"{folder}/checkpoint")
             .trigger(availableNow=True)
         )

@@ -33,6 +33,7 @@ from thulawa.kafka.reading import read_to_end
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import SinkSpec
 from thulawa.spark.kafka_sink import FORMAT, connection_options, kafka_sink, register
+from thulawa.spark.log_sink import log_sink
 
 BUCKETS = thulawa.Buckets({"Platinum": 70, "Gold": 30}, delimiter="-")
 PARTITIONS = 6
@@ -108,8 +109,7 @@ class Folder:
 
     def sink(self, rows: DataFrame, topic: str) -> DataStreamWriter:
         """Write a topic."""
-        writer = rows.writeStream.format("thulawa").option("topic", topic)
-        return writer.option("path", self._log.address)
+        return log_sink(rows, self._log.address, topic=topic)
 
     def shipped(self, topic: str) -> Iterator[tuple[str, float, float]]:
         """Give key, time of order and time of shipping of what a topic holds."""

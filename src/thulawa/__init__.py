@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         TimeWindows,
         Topology,
         TopologyBuilder,
+        deterministic,
     )
     from thulawa.engine import (
         Adaptive,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from thulawa.kafka.transactions import SinkSpec
     from thulawa.log import Log
     from thulawa.runtime.caches import Cache
-    from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+    from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
     from thulawa.runtime.options import TaskOptions
     from thulawa.spark.buckets import (
         bucket_column,
@@ -78,11 +79,13 @@ if TYPE_CHECKING:
     )
     from thulawa.spark.count_rows import DataFrameSink, read_counts
     from thulawa.spark.counting import count_windows
+    from thulawa.spark.error_split import split_errors
     from thulawa.spark.kafka_progress import GroupCommits
     from thulawa.spark.kafka_sink import kafka_sink
     from thulawa.spark.kafka_source import kafka_source
     from thulawa.spark.lane_report import LaneReport
-    from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
+    from thulawa.spark.log_sink import log_sink
+    from thulawa.spark.mapping import flat_map_by_key, map_by_key
     from thulawa.spark.session import configure, session
 
 __version__ = "0.1.0"
@@ -124,6 +127,7 @@ _HOMES = {
         "TimeWindows",
         "Topology",
         "TopologyBuilder",
+        "deterministic",
     ),
     "thulawa.engine": (
         "Adaptive",
@@ -146,7 +150,7 @@ _HOMES = {
     "thulawa.kafka.transactions": ("SinkSpec",),
     "thulawa.log": ("Log",),
     "thulawa.runtime.caches": ("Cache",),
-    "thulawa.runtime.handlers": ("DeadLetterQueue", "Handlers"),
+    "thulawa.runtime.handlers": ("DeadLetterQueue", "Handlers", "log_and_continue"),
     "thulawa.runtime.options": ("TaskOptions",),
     "thulawa.spark.buckets": (
         "bucket_column",
@@ -160,9 +164,11 @@ _HOMES = {
     "thulawa.spark.kafka_sink": ("kafka_sink",),
     "thulawa.spark.kafka_source": ("kafka_source",),
     "thulawa.spark.lane_report": ("LaneReport",),
+    "thulawa.spark.log_sink": ("log_sink",),
     "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
     "thulawa.spark.counting": ("count_windows",),
-    "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key", "split_errors"),
+    "thulawa.spark.error_split": ("split_errors",),
+    "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key"),
     "thulawa.spark.session": ("configure", "session"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -235,10 +241,13 @@ __all__ = [
     "check_buckets",
     "configure",
     "count_windows",
+    "deterministic",
     "flat_map_by_key",
     "in_buckets",
     "kafka_sink",
     "kafka_source",
+    "log_and_continue",
+    "log_sink",
     "map_by_key",
     "partition_column",
     "read_counts",

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from thulawa.app import Restart, Streams
@@ -49,17 +50,24 @@ class Application(Streams):
 
     def __init__(self, folder: Path, starts: Sequence[Start], **options: Any) -> None:
         with Log(f"file:{folder}/topics") as log:
-            log.create_topic("in")
+            if "in" not in log.topics():
+                log.create_topic("in")
         builder = StreamsBuilder()
         builder.stream("in").to("out")
-        super().__init__(
-            builder.build(),
-            application_id="app",
-            log=f"file:{folder}/topics",
-            checkpoint=str(folder / "checkpoint"),
-            **options,
-        )
+        chosen: dict[str, Any] = {
+            "topology": builder.build(),
+            "application_id": "app",
+            "log": f"file:{folder}/topics",
+            "checkpoint": str(folder / "checkpoint"),
+        }
+        super().__init__(**(chosen | options))
         self._starts: Iterator[Start] = iter(starts)
+
+    def _session(self) -> Any:
+        context = SimpleNamespace(
+            master="local[1]", accumulator=lambda value, _: SimpleNamespace(value=value)
+        )
+        return SimpleNamespace(sparkContext=context)
 
     def _started(self) -> Any:
         start = next(self._starts)

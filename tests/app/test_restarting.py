@@ -7,7 +7,8 @@ import pytest
 
 from tests.app.dry import SOON, Application, Query, Start
 from thulawa.app import State
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.dsl import Materialized, StreamsBuilder
 from thulawa.log import Log
 
 
@@ -93,6 +94,19 @@ def test_a_start_after_an_error_takes_new_partitions_in(tmp_path: Path) -> None:
     application = Watched(tmp_path, [growing, Query(None)], on_error=SOON).start()
     assert application.await_termination("10 s")
     assert application.tasks == [[{"in": (0,)}], [{"in": (0,)}, {"in": (1,)}]]
+
+
+def test_a_new_partition_ends_an_application_with_state_also_where_errors_start_it_again(
+    tmp_path: Path,
+) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().count(Materialized.as_("counts"))
+    growing = Resizing(f"file:{tmp_path}/topics", 2)
+    starts = [growing, Query(None)]
+    application = Watched(tmp_path, starts, topology=builder.build(), on_error="restart").start()
+    with pytest.raises(StateError, match="partition 1 of 'in' is new"):
+        application.await_termination("10 s")
+    assert len(application.tasks) == 1
 
 
 def test_a_program_that_cannot_be_made_again_is_a_start_that_fails(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ def main(arguments: list[str]) -> int:
         folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         problems = Run(folder=folder, world=world, kills=options.kills, say=_say).problems()
+        _say("an older checkpoint is put back")
+        again = Run(folder=folder / "older-checkpoint", world=world, kills=options.kills)
+        again.folder.mkdir()
+        problems += again.problems_after_an_older_checkpoint()
     for problem in problems:
         _say(problem)
     outcome = "not what the model says" if problems else "none lost, none twice"

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ __all__ = ["Run"]
 _ROOT = Path(__file__).parents[2]
 _POLL = 0.02
 _START = 600.0  # seconds until the first commit of a life; a machine may be busy
+_OLDER = "the checkpoint is older than what its sink has written"
 _EARLY = 0.2  # of the kills come before the first commit of their life
 
 
@@ -84,6 +86,29 @@ class Run:
             assert self._commits() > before, "nothing was left to do when the worker was killed"
             return list(_differences(self._model(log), log, self._stores()))
 
+    def problems_after_an_older_checkpoint(self) -> list[str]:
+        """Put an older checkpoint back: it must be refused, and the newest one go on."""
+        now, older, newest = (self.folder / name for name in (CHECKPOINT, "older", "newest"))
+        first, second, third = self.world.waves(3)
+        with Log(self._address) as log:
+            self.world.create(log)
+            log.append(first)
+            self._last_life()
+            shutil.copytree(now, older)
+            log.append(second)
+            self._last_life()
+            now.rename(newest)
+            older.rename(now)
+            log.append(third)
+            refusal = self._failed_life()
+            shutil.rmtree(now)
+            newest.rename(now)
+            self._last_life()
+            problems = list(_differences(self._model(log), log, self._stores()))
+        if _OLDER not in refusal:
+            problems.append(f"the older checkpoint was not refused for its age: {refusal[-500:]}")
+        return problems
+
     @property
     def _address(self) -> str:
         return f"file:{self.folder / 'topics'}"
@@ -134,6 +159,17 @@ class Run:
         if driver.poll() is not None:
             raise AssertionError(f"the application ended by itself: {self._said()}")
 
+    def _failed_life(self) -> str:
+        """Start the application, which must end with an error; return what it said."""
+        said = len(self._said(None))
+        driver = self._started("--to-the-end")
+        try:
+            if driver.wait() == 0:
+                return "it ran to its end"
+        finally:
+            _end(driver)
+        return self._said(None)[said:]
+
     def _last_life(self) -> None:
         driver = self._started("--to-the-end")
         try:
@@ -142,8 +178,9 @@ class Run:
         finally:
             _end(driver)
 
-    def _said(self) -> str:
-        return (self.folder / "stderr").read_text(encoding="utf-8", errors="replace")[-3_000:]
+    def _said(self, last: int | None = 3_000) -> str:
+        said = (self.folder / "stderr").read_text(encoding="utf-8", errors="replace")
+        return said if last is None else said[-last:]
 
     def _stores(self) -> dict[str, dict[str, int]]:
         stores: dict[str, dict[str, int]] = json.loads(

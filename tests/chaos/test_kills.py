@@ -23,3 +23,9 @@ def test_an_application_on_two_workers_ends_right_when_one_of_them_is_killed(
     world = World(records=2_000, keys=100, seed=2)
     run = Run(folder=tmp_path, world=world, kills=2, master="local-cluster[2,1,1024]")
     assert run.problems_after_a_lost_worker() == []
+
+
+@pytest.mark.timeout(900)  # four drivers, one after the other
+def test_an_older_checkpoint_is_refused_and_the_newest_goes_on(tmp_path: Path) -> None:
+    world = World(records=1_500, keys=100, seed=3)
+    assert Run(folder=tmp_path, world=world, kills=2).problems_after_an_older_checkpoint() == []

@@ -131,3 +131,62 @@ def test_misuse_and_failure_have_their_exit_codes(
     log: Log, arguments: tuple[str, ...], code: int
 ) -> None:
     assert dlq(*arguments).exit_code == code
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u2066\x00\u2028\udcff"
+
+
+def hostile() -> ProducerRecord:
+    """Give a letter all of whose parts try to write to a terminal."""
+    text = HOSTILE.encode(errors="surrogatepass")
+    named = HOSTILE[:-1]
+    told = ("exception", "message", "stacktrace", "node", "topic", "partition", "offset")
+    headers = [(f"__streams.errors.{name}", b"a\n" + text) for name in told]
+    return ProducerRecord(text, text, ((named, text), *headers), 5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "dead"),
+        ("list", "dead", "--json"),
+        ("show", "dead", "0:2"),
+        ("show", "dead", "0:2", "--json"),
+        ("replay", "dead"),
+        ("replay", "dead", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_that_a_letter_holds_reaches_the_terminal_as_a_command(
+    log: Log, arguments: tuple[str, ...]
+) -> None:
+    log.append({"dead": [hostile()]})
+    found = dlq(*arguments)
+    assert [one for one in found.output if not one.isprintable() and one != "\n"] == []
+    if "--json" in arguments:
+        for line in found.stdout.splitlines():
+            json.loads(line)
+    if arguments == ("show", "dead", "0:2", "--json"):
+        (whole,) = lines(found)
+        assert whole["headers"][0][0] == HOSTILE[:-1]
+
+
+def test_letters_of_a_topic_that_was_made_again_are_not_taken_for_replayed(log: Log) -> None:
+    assert dlq("replay", "dead", "--execute").exit_code == 0
+    assert log.end_offsets("numbers") == {0: 2}
+    log.delete_topic("dead")
+    log.create_topic("dead")
+    log.append({"dead": letters()[:1]})
+    assert [one["replayed"] for one in lines(dlq("list", "dead", "--json"))] == [False]
+    assert dlq("replay", "dead", "--execute").exit_code == 0
+    assert dlq("replay", "dead", "--execute").exit_code == 0
+    assert log.end_offsets("numbers") == {0: 3}
+
+
+@pytest.mark.parametrize("size", [b"2000000", b"many", b"-1", b"\xff"])
+def test_a_size_that_the_record_itself_came_with_holds_nothing_up(log: Log, size: bytes) -> None:
+    first, second = letters()
+    forged = first._replace(headers=(("thulawa.errors.size", size), *first.headers))
+    log.append({"dead": [forged, second]})
+    assert dlq("replay", "dead", "--execute").exit_code == 0
+    assert log.end_offsets("numbers") == {0: 4}

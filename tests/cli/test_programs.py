@@ -165,6 +165,29 @@ streams = Failing(topology, application_id="failing", log="file:./topics")
     assert len(result.stderr.splitlines()) <= 2
 
 
+def test_validate_lists_the_topics_of_dead_letters(project: Path) -> None:
+    Path("app.py").write_text(
+        Path("app.py")
+        .read_text()
+        .replace(
+            'log="file:./topics")',
+            """log="file:./topics", options=TaskOptions(
+    handlers=Handlers(processing=DeadLetterQueue("visits-dead"))))""",
+        )
+        .replace(
+            "from thulawa import",
+            """from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+from thulawa.runtime.options import TaskOptions
+from thulawa import""",
+        )
+    )
+    with Log("file:./topics") as log:
+        log.create_topic("visits")
+    result = thulawa("validate", "app:streams")
+    assert result.exit_code == 0, result.output
+    assert "dead letters: visits-dead" in result.output
+
+
 @pytest.mark.parametrize("option", ["--application-id", "--log", "--checkpoint"])
 def test_options_that_a_program_has_said_already_are_refused(project: Path, option: str) -> None:
     result = thulawa("reset", "app:streams", option, "file:./other")

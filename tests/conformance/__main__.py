@@ -14,6 +14,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--on", choices=["driver", "spark"], default="driver")
     parser.add_argument("--only", default="", help="run the cases whose id contains this")
+    parser.add_argument(
+        "--partitions", type=int, default=1, help="of the topics of cases that do not say"
+    )
     parser.add_argument("--restart", action="store_true", help="new tasks after every input")
     parser.add_argument(
         "--shuffle-batches", type=int, default=0, metavar="SEED", help="how Spark's batches are cut"
@@ -29,9 +32,11 @@ def main(arguments: list[str]) -> int:
     if options.on == "spark":
         from tests.conformance.spark import run_on_spark  # noqa: PLC0415 needs Java
 
-        verdicts = run_on_spark(cases, seed=options.shuffle_batches)
+        verdicts = run_on_spark(cases, seed=options.shuffle_batches, partitions=options.partitions)
     else:
-        verdicts = (run(case, restart=options.restart) for case in cases)
+        verdicts = (
+            run(case, restart=options.restart, partitions=options.partitions) for case in cases
+        )
     return _report(verdicts, len(cases), log=options.log)
 
 

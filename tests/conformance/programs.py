@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.conformance import functions as f
+from tests.conformance.grammar import check
 from thulawa.core.records import Record
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.kstream import KStream
 from thulawa.dsl.ktable import KTable
-from thulawa.dsl.options import Branched, Materialized
+from thulawa.dsl.options import Branched, Joined, Materialized
 from thulawa.dsl.suppressed import Suppressed
 from thulawa.dsl.windowed import EmitStrategy
 from thulawa.state.specs import StoreSpec
@@ -30,6 +31,7 @@ def add_to(
     builder: StreamsBuilder, case: dict[str, Any], prefix: str = "", produced: Any = None
 ) -> None:
     """Add a case to a program; ``prefix`` keeps the topics and stores of several cases apart."""
+    check(case)
     program = _Program(builder, prefix)
     for node in case["topology"]:
         program.add(node)
@@ -50,6 +52,16 @@ class _Program:
         if made is not None:
             self.made[node["id"]] = made
 
+    def _kept(self, node: Node, *, default: bool) -> Any:
+        """Return a store for the node's table if the case asks for one."""
+        if not node.get("materialized", default):
+            return None
+        return Materialized.as_(f"{self.prefix}{node['id']}-kept")
+
+    def _kept_if_said(self, node: Node) -> list[Any]:
+        kept = self._kept(node, default=False)
+        return [] if kept is None else [kept]
+
     def _in(self, node: Node) -> Any:
         inputs = node["in"]
         return self.made[inputs] if isinstance(inputs, str) else [self.made[i] for i in inputs]
@@ -59,7 +71,8 @@ class _Program:
 
     def _table(self, node: Node) -> Any:
         if not node.get("versioned"):
-            return self.builder.table(self.prefix + node["topic"])
+            kept = self._kept(node, default=False)
+            return self.builder.table(self.prefix + node["topic"], materialized=kept)
         history = node["history_retention_ms"]
         materialized: Any = Materialized.versioned(
             f"{self.prefix}{node['id']}-versioned", history=history
@@ -70,16 +83,17 @@ class _Program:
         return self.builder.global_table(self.prefix + node["topic"])
 
     def _filter(self, node: Node) -> Any:
-        return self._in(node).filter(f.PREDICATES[node["fn"]])
+        return self._in(node).filter(f.PREDICATES[node["fn"]], *self._kept_if_said(node))
 
     def _filter_not(self, node: Node) -> Any:
-        return self._in(node).filter_not(f.PREDICATES[node["fn"]])
+        return self._in(node).filter_not(f.PREDICATES[node["fn"]], *self._kept_if_said(node))
 
     def _map(self, node: Node) -> Any:
         return self._in(node).map(f.PAIRS[node["fn"]])
 
     def _map_values(self, node: Node) -> Any:
-        return self._in(node).map_values(f.VALUES[node["fn"]], with_key=True)
+        kept = self._kept_if_said(node)
+        return self._in(node).map_values(f.VALUES[node["fn"]], *kept, with_key=True)
 
     def _flat_map(self, node: Node) -> Any:
         return self._in(node).flat_map(f.FLAT_MAPS[node["fn"]])
@@ -100,7 +114,7 @@ class _Program:
         return self._in(node).repartition()
 
     def _to_table(self, node: Node) -> Any:
-        return self._in(node).to_table()
+        return self._in(node).to_table(*self._kept_if_said(node))
 
     def _to_stream(self, node: Node) -> Any:
         mapper = f.KEYS[node["fn"]] if node.get("fn") else None
@@ -133,7 +147,8 @@ class _Program:
 
     def _stream_table_join(self, node: Node) -> Any:
         left, table = self._in(node)
-        return _by_type(left, node)(table, f.JOINERS[node["joiner"]])
+        joined: list[Any] = [Joined(grace=node["grace_ms"])] if "grace_ms" in node else []
+        return _by_type(left, node)(table, f.JOINERS[node["joiner"]], *joined)
 
     def _stream_global_join(self, node: Node) -> Any:
         left, table = self._in(node)
@@ -141,15 +156,14 @@ class _Program:
 
     def _table_table_join(self, node: Node) -> Any:
         left, right = self._in(node)
-        materialized: Any = None
-        if node.get("materialized", True):
-            materialized = Materialized.as_(f"{self.prefix}{node['id']}-joined")
-        return _by_type(left, node)(right, f.JOINERS[node["joiner"]], materialized)
+        kept = self._kept(node, default=True)
+        return _by_type(left, node)(right, f.JOINERS[node["joiner"]], kept)
 
     def _fk_join(self, node: Node) -> Any:
         left, right = self._in(node)
         foreign_key = f.FOREIGN_KEYS[node["fk"]]
-        return _by_type(left, node)(right, f.JOINERS[node["joiner"]], foreign_key=foreign_key)
+        kept = self._kept(node, default=False)
+        return _by_type(left, node)(right, f.JOINERS[node["joiner"]], kept, foreign_key=foreign_key)
 
     def _suppress(self, node: Node) -> Any:
         if node.get("until") == "window_close":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.programs import build
+from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serdes
 from thulawa.testing import TopologyTestDriver
@@ -34,22 +35,84 @@ def load(file: Path) -> list[dict[str, Any]]:
     return cases
 
 
-def run(case: dict[str, Any], *, restart: bool = False) -> Verdict:
-    """Run a case and judge it; with ``restart`` all tasks are made anew after every input."""
+def run(case: dict[str, Any], *, restart: bool = False, partitions: int = 1) -> Verdict:
+    """Run a case and judge it; with ``restart`` all tasks are made anew after every input.
+
+    A case that does not say how many ``partitions`` its topics have gets as many as said here.
+    """
     try:
-        actual = outputs(case, restart=restart)
+        count = partitions_of(case, partitions)
+        actual = outputs(case, restart=restart, partitions=count)
+        if "partitions" not in case and count > 1:
+            return _verdict(case, expected_of_partitions(case, count), actual)
     except Exception:  # noqa: BLE001 a case that raises has failed, and says how
         return Verdict(case["id"], passed=False, error=traceback.format_exc())
     return judge(case, actual)
 
 
-def outputs(case: dict[str, Any], *, restart: bool = False) -> list[Row]:
-    """Feed a case's inputs one at a time; give all outputs with the step that caused them."""
+def partitions_of(case: dict[str, Any], default: int) -> int:
+    """Return how many partitions a case's topics have.
+
+    One, if records change partitions in front of what has a time or a bound of its own in each
+    task: nothing recorded says what that gives with more.
+    """
+    by_task = any(
+        "window" in node or node["op"] in ("suppress", "process") for node in case["topology"]
+    )
+    count: int = case.get("partitions", 1 if by_task and _repartitions(case) else default)
+    return count
+
+
+def _repartitions(case: dict[str, Any]) -> bool:
+    return any(sink.internal for group in build(case).subtopologies() for sink in group.sinks)
+
+
+def expected_of_partitions(case: dict[str, Any], partitions: int) -> list[tuple[Row, bool]]:
+    """Return what a case gives whose topics have several partitions.
+
+    Each task has a stream time of its own and is the case over again, with the inputs of its
+    partition. Where records change partitions on their way, the outputs are the recorded ones.
+    """
+    if _repartitions(case):
+        return expected_rows(case)
     rows: list[Row] = []
-    with TopologyTestDriver(build(case), key_serde=Serdes.json()) as driver:
+    for partition in range(partitions):
+        rows += outputs(case, steps=steps_of(case, partition, partitions))
+    rows.sort(key=lambda row: row[0])
+    return [(row, False) for row in rows[: _recorded(case)]]
+
+
+def steps_of(case: dict[str, Any], partition: int, partitions: int) -> set[int]:
+    """Return the inputs that a partition gets; global tables and the clock belong to all."""
+    written = Serdes.json().dumps
+    everywhere = {node["topic"] for node in case["topology"] if node["op"] == "global_table"}
+    return {
+        step
+        for step, entry in enumerate(case["inputs"])
+        if "topic" not in entry
+        or entry["topic"] in everywhere
+        or partition_of(written(entry["key"]), partitions) == partition
+    }
+
+
+def outputs(
+    case: dict[str, Any],
+    *,
+    restart: bool = False,
+    partitions: int = 1,
+    steps: set[int] | None = None,
+) -> list[Row]:
+    """Feed a case's inputs one at a time; give all outputs with the step that caused them.
+
+    With ``steps`` only those inputs are fed.
+    """
+    rows: list[Row] = []
+    with TopologyTestDriver(build(case), key_serde=Serdes.json(), partitions=partitions) as driver:
         topics: dict[str, Any] = {}
         readers = {node: driver.create_output_topic(f"out-{node}") for node in case["outputs"]}
         for step, entry in enumerate(case["inputs"]):
+            if steps is not None and step not in steps:
+                continue
             if "advance_wall_clock_ms" in entry:
                 driver.advance_wall_clock_time(entry["advance_wall_clock_ms"])
             else:

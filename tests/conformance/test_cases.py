@@ -1,6 +1,7 @@
 """Every recorded case gives what Kafka Streams gave."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,90 @@ def test_outputs_equal_those_of_kafka_streams(case: dict[str, Any]) -> None:
 def test_nothing_is_kept_elsewhere_than_in_stores_and_snapshots(case: dict[str, Any]) -> None:
     verdict = run(case, restart=True)
     assert verdict.passed, verdict.error or "\n".join(map(str, verdict.rows))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_topics_may_have_several_partitions(case: dict[str, Any]) -> None:
+    verdict = run(case, partitions=3)
+    assert verdict.passed, verdict.error or "\n".join(map(str, verdict.rows))
+
+
+def case_of(name: str, **changes: Any) -> dict[str, Any]:
+    """Return a case with other fields."""
+    return {**next(case for case in CASES if case["id"] == name), **changes}
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (case_of("filter", until=3), r"the case has the unknown fields \['until'\]"),
+        (case_of("filter", order="any"), "order is 'any'"),
+        (case_of("filter", inputs=[{"topic": "in", "key": 1, "value": 1, "at": 1}]), r"\['at'\]"),
+        (case_of("filter", topology=[{"id": "a", "op": "sort"}]), r"'a' \(sort\): the operator"),
+        (
+            case_of("filter", topology=[{"id": "a", "op": "stream", "topic": "in", "grace_ms": 1}]),
+            r"node 'a' \(stream\) has the unknown fields \['grace_ms'\]",
+        ),
+        (
+            case_of(
+                "filter",
+                topology=[
+                    {"id": "a", "op": "stream", "topic": "in"},
+                    {"id": "b", "op": "cogroup", "in": ["a"], "window": {"type": "time", "x": 1}},
+                ],
+            ),
+            r"the window of node 'b' \(cogroup\) has the unknown fields \['x'\]",
+        ),
+        (
+            case_of("filter", topology=[{"id": "a", "op": "suppress", "until": "tomorrow"}]),
+            "until is 'tomorrow'",
+        ),
+    ],
+)
+def test_a_field_that_is_not_translated_fails_a_case(case: dict[str, Any], message: str) -> None:
+    verdict = run(case)
+    assert not verdict.passed
+    assert re.search(message, verdict.error), verdict.error
+
+
+def test_the_grace_of_a_join_with_a_table_is_translated() -> None:
+    inputs = [("left", "a", 20), ("right", "A", 15), ("left", "b", 31), ("left", "c", 42)]
+    rows = [("a+A", 20, 2), ("b+A", 31, 3)]  # each leaves when time is 10 ms beyond it
+    case = {
+        "id": "grace",
+        "topology": [
+            {"id": "l", "op": "stream", "topic": "left"},
+            {
+                "id": "r",
+                "op": "table",
+                "topic": "right",
+                "versioned": True,
+                "history_retention_ms": 100,
+            },
+            {
+                "id": "out",
+                "op": "stream_table_join",
+                "in": ["l", "r"],
+                "type": "inner",
+                "joiner": "plus",
+                "grace_ms": 10,
+            },
+        ],
+        "outputs": ["out"],
+        "inputs": [{"topic": t, "key": "k", "value": v, "ts": at} for t, v, at in inputs],
+        "expected": [
+            {"step": step, "node": "out", "key": "k", "value": value, "ts": at}
+            for value, at, step in rows
+        ],
+        "order": "total",
+    }
+    verdict = run(case)
+    assert verdict.passed, verdict.error or verdict.rows
+
+
+def test_a_case_may_say_how_many_partitions_there_are() -> None:
+    case = next(case for case in CASES if case["id"] == "filter")
+    assert run({**case, "partitions": 4}).passed
 
 
 def test_all_cases_are_there() -> None:

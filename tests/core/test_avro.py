@@ -2,6 +2,9 @@
 
 import json
 import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from copy import copy
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -234,3 +237,117 @@ def test_protobuf_messages_are_written_by_their_own_methods() -> None:
     assert serde.dumps(read) == b"abc"
     with pytest.raises(SerializationError):
         serde.loads(b"abcd")
+
+
+@pytest.mark.parametrize("items", ['"null"', '{"type": "record", "name": "E", "fields": []}'])
+def test_entries_without_bytes_cost_no_more_than_the_bytes_that_ask_for_them(items: str) -> None:
+    avro = Avro(f'{{"type": "array", "items": {items}}}')
+    block = b"\xd0\x0f"  # 1,000 entries
+    for blocks in (500, 1_000, 2_000):
+        with pytest.raises(ValueError, match="more entries than bytes"):
+            avro.read(block * blocks + b"\x00")
+
+
+def test_arrays_of_nulls_may_be_as_long_as_their_data_and_a_thousand() -> None:
+    avro = Avro('{"type": "array", "items": "null"}')
+    assert len(avro.read(avro.write([None] * 1_000))) == 1_000
+    with pytest.raises(ValueError, match="more entries than bytes"):
+        avro.read(b"\xd0\x0f" * 2 + b"\x00")
+    pairs = Avro('{"type": "array", "items": {"type": "array", "items": "null"}}')
+    assert pairs.read(pairs.write([[None] * 20] * 40)) == [[None] * 20] * 40
+
+
+ANN: dict[str, Any] = {"user": "ann", "password": "pä:ss"}
+TOKEN: dict[str, Any] = {"token": "t0ken"}
+
+
+class Registry:
+    """A schema registry over HTTP that knows one schema, and what it was asked with."""
+
+    def __init__(self) -> None:
+        asked = self.asked = list[tuple[str, str | None]]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                login = self.headers["Authorization"]
+                asked.append((self.path, login))
+                known = self.path == "/schemas/ids/7"
+                self.send_response(401 if login == "Bearer wrong" else 200 if known else 404)
+                self.end_headers()
+                self.wfile.write(b'{"schema": "\\"string\\""}' if known else b"{}")
+
+            def log_message(self, *arguments: Any) -> None: ...
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def served() -> Iterator[Registry]:
+    registry = Registry()
+    yield registry
+    registry.close()
+
+
+def test_an_unknown_schema_is_asked_for_again_after_a_while_only(served: Registry) -> None:
+    now = [100.0]
+    registry = HttpSchemaRegistry(served.url, unknown_for=60, clock=lambda: now[0])
+    serde = Serdes.avro('"string"', registry=registry, subject="s")
+    for _ in range(5):
+        with pytest.raises(SerializationError):
+            serde.loads(b"\x00\x00\x00\x00\x09\x02x")
+        assert serde.loads(b"\x00\x00\x00\x00\x07\x02x") == "x"
+    assert [path for path, _ in served.asked] == ["/schemas/ids/9", "/schemas/ids/7"]
+    now[0] += 61
+    with pytest.raises(LookupError):
+        registry.schema_of(9)
+    assert [path for path, _ in served.asked][2:] == ["/schemas/ids/9"]
+
+
+def test_unknown_schemas_are_remembered_in_bounds(
+    served: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thulawa.core.registry._MOST_UNKNOWN", 3)
+    registry = HttpSchemaRegistry(served.url)
+    for number in (1, 2, 3, 4, 4, 1):
+        with pytest.raises(LookupError):
+            registry.schema_of(number)
+    assert len(served.asked) == 5
+    assert len(registry._unknown) == 3
+    elsewhere = copy(registry)  # by its state, as pickle does
+    with pytest.raises(LookupError):
+        elsewhere.schema_of(4)
+    assert len(served.asked) == 6, "another machine has another clock"
+
+
+def test_a_registry_is_told_who_asks(served: Registry) -> None:
+    HttpSchemaRegistry(served.url, **ANN).schema_of(7)
+    HttpSchemaRegistry(served.url, **TOKEN).schema_of(7)
+    HttpSchemaRegistry(served.url).schema_of(7)
+    basic = b64encode("ann:pä:ss".encode()).decode()
+    assert [login for _, login in served.asked] == [f"Basic {basic}", "Bearer t0ken", None]
+    with pytest.raises(ConfigurationError, match=r"does not let us in \(401\)") as caught:
+        HttpSchemaRegistry(served.url, token="wrong").schema_of(8)  # noqa: S106 it is none
+    assert "wrong" not in str(caught.value)
+
+
+def test_secrets_of_a_registry_are_not_shown() -> None:
+    shown = repr(HttpSchemaRegistry("http://r:1", **ANN))
+    shown += repr(HttpSchemaRegistry("http://r:1", **TOKEN))
+    assert "pä:ss" not in shown
+    assert "t0ken" not in shown
+    assert "http://r:1" in shown
+    with pytest.raises(ConfigurationError) as caught:
+        HttpSchemaRegistry("http://ann:hunter2@r:1")
+    assert "hunter2" not in str(caught.value)
+    half: list[dict[str, Any]] = [{"user": "ann"}, {"password": "p"}, ANN | TOKEN]
+    for wrong in half:
+        with pytest.raises(ConfigurationError):
+            HttpSchemaRegistry("http://r:1", **wrong)

@@ -312,3 +312,35 @@ def test_a_share_is_counted_while_others_come_and_go(tmp_path: Path) -> None:
         found = {key: value for key, (value, _) in lines_of(log, "metrics").items()}
     more = f'{FIRST},"status":"valid"}}'
     assert found == {key: value + key.endswith(more) for key, (value, _) in LINES.items()}
+
+
+def recreated(address: str, messages: int) -> None:
+    with Log(address) as log:
+        log.delete_topic("tx")
+        log.create_topic("tx", partitions=2)
+        log.append({"tx": [ProducerRecord(None, b"v", (), FIRST, 0)] * messages})
+
+
+@pytest.mark.parametrize("messages", [3, 10, 25])  # fewer than were counted, as many, more
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_a_topic_that_was_made_again_is_refused(
+    tmp_path: Path, messages: int, *, restarted: bool
+) -> None:
+    address = story(tmp_path)
+    one = counting(address)
+    assert one.count_available() == 21
+    recreated(address, messages)
+    again = counting(address) if restarted else one
+    with pytest.raises(StateError, match="'tx' is not the one that was counted"):
+        again.count_available()
+    assert counting(address, application_id="new", output="other").count_available() == messages
+
+
+def test_a_topic_that_has_lost_its_end_is_refused(tmp_path: Path) -> None:
+    address = story(tmp_path)
+    one = counting(address)
+    one.count_available()
+    ends = one._changelog.end_offsets
+    one._changelog.end_offsets = lambda topic: dict.fromkeys(ends(topic), 5)  # type: ignore[method-assign]
+    with pytest.raises(StateError, match="lost messages at its end"):
+        one.count_available()

@@ -1,6 +1,7 @@
 """What a program cannot mean is refused when it is built, at the user's line."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ WRONG: dict[str, tuple[Callable[[Any, Any, Any], object], str]] = {
     "topic that is a number": (lambda s, t, b: s.to(5), "not 5"),
     "async function": (lambda s, t, b: s.map_values_async(lambda k, v: v), r"\(value\)"),
     "async function without its resource": (
-        lambda s, t, b: s.map_async(lambda k, v: v, resource=object),
+        lambda s, t, b: s.map_async(lambda k, v: v, resource=nullcontext),
         r"\(key, value, resource\)",
     ),
     "processor that is made": (lambda s, t, b: s.process(Works()), "given by its class"),

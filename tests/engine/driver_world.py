@@ -162,7 +162,7 @@ class WatchedEngine(Engine):
         return Watched(
             self._world,
             self.options,
-            memory=self._memory,
+            memory=self.memory,
             cache=self._cache,
             random=self._random,
         )
@@ -430,6 +430,7 @@ class World:
         assert seen == Counter(record.offset for record in self.records)
         assert self.running == 0
         others = asyncio.all_tasks() - {asyncio.current_task()}
+        others = {task for task in others if not task.get_name().endswith("-resource")}
         assert not others, f"left over: {others}"
         engine = self.engine
         statistics = engine.statistics()

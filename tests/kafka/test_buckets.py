@@ -21,7 +21,7 @@ from thulawa.kafka.reading import headers_of
 from thulawa.kafka.routing import OutRecord, Policies
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import Batch, SinkSpec, write
-from thulawa.spark.kafka_sink import FORMAT, connection_options, register
+from thulawa.spark.kafka_sink import FORMAT, connection_options, kafka_sink, register
 from thulawa.spark.kafka_source import kafka_source
 
 TWO = Buckets({"Platinum": 70, "Gold": 30}, unknown="drop")
@@ -262,10 +262,10 @@ def test_one_query_over_all_buckets_of_kafka_takes_them_as_the_order_says(
     source = spark.readStream.format(FORMAT).options(**connection_options(connection))
     source = source.option("subscribe", name).option("buckets", TWO.text)
     rows = source.option("bucketOrder", order).option("maxOffsetsPerTrigger", 20).load()
-    writer = rows.select("key", "value", "headers").writeStream.format(FORMAT)
+    sink = SinkSpec(connection=connection, application=name)
+    writer = kafka_sink(rows.select("key", "value", "headers"), sink, topic=f"{name}-out")
     query = (
-        writer.options(**connection_options(connection))
-        .option("application", name).option("topic", f"{name}-out").queryName(f"{name}-{order}")
+        writer.queryName(f"{name}-{order}")
         .option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination()

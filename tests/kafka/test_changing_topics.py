@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.kafka.helpers import CLEAN, counting, fill, judge, read
 from tests.kafka.test_spark import copy_all
 from thulawa.app import Streams
-from thulawa.core.errors import QueryFailed
+from thulawa.core.errors import StateLoss
 from thulawa.dsl.builder import StreamsBuilder
 from thulawa.dsl.options import Materialized
 from thulawa.kafka.connection import Connection
@@ -54,7 +55,7 @@ def test_more_partitions_are_read_by_a_query_without_state(
     assert judge(read(connection, f"{name}-out"), range(90)) == CLEAN
 
 
-def test_more_partitions_end_an_application_with_state_and_join_its_tasks_when_it_is_restarted(
+def test_more_partitions_end_an_application_with_state_and_join_its_tasks_if_that_is_allowed(
     spark: SparkSession,
     connection: Connection,
     topics: Topics,
@@ -68,23 +69,26 @@ def test_more_partitions_end_an_application_with_state_and_join_its_tasks_when_i
     counts.to_stream().to(f"{name}-out")
     topology = builder.build()
 
-    def started() -> Streams:
+    def started(**options: Any) -> Streams:
         return Streams(
             topology, application_id=name, log=f"kafka://{connection.bootstrap}",
-            checkpoint=str(tmp_path), spark=spark,
+            checkpoint=str(tmp_path), spark=spark, **options,
         )  # fmt: skip
 
-    with started() as streams:
+    with started(on_error="restart") as streams:
         fill(connection, f"{name}-in", range(20))
         streams.process_all_available("90 s")
         topics.ensure_partitions(f"{name}-in", 3)
         fill(connection, f"{name}-in", range(20, 60))
-        with pytest.raises(QueryFailed, match=r"partition 2 of .* is new"):
+        with pytest.raises(StateLoss, match=r"partition 2 of .* is new"):
             streams.await_termination("120 s")
     assert len(read(connection, f"{name}-out")) >= 20
-    with started() as streams, caplog.at_level("WARNING", "thulawa.streams"):
+    with pytest.raises(StateLoss, match=r"partition 2 of .* is new.*'counts'"):
+        started().start()
+    allowed = started(allow_state_loss=True)
+    with caplog.at_level("WARNING", "thulawa.streams"), allowed as streams:
         streams.process_all_available("90 s")
-    assert "is new and joins task 0" in caplog.text
+    assert "partition 2 of" in caplog.text
     assert len(read(connection, f"{name}-out")) == 60, "each record counts once"
 
 

@@ -1,9 +1,11 @@
 """Kafka as a source and a sink of Spark, on a real broker."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.kafka.conftest import PASSWORDS
@@ -18,7 +20,7 @@ from thulawa.kafka.routing import Policies
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import SinkSpec
 from thulawa.spark.kafka_progress import progress_offsets
-from thulawa.spark.kafka_sink import kafka_sink, options_of, sink_of
+from thulawa.spark.kafka_sink import FORMAT, kafka_sink, options_of, sink_of
 from thulawa.spark.kafka_source import kafka_source
 
 
@@ -205,18 +207,23 @@ def test_a_sink_reaches_the_workers_whole() -> None:
 
 
 def test_a_sink_behind_tasks_that_may_move_is_refused(
-    spark: SparkSession, connection: Connection, topics: Topics, name: str
+    spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
 ) -> None:
     topics.ensure(name)
     sink = SinkSpec(connection=connection, application=name)
     columns = ["key", "value"]
     steady = kafka_source(spark, connection, name).select(columns)
-    setting = "spark.sql.adaptive.streaming.stateless.enabled"
-    shuffled = steady.repartition(2, "key")
-    kafka_sink(shuffled, sink, topic=name)
-    spark.conf.set(setting, "true")
-    try:
-        with pytest.raises(ConfigurationError, match=setting):
-            kafka_sink(shuffled, sink, topic=name)
-    finally:
-        spark.conf.set(setting, "false")
+    rate = spark.readStream.format("rate").load()
+    binary = rate.value.cast("string").cast("binary")
+    plain = rate.select(binary.alias("key"), binary.alias("value"))
+    with pytest.raises(ConfigurationError, match="the source rate"):
+        kafka_sink(plain, sink, topic=name)
+    for moving in (steady.coalesce(2), steady.repartition(2, "key"), steady.repartition("key")):
+        with pytest.raises(ConfigurationError, match="may put rows into other tasks"):
+            kafka_sink(moving, sink, topic=name)
+    kafka_sink(plain.coalesce(1), sink, topic=name)
+    kafka_sink(steady.coalesce(2), replace(sink, guarantee="at_least_once"), topic=name)
+    bare = steady.writeStream.format(FORMAT).options(**options_of(sink, name))
+    bare = bare.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException, match=r"Write with thulawa\.kafka_sink"):
+        bare.start().awaitTermination()

@@ -8,14 +8,22 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka.helpers import CLEAN, judge, out, read
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.kafka import transactions
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, Fenced, RecordTooLarge, UnknownTopic
 from thulawa.kafka.routing import OutRecord, Policies
 from thulawa.kafka.topics import Topics, TopicSpec
-from thulawa.kafka.transactions import Batch, SinkSpec, Written, last_batch, write
+from thulawa.kafka.transactions import (
+    Batch,
+    SinkSpec,
+    Written,
+    fence,
+    last_batch,
+    last_batches,
+    write,
+)
 
 
 @pytest.fixture
@@ -43,6 +51,52 @@ def test_a_batch_that_is_run_again_writes_nothing(sink: SinkSpec, topic: str, wo
     assert write(sink, Batch("q", 1, 0), [out(topic, range(50, 60))]) == Written(10)
     assert last_batch(sink, 0, "q") == 1
     assert judge(read(sink.connection, topic), range(60)) == CLEAN
+
+
+@pytest.mark.parametrize("worker", ["the same", "another"])
+def test_a_batch_of_an_older_checkpoint_is_refused(sink: SinkSpec, topic: str, worker: str) -> None:
+    write(sink, Batch("q", 10, 0), [out(topic, range(50))])
+    if worker == "another":
+        as_another_worker(sink)
+    with pytest.raises(StateError, match=r"written batch 10, and it now sends batch 6: .* older"):
+        write(sink, Batch("q", 6, 0), [out(topic, range(50, 60))])
+    assert judge(read(sink.connection, topic), range(50)) == CLEAN
+
+
+@pytest.mark.parametrize("worker", ["the same", "another"])
+def test_a_batch_that_is_run_again_by_other_tasks_is_refused(
+    sink: SinkSpec, topic: str, worker: str
+) -> None:
+    write(sink, Batch("q", 3, 0, "thulawa-kafka"), [out(topic, range(50))])
+    if worker == "another":
+        as_another_worker(sink)
+    with pytest.raises(StateError, match=r"with the tasks 'thulawa-kafka'.*again with 'one'"):
+        write(sink, Batch("q", 3, 0, "one"), [out(topic, range(50))])
+    assert write(sink, Batch("q", 3, 0, "thulawa-kafka"), [out(topic, range(50))]).skipped
+    assert not write(sink, Batch("q", 4, 0, "one"), [out(topic, range(50, 60))]).skipped
+    assert judge(read(sink.connection, topic), range(60)) == CLEAN
+
+
+def test_a_marker_of_the_version_before_names_no_layout_and_fits_any(
+    sink: SinkSpec, topic: str
+) -> None:
+    write(sink, Batch("q", 3, 0), [out(topic, range(5))])
+    as_another_worker(sink)
+    assert write(sink, Batch("q", 3, 0, "one"), [out(topic, range(5))]).skipped
+
+
+def test_zombies_of_a_query_with_more_tasks_are_fenced_at_the_start(
+    sink: SinkSpec, topic: str
+) -> None:
+    write(sink, Batch("q", 0, 9), [out(topic, [0])])
+    zombie = transactions._kept.pop(sink.transactional_id(9))
+    zombie.begin(Batch("q", 1, 9))
+    zombie.send_all([out(topic, [1])])
+    fence(sink)
+    with pytest.raises(Fenced):
+        zombie.commit(Batch("q", 1, 9))
+    assert last_batches(sink, "q") == {9: 0}
+    assert judge(read(sink.connection, topic), range(1)) == CLEAN
 
 
 def test_a_new_query_of_the_same_application_begins_at_batch_0(sink: SinkSpec, topic: str) -> None:

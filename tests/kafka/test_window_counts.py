@@ -42,6 +42,24 @@ def changelog(connection: Connection, topics: Topics, name: str) -> KafkaChangel
     return made
 
 
+def test_a_topic_that_was_made_again_is_known_by_its_id(
+    topics: Topics, changelog: KafkaChangelog, name: str
+) -> None:
+    place = Place(name, 0)
+    before = changelog.identity(name)
+    assert before is not None
+    changelog.claim([place])
+    assert written(changelog, place, total(name, 3, 5), 1_000)
+    (restored,) = restore(changelog, [place], DAY).values()
+    assert restored.identity == before == changelog.identity(name)
+    topics.delete(name)
+    deadline = time.monotonic() + 30
+    while topics.partitions(name)[name] is not None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    topics.ensure(name, TopicSpec(partitions=2))
+    assert changelog.identity(name) != before
+
+
 def test_who_is_behind_does_not_get_through(
     connection: Connection, changelog: KafkaChangelog, name: str
 ) -> None:

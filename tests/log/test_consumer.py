@@ -107,6 +107,21 @@ def test_positions_can_be_committed_one_by_one(log: Log) -> None:
         assert consumer.positions() == {0: 0, 1: 7}
 
 
+def test_what_a_group_has_committed_can_be_asked_for_and_forgotten(log: Log) -> None:
+    assert log.committed("g") == {}
+    log.forget_group("g")
+    for topic in ("visits", "orders"):
+        log.create_topic(topic, partitions=2)
+        log.append({topic: numbered(range(10), partition=1)})
+        for group in ("g", "other"):
+            with log.consumer(topic, group=group) as consumer:
+                consumer.commit({1: 7})
+    assert log.committed("g") == {"visits": {1: 7}, "orders": {1: 7}}
+    log.forget_group("g")
+    assert log.committed("g") == {}
+    assert log.committed("other") == {"visits": {1: 7}, "orders": {1: 7}}
+
+
 @pytest.mark.parametrize("offset", [-1, 11])
 def test_a_position_outside_the_log_is_not_committed(log: Log, offset: int) -> None:
     log.create_topic("visits")

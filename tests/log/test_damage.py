@@ -53,9 +53,20 @@ def test_an_empty_file_is_foreign(filled: Log) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(filled: Log) -> None:
-    change(filled, "PRAGMA user_version = 2")
-    with pytest.raises(ForeignLog, match=r"format 2, this thulawa reads format 1.*upgrade"):
+    change(filled, "PRAGMA user_version = 3")
+    with pytest.raises(ForeignLog, match=r"format 3, this thulawa reads format 2.*upgrade"):
         filled.topics()
+
+
+def test_a_log_of_the_format_before_is_migrated_with_its_markers(filled: Log) -> None:
+    filled.append({"visits": []}, marker=("geo", 0), batch=4)
+    filled.close()
+    change(filled, "ALTER TABLE markers DROP COLUMN layout")
+    change(filled, "PRAGMA user_version = 1")
+    with Log(filled.address) as one, Log(filled.address) as another:
+        assert one.last_batches("geo") == another.last_batches("geo") == {0: 4}
+        assert one.append({"visits": []}, marker=("geo", 0), batch=4, layout="any").skipped
+        assert not another.append({"visits": []}, marker=("geo", 0), batch=5, layout="any").skipped
 
 
 @pytest.mark.parametrize("pointer", [b"", b"../other", b"log-x.sqlite", b"\xff\xfe"])

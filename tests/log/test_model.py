@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.log.helpers import Clock
+from thulawa.core.errors import StateError
 from thulawa.log import Consumer, Log, ProducerRecord, Retention, UnknownTopic, partition_of
 
 TOPICS = st.sampled_from(["a", "b", "table"])
@@ -115,8 +116,13 @@ class LogMachine(RuleBasedStateMachine):
     ) -> None:
         if not self.model or not set(parts) <= set(self.model):
             return
+        last = self.markers.get(marker, -1)
+        if batch < last:
+            with pytest.raises(StateError):
+                self.log.append(parts, marker=marker, batch=batch)
+            return
         appended = self.log.append(parts, marker=marker, batch=batch)
-        assert appended.skipped == (batch <= self.markers.get(marker, -1))
+        assert appended.skipped == (batch == last)
         if not appended.skipped:
             self.markers[marker] = batch
             for topic, records in parts.items():

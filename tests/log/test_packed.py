@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from thulawa.log import DamagedLog, InvalidRecord, Log, ProducerRecord
 from thulawa.log.batches import unpack
-from thulawa.log.packing import fields_of, packed_plainly
+from thulawa.log.packing import BATCH_BYTES, fields_of, packed_plainly
 
 
 def records(count: int, start: int = 0) -> list[ProducerRecord]:
@@ -55,6 +55,30 @@ def test_packed_batches_land_where_their_records_would(log: Log) -> None:
         assert [one[3:] for one in log.read("packed", partition, 0)] == [
             one[3:] for one in log.read("plain", partition, 0)
         ]
+
+
+def test_headers_count_towards_the_size_of_a_stored_batch(log: Log) -> None:
+    log.create_topic("t")
+    log.create_topic("table", compact=True)
+    heavy = [
+        ProducerRecord(b"%d" % number, b"", (("note", b"x" * 10_000),), timestamp=1)
+        for number in range(1_000)
+    ]
+    log.append({"t": heavy, "table": heavy})
+    log.append_packed([("t", 0, data) for data in blobs(heavy)], marker=("w", 0), batch=0)
+    log.clean("table")
+    for topic, count in (("t", 2_000), ("table", 1_000)):
+        stored = [data for _, data in log.read_packed(topic, 0, 0, count)]
+        assert sum(len(unpack(data, 0).keys) for data in stored) == count
+        assert max(map(len, stored)) < 1.1 * BATCH_BYTES
+
+
+def test_a_producer_sends_when_headers_alone_fill_its_memory(log: Log) -> None:
+    log.create_topic("t")
+    with log.producer() as producer:
+        for _ in range(20):
+            producer.send("t", key=b"k", value=b"", headers={"note": b"x" * 2**20})
+        assert log.end_offsets("t")[0] >= 15
 
 
 def test_a_record_without_a_timestamp_is_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.log.helpers import Clock, ask, keyed, numbered, records, values
-from thulawa.core.errors import ConfigurationError
+from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.log import (
     Appended,
     Cleaned,
@@ -90,14 +90,32 @@ def test_a_batch_that_is_sent_again_is_skipped_and_says_so(log: Log) -> None:
     assert values(log, "visits") == [b"1"]
 
 
-def test_an_older_batch_is_skipped_and_a_newer_one_written(log: Log) -> None:
+def test_a_newer_batch_is_written_and_an_older_one_refused(log: Log) -> None:
     log.create_topic("visits")
     outcomes = [
         log.append({"visits": numbered([batch])}, marker=("geo", 0), batch=batch).skipped
-        for batch in (3, 2, 3, 7, 4)
+        for batch in (3, 3, 7)
     ]
-    assert outcomes == [False, True, True, False, True]
+    assert outcomes == [False, True, False]
+    with pytest.raises(StateError, match=r"task 0 of geo has written batch 7.*sends batch 4"):
+        log.append({"visits": numbered([4])}, marker=("geo", 0), batch=4)
     assert values(log, "visits") == [b"3", b"7"]
+
+
+def test_a_batch_of_packed_records_that_is_older_is_refused(log: Log) -> None:
+    log.create_topic("visits")
+    log.append_packed([], marker=("geo", 1), batch=7)
+    with pytest.raises(StateError, match="Put the newest checkpoint back, or begin with a new"):
+        log.append_packed([], marker=("geo", 1), batch=6)
+
+
+def test_a_batch_that_is_sent_again_by_other_tasks_is_refused(log: Log) -> None:
+    log.create_topic("visits")
+    log.append({"visits": numbered([1])}, marker=("geo", 0), batch=3, layout="four")
+    assert log.append({"visits": []}, marker=("geo", 0), batch=3, layout="four").skipped
+    with pytest.raises(StateError, match=r"batch 3 with the tasks 'four'.*again with 'one'"):
+        log.append({"visits": []}, marker=("geo", 0), batch=3, layout="one")
+    assert not log.append({"visits": []}, marker=("geo", 0), batch=4, layout="one").skipped
 
 
 def test_markers_are_apart_by_writer_and_by_task(log: Log) -> None:
@@ -106,6 +124,7 @@ def test_markers_are_apart_by_writer_and_by_task(log: Log) -> None:
     for marker in markers:
         assert not log.append({"visits": numbered([1])}, marker=marker, batch=5).skipped
     assert [log.last_batch(marker) for marker in [*markers, ("geo", 2)]] == [5, 5, 5, None]
+    assert log.last_batches("geo") == {0: 5, 1: 5}
 
 
 def test_a_batch_without_records_counts_too(log: Log) -> None:

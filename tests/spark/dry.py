@@ -20,7 +20,7 @@ from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, SINK, Packed, packed_batch, unpack_outgoing
 from thulawa.topology.topology import Topology
 
-__all__ = ["DryQuery", "Input", "Kept", "dry_run"]
+__all__ = ["DryQuery", "Input", "Kept", "dry_run", "source_chunks"]
 
 _runs = count()
 
@@ -32,6 +32,7 @@ class Input(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+    headers: Any = None
 
 
 Inputs: TypeAlias = Mapping[tuple[str, int], Sequence[Input]]  # by topic and partition
@@ -108,6 +109,11 @@ class DryQuery:
         run = f"{self._application}/{next(_runs)}"
         return Program(self._application, run, self.plan, self._options)
 
+    @property
+    def slots(self) -> list[int]:
+        """The slots of the program, one to a task of the sink."""
+        return self._shipped.open().slots
+
     def batch(self, inputs: Inputs) -> Rows:
         """Run a batch and commit it; give what leaves."""
         rows, self.state = self.attempt(inputs)
@@ -118,8 +124,19 @@ class DryQuery:
 
         Without records the clock calls the tasks that have run before.
         """
-        read = [[one] for one in _source(inputs) if one.topic in self.plan.topics]
-        return self.attempt_read(read)
+        leaving, state = self.attempt_packed(inputs)
+        return _left(leaving), state
+
+    def attempt_packed(self, inputs: Inputs) -> tuple[list[Packed], State]:
+        """Run a batch; return the rows for the sink, and the state there would be."""
+        topics = self._shipped.open().topics
+        # a partition of Spark each
+        read = [
+            [*source_chunks({place: records})]
+            for place, records in inputs.items()
+            if place[0] in topics
+        ]
+        return self._run(read)
 
     def held(self) -> int:
         """Give how many records wait in the tasks of this worker."""
@@ -133,6 +150,10 @@ class DryQuery:
 
     def attempt_read(self, read: Sequence[Sequence[Chunk | Behind]]) -> tuple[Rows, State]:
         """Run a batch of what a source has read, by the partitions of Spark."""
+        leaving, state = self._run(read)
+        return _left(leaving), state
+
+    def _run(self, read: Sequence[Sequence[Chunk | Behind]]) -> tuple[list[Packed], State]:
         program = self._shipped.open()
         state = {place: Kept(kept) for place, kept in self.state.items()}
         rows = [
@@ -152,9 +173,9 @@ class DryQuery:
                     place = stage, self._prefixes[part.group.id], task
                     if own or (not read and place in state):
                         kept = state.setdefault(place, Kept())
-                        rows += chain(*hosted(program, part, task).run(own, self.now, kept))
-        leaving = sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place)
-        return _left(leaving), state
+                        run = hosted(program, part, task).run(own, self.now, kept)
+                        rows += chain.from_iterable(run)
+        return sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place), state
 
 
 def dry_run(
@@ -188,9 +209,10 @@ def _left(rows: list[Packed]) -> Rows:
     return [row for out in unpack_outgoing(iter([packed_batch(rows)])) for row in out.to_pylist()]
 
 
-def _source(inputs: Inputs) -> Iterator[Chunk]:
+def source_chunks(inputs: Inputs) -> Iterator[Chunk]:
+    """Yield the records of each partition as a source gives them."""
     for (topic, partition), records in inputs.items():
         if records:
-            offsets, times, keys, values = zip(*records, strict=True)
-            columns = Columns(offsets, times, keys, values, [()] * len(records))
-            yield Chunk(topic, partition, offsets[0], columns)
+            offsets, times, keys, values, headers = zip(*records, strict=True)
+            named = [tuple((one["key"], one["value"]) for one in row or ()) for row in headers]
+            yield Chunk(topic, partition, offsets[0], Columns(offsets, times, keys, values, named))

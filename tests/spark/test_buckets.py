@@ -18,7 +18,7 @@ from thulawa.core.buckets import STAMP, Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
 from thulawa.spark.kafka_sink import KafkaFormat
-from thulawa.spark.log_sink import LogWriter
+from thulawa.spark.log_sink import LogWriter, log_sink
 from thulawa.spark.log_source import LogReader
 from thulawa.spark.stream_reader import LogStreamReader, share
 
@@ -270,11 +270,10 @@ def test_one_query_over_all_buckets_takes_them_by_weight_and_says_what_waits(
     log.create_topic("out")
     source = spark.readStream.format("thulawa").option("subscribe", "orders")
     source = source.option("buckets", TWO.text).option("maxOffsetsPerTrigger", 100)
+    rows = source.load(log.address).select("key", "value")
     query = (
-        source.load(log.address).select("key", "value").writeStream.format("thulawa")
-        .option("topic", "out").option("checkpointLocation", str(tmp_path / "cp"))
-        .queryName("by weight")
-        .trigger(availableNow=True).start(log.address)
+        log_sink(rows, log.address, topic="out").queryName("by weight")
+        .option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination()
     seen = [thulawa.bucket_progress(one, TWO, {"orders": 6}) for one in query.recentProgress]

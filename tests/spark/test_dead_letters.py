@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.engine import Options
 from thulawa.log import ConsumerRecord, Log, UnknownTopic
 from thulawa.spark import worker
-from thulawa.spark.dead_letters import place_of
+from thulawa.spark.dead_letters import UNKNOWN, RowIdentity, place_of
 from thulawa.spark.mapping import map_by_key
 from thulawa.spark.operator import Operator
 from thulawa.spark.task import Task
@@ -62,6 +62,7 @@ def run(
         "keep": (),
         "options": Options(on_error="dead_letter"),
         "dead_letters": place_of(f"{log.address}#dead"),
+        "row_identity": RowIdentity("place", "plan"),
     }
     operator = Operator(**settings | changes)
     out = worker.process(operator, arrow(rows, until))
@@ -168,6 +169,72 @@ def test_a_batch_that_is_run_again_leaves_out_what_was_set_aside(
     assert set_aside(log) == [10, 20, 30]
     assert sorted(out) == [number for number in range(100) if number not in (10, 20, 30)]
     assert not {10, 20} & set(calls)
+
+
+def of_topic(first: int, end: int) -> list[dict[str, Any]]:
+    """Give rows of partition 0 and, from 50 on, of partition 1 of a topic."""
+    return [
+        {"key": f"k{n % 7}", "n": n, "topic": "in", "partition": n // 50, "offset": n % 50}
+        for n in range(first, end)
+    ]
+
+
+def writer_of(log: Log) -> str:
+    origin = dict(letters(log)[0].headers)["thulawa.dead_letter"] or b""
+    return origin.decode().split("/")[1]
+
+
+def test_rows_of_a_topic_are_known_again_in_whichever_task_they_are(
+    log: Log, task: list[Task | None]
+) -> None:
+    by_record = RowIdentity("record")
+    task[0] = Task(0, QUERY, 4)
+    run(log, failing(10, 20), of_topic(0, 50), row_identity=by_record)
+    task[0] = Task(1, QUERY, 4)
+    run(log, failing(70), of_topic(50, 100), row_identity=by_record)
+    out, calls = [], list[int]()
+    for number, some in ((0, of_topic(50, 100)), (1, of_topic(0, 50))):  # they have changed places
+        task[0] = Task(number, QUERY, 4)
+        out += run(log, failing(30, calls=calls), some, row_identity=by_record)
+    assert sorted(set_aside(log)) == [10, 20, 30, 70]
+    assert sorted(out) == [number for number in range(100) if number not in (10, 20, 30, 70)]
+    assert not {10, 20, 70} & set(calls)
+    (since,) = {one.layout for one in log.markers(f"{QUERY}/{writer_of(log)}").values()}
+    assert since == '{"0":0}', "letters are read back from where the batch began"
+    with pytest.raises(ThulawaError, match="two rows come from the record in-0 at 3"):
+        run(log, failing(), [*of_topic(0, 5), *of_topic(3, 4)], row_identity=by_record)
+
+
+def test_rows_that_are_known_by_their_place_are_refused_when_the_plan_has_changed(
+    log: Log, task: list[Task | None]
+) -> None:
+    task[0] = Task(0, QUERY, 4)
+    run(log, failing(10), numbers(100))
+    with pytest.raises(StateError, match=r"batch 4 with the tasks 'plan'.*again with 'edited'"):
+        run(log, failing(10), numbers(100)[5:], row_identity=RowIdentity("place", "edited"))
+    task[0] = Task(0, QUERY, 5)
+    run(log, failing(11), numbers(100), row_identity=RowIdentity("place", "edited"))
+    assert set_aside(log) == [10, 11]
+
+
+def test_rows_that_nothing_names_are_refused_in_a_streaming_query_alone(
+    log: Log, task: list[Task | None]
+) -> None:
+    run(log, failing(10), numbers(100), row_identity=UNKNOWN)
+    task[0] = Task(0, QUERY, 4)
+    with pytest.raises(ConfigurationError, match="keep the columns topic, partition and offset"):
+        run(log, failing(10), numbers(100), row_identity=UNKNOWN)
+
+
+@pytest.mark.parametrize("by", ["record", "place"])
+def test_dead_letters_of_an_older_checkpoint_are_refused(
+    log: Log, task: list[Task | None], by: Any
+) -> None:
+    task[0] = Task(0, QUERY, 10)
+    run(log, failing(10), of_topic(0, 50), row_identity=RowIdentity(by))
+    task[0] = Task(0 if by == "place" else 1, QUERY, 6)
+    with pytest.raises(StateError, match=r"dead letters of locate has written batch 10.*batch 6"):
+        run(log, failing(), of_topic(0, 50), row_identity=RowIdentity(by))
 
 
 def test_batches_partitions_and_operators_do_not_hide_each_others_letters(

@@ -15,6 +15,7 @@ from thulawa.core.serdes import Serdes
 from thulawa.dsl import StreamsBuilder
 from thulawa.dsl.options import Produced
 from thulawa.log import Log, ProducerRecord
+from thulawa.spark.log_sink import log_sink
 from thulawa.spark.mapping import map_by_key
 
 
@@ -67,9 +68,9 @@ def test_a_worker_that_is_killed_in_a_stream_leaves_no_trace_in_the_sink(
         reader = spark.readStream.format("thulawa").option("subscribe", "visits")
         visits = reader.option("maxOffsetsPerTrigger", 150).load(log.address)
         mapping = map_by_key(unlucky, key="key", returns="value binary", keep=["key"])
-        writer = visits.transform(mapping).writeStream.format("thulawa").option("topic", "seen")
+        writer = log_sink(visits.transform(mapping), log.address, topic="seen")
         writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
-        writer.trigger(availableNow=True).start(log.address).awaitTermination()
+        writer.trigger(availableNow=True).start().awaitTermination()
         seen: dict[bytes | None, list[int]] = {}
         for partition in log.end_offsets("seen"):
             for record in log.read("seen", partition, 0):
@@ -92,9 +93,9 @@ def test_a_sink_does_not_take_rows_that_were_cut_off_for_all_there_are(
         rows = spark.readStream.format("thulawa").option("subscribe", "in").load(log.address)
         passing = struck_within(tmp_path / "struck", fault, 25_000)
         passed = rows.mapInArrow(passing, rows.schema).select("key", "value")
-        writer = passed.writeStream.format("thulawa").option("topic", "out")
+        writer = log_sink(passed, log.address, topic="out")
         writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
-        writer.trigger(availableNow=True).start(log.address).awaitTermination()
+        writer.trigger(availableNow=True).start().awaitTermination()
         values = [int(record.value or b"") for record in log.read("out", 0, 0)]
     assert values == list(range(30_000))
     assert (tmp_path / "struck").exists()

@@ -26,8 +26,8 @@ def numbers(spark: SparkSession, partitions: int) -> DataFrame:
     return spark.range(0, 60, 1, partitions).selectExpr("id", "id % 5 as key")
 
 
-def files(spark: SparkSession, folder: Path) -> DataFrame:
-    numbers(spark, 3).write.parquet(f"{folder}/files")
+def files(spark: SparkSession, folder: Path, count: int = 3) -> DataFrame:
+    numbers(spark, count).write.parquet(f"{folder}/files")
     return spark.read.parquet(f"{folder}/files")
 
 
@@ -51,7 +51,15 @@ def stream_of_log(spark: SparkSession, folder: Path, **options: Any) -> DataFram
     ("made", "reason"),
     [
         (lambda spark, _: numbers(spark, 3), "has 3 partitions.*repartition=True with order_by"),
-        (files, "partitions, and rows of a key in any.*repartition=True with order_by"),
+        (files, r"partitions, and rows of a key in any of them; use repartition=True[^,]*, or"),
+        (
+            lambda spark, folder: files(spark, folder).coalesce(1),
+            r"order of its own, which coalesce\(\) does not mend; use repartition=True",
+        ),
+        (
+            lambda spark, _: numbers(spark, 3).orderBy("id").coalesce(1),
+            r"coalesce\(\) may join the partitions of a sort.*; use repartition=True",
+        ),
         (lambda spark, _: numbers(spark, 3).orderBy("id"), "has several partitions"),
         (
             lambda spark, _: numbers(spark, 3).repartition(3, "id").sortWithinPartitions("id"),
@@ -59,7 +67,11 @@ def stream_of_log(spark: SparkSession, folder: Path, **options: Any) -> DataFram
         ),
         (lambda spark, _: numbers(spark, 3).repartition(3, "key"), "changes the order"),
         (lambda spark, _: numbers(spark, 1).union(numbers(spark, 2)), "has 3 partitions"),
-        (stream_of_files, r"a source of files.*coalesce\(1\).*foreachBatch"),
+        (stream_of_files, "a source of files.*inside foreachBatch"),
+        (
+            lambda spark, folder: stream_of_files(spark, folder).coalesce(1),
+            "a source of files.*inside foreachBatch",
+        ),
         (
             lambda spark, folder: stream_of_log(spark, folder).union(stream_of_log(spark, folder)),
             "a union has rows of a key in several partitions",
@@ -70,8 +82,9 @@ def stream_of_log(spark: SparkSession, folder: Path, **options: Any) -> DataFram
         ),
     ],
     ids=[
-        "partitions", "files", "sorted by another column", "hashed by another column",
-        "hashed and not sorted", "union", "stream of files", "union of streams", "splitting option",
+        "partitions", "files", "coalesced files", "sorted and coalesced",
+        "sorted by another column", "hashed by another column", "hashed and not sorted", "union",
+        "stream of files", "coalesced stream of files", "union of streams", "splitting option",
     ],
 )  # fmt: skip
 def test_what_may_break_the_order_of_a_key_is_refused_with_the_cure(
@@ -87,15 +100,28 @@ def test_what_may_break_the_order_of_a_key_is_refused_with_the_cure(
     "made",
     [
         lambda spark, _: numbers(spark, 1),
-        lambda spark, folder: files(spark, folder).coalesce(1),
+        lambda spark, _: numbers(spark, 3).coalesce(1),
+        lambda spark, folder: files(spark, folder).coalesce(1).sortWithinPartitions("id"),
+        lambda spark, folder: files(spark, folder, 1),
         lambda spark, _: numbers(spark, 3).repartition(3, "key").sortWithinPartitions("id"),
-        lambda spark, folder: stream_of_files(spark, folder).coalesce(1),
+        lambda spark, folder: (
+            stream_of_log(spark, folder).union(stream_of_log(spark, folder)).coalesce(1)
+        ),
         stream_of_log,
         lambda spark, folder: (
             spark.read.format("thulawa").option("subscribe", "visits").load(log(folder))
         ),
     ],
-    ids=["one partition", "coalesced", "hashed and sorted", "coalesced stream", "stream", "topic"],
+    ids=[
+        "one partition",
+        "coalesced",
+        "coalesced and sorted files",
+        "one file",
+        "hashed and sorted",
+        "coalesced union of streams",
+        "stream",
+        "topic",
+    ],
 )
 def test_what_keeps_the_order_of_a_key_is_taken(
     spark: SparkSession, tmp_path: Path, made: Made

@@ -48,12 +48,10 @@ mapping = thulawa.map_by_key(
     on_error="dead_letter", dead_letters=f"file:{folder}/topics#dead",
 )
 query = (
-    visits.transform(mapping)
-    .writeStream.format("thulawa")
-    .option("topic", "located")
+    thulawa.log_sink(visits.transform(mapping), f"file:{folder}/topics", topic="located")
     .option("checkpointLocation", f"{folder}/checkpoint")
     .trigger(availableNow=True)
-    .start(f"file:{folder}/topics")
+    .start()
 )
 query.awaitTermination()
 """

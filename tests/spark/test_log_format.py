@@ -18,7 +18,7 @@ from thulawa.log import Log, ProducerRecord
 from thulawa.spark.kafka_sink import out_records
 from thulawa.spark.log_format import LogFormat
 from thulawa.spark.log_packed import PackedLogFormat
-from thulawa.spark.log_sink import LogWriter
+from thulawa.spark.log_sink import LogWriter, log_sink
 from thulawa.spark.mapping import map_by_key
 from thulawa.spark.stream_reader import LogStreamReader, share
 
@@ -46,13 +46,8 @@ def stream(spark: SparkSession, log: Log, **options: Any) -> DataFrame:
 
 def copy_all(df: DataFrame, log: Log, checkpoint: Path) -> StreamingQuery:
     columns = df.select("key", "value", "timestamp", "headers")
-    query = (
-        columns.writeStream.format("thulawa")
-        .option("topic", "out")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start(log.address)
-    )
+    writer = log_sink(columns, log.address, topic="out").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
     query.awaitTermination()
     return query
 
@@ -251,7 +246,8 @@ def test_a_source_that_cannot_work_is_refused(
 
 @pytest.mark.parametrize("way", ["writer", "streamWriter"])
 def test_a_topic_is_not_overwritten(log: Log, way: str) -> None:
-    sink = LogFormat(options=CaseInsensitiveDict({"path": log.address, "topic": "out"}))
+    options = {"path": log.address, "topic": "out", "layout": "one"}
+    sink = LogFormat(options=CaseInsensitiveDict(options))
     schema = StructType().add("value", "string")
     assert getattr(sink, way)(schema, overwrite=False) is not None
     with pytest.raises(ConfigurationError, match="can only be added to"):

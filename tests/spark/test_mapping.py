@@ -13,7 +13,8 @@ from pyspark.sql.types import LongType
 from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Batch, Lane, Lanes, Retry
 from thulawa.runtime.caches import Cache
-from thulawa.spark.mapping import flat_map_by_key, map_by_key, split_errors
+from thulawa.spark.error_split import split_errors
+from thulawa.spark.mapping import flat_map_by_key, map_by_key
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,11 @@ def started(topics: Topics, max_records: Any = None) -> StreamsQuery:
     program: Any = SimpleNamespace(application_id="app", topics=("in",), has_timers=False)
     offsets = iter(range(1000))
     checkpoint: Any = SimpleNamespace(
-        query_path="", starts=dict, committed_offsets=lambda: {"in": {0: next(offsets)}}
+        query_path="",
+        query="q",
+        starts=dict,
+        last_batch=lambda: 0,
+        offsets_of=lambda _: {"in": {0: next(offsets)}},
     )
     made: Any = topics
     nothing: Any = None
@@ -97,7 +101,7 @@ def started(topics: Topics, max_records: Any = None) -> StreamsQuery:
 def test_a_look_that_fails_is_logged_once_and_the_query_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def commit(_: Any) -> None:
+    def commit(*_: Any) -> None:
         raise OSError("no brokers")
 
     spark_query = SparkQuery(looks=3)
@@ -115,7 +119,7 @@ def test_a_look_that_fails_keeps_no_other_from_looking(monkeypatch: pytest.Monke
         raise OSError("no report")
 
     monkeypatch.setattr(Fetches, "look", fail)
-    query = started(Topics(SparkQuery(looks=3), told.append), Fetching())
+    query = started(Topics(SparkQuery(looks=3), lambda *one: told.append(one)), Fetching())
     assert query.wait() is None
     assert len(told) == 4
 

@@ -94,10 +94,10 @@ def batch(number: int) -> list[Packed]:
     return made
 
 
-def sent(packed: Iterable[list[Packed]]) -> dict[str, list[Row]]:
+def sent(packed: Iterable[Iterable[Packed]]) -> dict[str, list[Row]]:
     """Give what leaves, by topic."""
     found: dict[str, list[Row]] = {}
-    for row in chain(*packed):
+    for row in chain.from_iterable(packed):
         assert row.stage == SINK
         for _, time, key, value, headers in unpack(row.data, 0).rows():
             found.setdefault(row.topic, []).append((key, value, time, headers))

@@ -305,7 +305,7 @@ def test_who_runs_already_goes_on_and_another_of_the_same_checkpoint_is_refused(
     produce(folder, "in", range(3))
     with streams(counting(), folder, spark) as first:
         first.process_all_available()
-        with pytest.raises(Exception, match="already active"):
+        with pytest.raises(Exception, match="runs in this process already"):
             streams(counting(), folder, spark).start()
         produce(folder, "in", range(3, 6))
         first.process_all_available()

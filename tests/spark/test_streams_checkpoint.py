@@ -60,12 +60,40 @@ def tasks_of(made: Plan, store: str) -> list[dict[str, tuple[int, ...]]]:
     return [dict(task) for task in part.tasks]
 
 
-def test_a_new_partition_joins_a_task_there_is_and_repartitions_keep_their_size(
-    tmp_path: Path,
-) -> None:
+def test_a_new_partition_would_lose_the_state_of_keys_that_move_there(tmp_path: Path) -> None:
     application = Application(tmp_path)
     application.start(counting(), visits=2)
-    grown, _ = application.start(counting(), visits=5)
+    for _ in range(2):
+        with pytest.raises(StateError) as refused:
+            application.start(counting(), visits=3)
+    said = str(refused.value)
+    assert "partition 2 of 'visits' is new" in said
+    assert "'per-visitor'" in said
+    assert "allow_state_loss=True" in said
+    application.start(counting(), visits=2)
+
+
+def test_a_new_partition_is_no_matter_where_there_is_no_state_or_a_repartition_before_it(
+    tmp_path: Path,
+) -> None:
+    builder = StreamsBuilder()
+    visits = builder.stream("visits")
+    visits.to("copied")
+    visits.group_by(lambda key, value: value).count(Materialized.as_("per-page"))
+    application = Application(tmp_path)
+    application.start(builder.build(), visits=2)
+    made, _ = application.start(builder.build(), visits=3)
+    assert len(tasks_of(made, "per-page")) == 2
+
+
+def test_a_new_partition_joins_a_task_there_is_and_repartitions_keep_their_size(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    application = Application(tmp_path)
+    _, before = application.start(counting(), visits=2)
+    grown, after = application.start(counting(), visits=5, allow_state_loss=True)
+    assert "partition 4 of 'visits' is new" in caplog.text
+    assert after.prefixes == before.prefixes, "keys that have not moved keep their state"
     assert tasks_of(grown, "per-visitor") == [{"visits": (0, 2, 4)}, {"visits": (1, 3)}]
     assert [one.partitions for one in grown.repartitions.values()] == [2]
     assert len(tasks_of(grown, "per-page")) == 2

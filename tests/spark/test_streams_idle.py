@@ -14,6 +14,7 @@ from tests.spark.dry import DryQuery
 from thulawa.core.partitioning import partition_of
 from thulawa.dsl import JoinWindows, StreamsBuilder
 from thulawa.log import Log, ProducerRecord
+from thulawa.log.batches import Columns
 from thulawa.runtime.options import TaskOptions
 from thulawa.spark.chunks import Behind, Chunk
 from thulawa.spark.log_source import LogReader, Ranges
@@ -180,3 +181,21 @@ def test_nothing_is_noted_or_told_where_a_task_reads_one_topic(log: Log) -> None
     assert shuffled.paced[-1] == dict.fromkeys(("clicks", "users"), tuple(range(PARTITIONS)))
     never = DryQuery(stream_table(), widths, TaskOptions(max_task_idle=None)).program()
     assert (never.together, never.paced) == ([], [])
+
+
+def test_a_task_is_told_of_repartition_topics_as_of_other_inputs() -> None:
+    chance = Random(1)
+    builder = StreamsBuilder()
+    users = builder.table("users")
+    clicks = builder.stream("clicks").select_key(lambda key, value: f"{key}{chance.random()}")
+    clicks.join(users, lambda click, user: [click, user]).to("out")
+    query = DryQuery(builder.build(), dict.fromkeys(TOPICS, 1), TaskOptions(commit="batch"))
+    program = query.program()
+    (inner,) = program.inner_topics
+    assert program.together == [{"users": (0,), inner: (0,)}]
+    user = Chunk("users", 0, 0, Columns([0], [5], [b"u"], [b"1"], [()]))
+    _, query.state = query.attempt_read([[Behind(inner, 0, behind=True), user]])
+    assert query.held() == 1
+    query.restart()
+    _, query.state = query.attempt_read([[Behind(inner, 0, behind=False)]])
+    assert query.held() == 0

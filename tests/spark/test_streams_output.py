@@ -1,14 +1,24 @@
 """What a task sends reaches the sink as it was sent; what cannot be written is answered for."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
-from thulawa.core.errors import StreamError
+from thulawa.core.errors import ProductionError, StreamError
 from thulawa.dsl.builder import StreamsBuilder
-from thulawa.runtime.handlers import DeadLetter, ErrorRecord, Handlers, Resume
+from thulawa.runtime.blocks import Block
+from thulawa.runtime.handlers import (
+    DeadLetter,
+    DeadLetterQueue,
+    ErrorRecord,
+    Handlers,
+    Resume,
+    log_and_continue,
+)
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import plan
 from thulawa.spark.streams.collecting import TaskOutput
@@ -70,3 +80,74 @@ def test_without_a_handler_it_fails_the_task(key: Any, value: Any) -> None:
     with pytest.raises(StreamError) as caught:
         output.send(sink, "out", key, value, 0, ())
     assert caught.value.topic == "out"
+
+
+class Known:
+    """Two topics, of which one takes little."""
+
+    asked = 0
+
+    def limit(self, topic: str) -> int | None:
+        self.asked += 1
+        return {"out": 100, "dead": 70_000}[topic]
+
+
+def limited(handlers: Handlers) -> tuple[TaskOutput, Sink, Known]:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    planned = plan(builder.build(), {"in": 1})
+    (part,) = planned.parts.values()
+    (sink,) = part.group.sinks
+    known, run = Known(), f"run/{uuid4()}"
+    options = TaskOptions(handlers=handlers)
+    program = Program("app", run, planned, options, outlets=known)
+    return TaskOutput(program, part, 0), sink, known
+
+
+@pytest.mark.parametrize("way", ["send", "sender", "block_sender"])
+def test_an_oversized_record_is_found_whichever_way_it_is_sent(way: str) -> None:
+    output, sink, known = limited(Handlers(production=DeadLetterQueue("dead")))
+    values = ["small", "x" * 200, "large " * 20, "last"]
+    records = [(n, n, str(n), value, ()) for n, value in enumerate(values)]
+    if way == "block_sender":
+        sent = output.block_sender(sink, "out")
+        assert sent is not None
+        sent(Block(*map(list, zip(*records, strict=True))))
+    else:
+        one = output.sender(sink, "out") if way == "sender" else partial(output.send, sink, "out")
+        assert one is not None
+        for _, time, key, value, headers in records:
+            one(key, value, time, headers)
+    found = [(row["topic"], row["key"]) for row in rows(output)]
+    assert sorted(found) == [("dead", b"1"), ("dead", b"2"), ("out", b"0"), ("out", b"3")]
+    assert known.asked == 2, "once for each topic"
+
+
+def test_headers_count_towards_the_size() -> None:
+    output, sink, _ = limited(Handlers(production=log_and_continue))
+    output.send(sink, "out", "k", "v", 0, (("h", b"x" * 100),))
+    assert rows(output) == []
+
+
+def test_a_topic_that_is_not_there_is_asked_for_again_and_names_itself() -> None:
+    output, sink, known = limited(Handlers(production=DeadLetterQueue("dead")))
+    assert output.sender(sink, "gone") is None
+    for key in "ab":
+        output.send(sink, "gone", key, 1, 0, ())
+    found = rows(output)
+    assert [row["topic"] for row in found] == ["dead", "dead"]
+    headers = {one["key"]: one["value"] for one in found[0]["headers"]}
+    assert headers["__streams.errors.message"] == b"there is no topic 'gone': create it"
+    assert known.asked == 2, "not for every record"
+
+
+def test_a_dead_letter_that_is_too_large_is_cut_and_one_without_a_topic_is_an_error() -> None:
+    output, sink, _ = limited(Handlers(production=DeadLetterQueue("dead")))
+    output.send(sink, "out", "k", "x" * 80_000, 0, ())
+    (letter,) = rows(output)
+    headers = {one["key"]: one["value"] for one in letter["headers"]}
+    assert len(letter["value"]) == 64 * 1024
+    assert headers["thulawa.errors.size"] == b"80000"
+    lost, sink, _ = limited(Handlers(production=DeadLetterQueue("nowhere")))
+    with pytest.raises(ProductionError, match="there is no topic 'nowhere'"):
+        lost.send(sink, "out", "k", "x" * 200, 0, ())

@@ -93,7 +93,7 @@ def test_a_dead_letter_holds_the_raw_record_and_what_happened() -> None:
     assert headers["trace"] == b"1"
     place = [headers[f"__streams.errors.{name}"] for name in ("topic", "partition", "offset")]
     assert place == [b"in", b"0", b"0"]
-    assert headers["__streams.errors.exception"] == b"ValueError"
+    assert headers["__streams.errors.exception"] == b"JSONDecodeError"
 
 
 def test_the_value_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ProcessingError, TopologyError
-from thulawa.dsl import Materialized, ProcessorContext, StoreSpec, StreamsBuilder, ValueTransformer
+from thulawa.dsl import (
+    Materialized,
+    StoreSpec,
+    StreamsBuilder,
+    ValueTransformer,
+    ValueTransformerContext,
+)
 from thulawa.testing import TopologyTestDriver
 
 
@@ -14,7 +20,7 @@ class Numbered(ValueTransformer[str, str, str]):
 
     closed = 0
 
-    def init(self, context: ProcessorContext[str, str]) -> None:
+    def init(self, context: ValueTransformerContext[str, str]) -> None:
         super().init(context)
         self.changes = context.state_store("changes")
 
@@ -64,15 +70,70 @@ def test_what_follows_sees_the_row_before_and_no_row_is_computed_twice() -> None
         assert counts == [("1", 1), ("1", 0), ("2", 1)]
 
 
-def test_its_table_must_have_a_store_and_its_stores_must_be_there() -> None:
+def test_its_stores_must_be_there() -> None:
     builder = StreamsBuilder()
-    with pytest.raises(TopologyError, match="needs a store for its table"):
-        builder.table("in").transform_values(Numbered)
     with pytest.raises(TopologyError, match="no store 'nowhere'"):
         builder.table("in").transform_values(Numbered, Materialized.as_("rows"), "nowhere")
     builder.table("in").transform_values(Numbered, Materialized.as_("rows"))
     with pytest.raises(ProcessingError, match="not connected"):
         TopologyTestDriver(builder.build())
+
+
+class Timed(ValueTransformer[str, str, str]):
+    """Add the row's timestamp to each row."""
+
+    def __init__(self, calls: list[Any] | None = None) -> None:
+        self.calls = [] if calls is None else calls
+
+    def transform(self, key: str, value: str | None) -> str | None:
+        self.calls.append(value)
+        return None if value is None else f"{value}@{self.context.timestamp}"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_transformer_sees_the_timestamp_of_its_row(kept: bool) -> None:  # noqa: FBT001
+    builder = StreamsBuilder()
+    materialized: Any = Materialized.as_("rows") if kept else None
+    builder.table("in").transform_values(Timed, materialized).to_stream().to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in")
+        topic.pipe_input("a", "x", 7)
+        topic.pipe_input("b", "y", 3)
+        topic.pipe_input("a", None, 9)
+        assert driver.create_output_topic("out").read_values_to_list() == ["x@7", "y@3", None]
+
+
+def test_a_function_may_make_the_transformer_and_its_table_needs_no_store() -> None:
+    calls: list[Any] = []
+    builder = StreamsBuilder()
+    builder.table("in").transform_values(lambda: Timed(calls)).to_stream().to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in")
+        topic.pipe_key_value_list([("a", "x"), ("a", "y"), ("a", None)])
+        assert driver.create_output_topic("out").read_values_to_list() == ["x@0", "y@0", None]
+    assert calls == ["x", "y", None]  # nobody needs old rows
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_joins_and_groups_see_what_a_transformer_without_a_store_gives(partitions: int) -> None:
+    builder = StreamsBuilder()
+    table = builder.table("in").transform_values(Timed)
+    builder.stream("asked").left_join(table, lambda a, row: row).to("answers")
+    table.group_by(lambda k, v: (v[-1], v)).count().to_stream().to("counts")
+    with TopologyTestDriver(builder.build(), partitions=partitions) as driver:
+        topic = driver.create_input_topic("in")
+        topic.pipe_input("a", "x", 1)
+        topic.pipe_input("a", "y", 2)
+        asked = driver.create_input_topic("asked")
+        asked.pipe_input("a", "?", 5)
+        driver.restart()
+        asked.pipe_input("b", "?", 5)
+        asked.pipe_input("a", "?", 6)
+        answers = driver.create_output_topic("answers").read_values_to_list()
+        assert answers == ["y@2", None, "y@2"]
+        counts = driver.create_output_topic("counts").read_key_values_to_list()
+        # the row before is made again, with the time of the update, as in Kafka
+        assert counts == [("1", 1), ("2", 1)]
 
 
 @pytest.mark.parametrize("use", ["forward", "schedule"])

@@ -20,6 +20,8 @@ from thulawa.dsl import (
     Window,
     Windowed,
 )
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task import Task
 from thulawa.testing import TopologyTestDriver, seeds
 from thulawa.topology.topology import Topology
 
@@ -70,13 +72,14 @@ class Batches(Processor[Any, Any, Any, Any]):
 
 
 def test_a_batch_holds_records_of_several_topics_in_any_order_of_arrival() -> None:
+    options = TaskOptions(max_task_idle=None)  # else the topics meet in the order of their time
     Batches.seen = []
     builder = StreamsBuilder()
     builder.stream("a").merge(builder.stream("b")).process(Batches)
     orders = set()
     for seed in range(20):
         Batches.seen = []
-        with TopologyTestDriver(builder.build(), batches=seed) as driver:
+        with TopologyTestDriver(builder.build(), batches=seed, options=options) as driver:
             driver.create_input_topic("a").pipe_key_value_list([("k", n) for n in range(10)])
             driver.create_input_topic("b").pipe_key_value_list([("k", n) for n in range(10)])
             assert Batches.seen == []  # nothing is processed before it is asked for
@@ -88,13 +91,13 @@ def test_a_batch_holds_records_of_several_topics_in_any_order_of_arrival() -> No
     assert len(orders) > 5
 
 
-def test_a_table_may_come_after_the_stream_that_is_joined_with_it() -> None:
+def test_a_table_comes_before_the_stream_that_is_joined_with_it() -> None:
     builder = StreamsBuilder()
     users = builder.table("users")
     builder.stream("clicks").left_join(users, lambda click, user: user).to("out")
 
-    def unmatched(batches: int | None) -> int:
-        with TopologyTestDriver(builder.build(), batches=batches) as driver:
+    def unmatched(batches: int | None, options: TaskOptions | None = None) -> int:
+        with TopologyTestDriver(builder.build(), batches=batches, options=options) as driver:
             names = [f"u{n}" for n in range(50)]
             driver.create_input_topic("users").pipe_key_value_list(
                 [(name, "known") for name in names]
@@ -105,7 +108,8 @@ def test_a_table_may_come_after_the_stream_that_is_joined_with_it() -> None:
             return driver.create_output_topic("out").read_values_to_list().count(None)
 
     assert unmatched(None) == 0
-    assert any(unmatched(seed) for seed in range(10))
+    assert not any(unmatched(seed) for seed in range(20))
+    assert any(unmatched(seed, TaskOptions(max_task_idle=None)) for seed in range(10))
 
 
 @pytest.mark.parametrize("operation", ["map_values", "process"])
@@ -235,3 +239,30 @@ def test_what_waits_is_processed_before_the_clock_moves_and_at_the_end(seed: int
         assert seen == ["AB"]
         driver.create_input_topic("r").pipe_input("k", "C")
     assert seen == ["AB", "AC"]
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_a_batch_of_several_tasks_is_merged_by_time_behind_a_shuffle(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[list[int]] = []
+    run = Task.run
+
+    def counted(task: Task) -> None:
+        runs.append([])
+        run(task)
+
+    class Noting(Processor[str, int, str, int]):
+        def process(self, record: Record[str, int]) -> None:
+            runs[-1].append(record.timestamp)
+
+    builder = StreamsBuilder()
+    builder.stream("in").select_key(lambda _, n: str(n % 5)).repartition().process(Noting)
+    with TopologyTestDriver(builder.build(), partitions=3, batches=seed) as driver:
+        monkeypatch.setattr(Task, "run", counted)
+        topic = driver.create_input_topic("in")
+        for time in range(300):
+            topic.pipe_input(f"k{time % 17}", time, time)
+    assert sum(map(len, runs)) == 300
+    assert any(len(times) > 20 for times in runs)
+    assert [times for times in runs if times != sorted(times)] == []

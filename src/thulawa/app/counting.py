@@ -101,6 +101,7 @@ class WindowCounts:
         self._owner: Owner | None = None
         self._totals: dict[Place, Totals] = {}
         self._others: dict[Place, int] = {}
+        self._identities: dict[str, bytes | None] = {}
         self._begun = False
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
@@ -303,6 +304,7 @@ class WindowCounts:
                 if shared
                 else Fixed(None if isinstance(self._division, str) else self._division)
             )
+        self._check_identities()
         owned = self._owner.owned(places)
         starts = self._starts(owned)
         for place, totals in list(self._totals.items()):
@@ -321,8 +323,17 @@ class WindowCounts:
                     f"{place.topic}-{place.partition}: the output topic holds less than was once "
                     "written to it; if it was deleted, begin anew with another application_id"
                 )
+            if restored.identity not in (None, self._identities[place.topic]):
+                raise _made_anew(place.topic)
             self._begin(place, restored.totals, passed[place], starts[place])
             self._totals[place] = restored.totals
+
+    def _check_identities(self) -> None:
+        """Refuse an input that was deleted and made again while this instance ran."""
+        for topic in self._topics:
+            identity = self._changelog.identity(topic)
+            if self._identities.setdefault(topic, identity) != identity:
+                raise _made_anew(topic)
 
     def _begin(self, place: Place, totals: Totals, passed: int, start: int) -> None:
         """Go on at the first message that is still there, if that may be."""
@@ -365,6 +376,8 @@ class WindowCounts:
         for topic in sorted({place.topic for place in self._totals}):
             ends = self._changelog.end_offsets(topic)
             for place, totals in sorted(self._totals.items()):
+                if place.topic == topic and ends[place.partition] < totals.position:
+                    raise _made_anew(topic)
                 if place.topic == topic and ends[place.partition] > totals.position:
                     end = min(ends[place.partition], totals.position + self._max_records)
                     ranges.append(Range(place, totals.since, end))
@@ -424,6 +437,13 @@ class WindowCounts:
         for sink in self._sinks:
             if isinstance(sink, Sink):
                 sink.close()
+
+
+def _made_anew(topic: str) -> StateError:
+    return StateError(
+        f"the topic {topic!r} is not the one that was counted: it was deleted and made again, or "
+        "lost messages at its end; count it under another application_id and output"
+    )
 
 
 def _check_division(partitions: Division, topics: Sequence[str]) -> None:

@@ -1,18 +1,21 @@
 """Streams: a topology as a running application on Spark."""
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import uuid4
 
+from thulawa.app.ownership import Ownership
+from thulawa.app.restarting import Restart, policy_of
 from thulawa.app.states import State, StateMachine
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.core.errors import ConfigurationError, StateLoss, ThulawaError
 from thulawa.core.fetching import Fetching
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
@@ -21,50 +24,39 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.transactions import Guarantee
 from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
+from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.session import session
+from thulawa.spark.streams.counting import CountReport
+from thulawa.spark.streams.identity import Former, find_former, last_checkpoint
+from thulawa.spark.streams.inner_topics import prepare_inner_topics
 from thulawa.spark.streams.logs import topics_at
+from thulawa.spark.streams.manifest import write_manifest
+from thulawa.spark.streams.own_topics import create_topics, owned_topics
 from thulawa.spark.streams.program import Program
-from thulawa.spark.streams.records import Checkpoint
+from thulawa.spark.streams.records import Checkpoint, Offsets
 from thulawa.spark.streams.recovery import (
     RestoredStore,
     Restoring,
+    begin_anew,
     refuse_lost_changelogs,
     restore,
+    unrestorable,
 )
 from thulawa.spark.streams.running import StreamsQuery, own_session
+from thulawa.spark.streams.shared_folder import check_shared
 from thulawa.spark.streams.shipping import check_travels
 from thulawa.spark.streams.stores import ReadOnlyStore, read_store
 from thulawa.spark.streams.watching import FetchStatistics
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.topology import Topology
 
-__all__ = ["Restart", "Streams"]
+__all__ = ["Streams"]
 
 _log = logging.getLogger("thulawa.streams")
 Answer = Literal["stop", "restart"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
-    """Start again after an error, each time twice as late, at most ``attempts`` times in a row.
-
-    A run that lasts longer than ``longest`` counts as a success: the next error starts over.
-    """
-
-    first: Duration = "1 s"
-    longest: Duration = "1 minute"
-    attempts: int = 10
-
-    def __post_init__(self) -> None:
-        milliseconds(self.first, name="first")
-        milliseconds(self.longest, name="longest")
-        if type(self.attempts) is not int or self.attempts < 0:
-            raise ConfigurationError(
-                f"attempts must be a whole number from 0, not {self.attempts!r}"
-            )
 
 
 class Streams:
@@ -73,7 +65,9 @@ class Streams:
     ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
     with passwords); ``checkpoint`` is the local folder that makes it exactly once over restarts,
     and belongs to this application alone: by default ``checkpoints/`` and the application's id in
-    the log's folder, or, with Kafka, in the one where the program runs. With Kafka
+    the log's folder, or, with Kafka, in the one where the program runs. A start that does not find
+    it goes on where the application was, or is refused: it never begins again in silence
+    (``allow_state_loss`` goes on with empty stores, `reset` begins again). With Kafka
     ``processing_guarantee="at_least_once"`` saves the transactions, ``policies`` say what becomes
     of oversized records and of those for topics that are not there, and a batch must end within
     ``transaction_timeout`` (5 minutes, and no more than the brokers allow). Topics without serdes
@@ -130,7 +124,9 @@ class Streams:
         self.log = log
         self._topics = topics_at(log, processing_guarantee, policies, _seconds(transaction_timeout))
         self._guarantee = processing_guarantee
+        self._policies = policies
         self._checkpoint = Checkpoint(checkpoint or f"{self._topics.checkpoints}/{application_id}")
+        self._ownership = Ownership(application_id, self._topics.place, self._checkpoint.root)
         self._spark = spark
         chosen = options or TaskOptions()
         self._options = replace(
@@ -145,7 +141,7 @@ class Streams:
         if type(weight) is not int or weight < 1:
             raise ConfigurationError(f"weight must be a whole number from 1, not {weight!r}")
         self._weight = weight
-        self._on_error = _policy(on_error)
+        self._on_error = policy_of(on_error)
         self._allow_state_loss = allow_state_loss
         self._changelogs = changelogs
         self.on_restoring: Callable[[Restoring], None] | None = None
@@ -160,6 +156,7 @@ class Streams:
         self._keeper: threading.Thread | None = None
         self._program: Program | None = None
         self._reports: dict[str, LaneReport] = {}
+        self._counts: CountReport | None = None
 
     # --- life
 
@@ -178,6 +175,7 @@ class Streams:
         self._keeper = threading.current_thread()
         self._machine.go(State.REBALANCING)
         try:
+            self._ownership.acquire()
             self._query = self._begun()
         except BaseException as error:
             self._end(error)
@@ -197,13 +195,26 @@ class Streams:
         Give what was read back; nothing when there is a checkpoint, or no changelog yet.
         """
         self._check_new()
-        self._program = self._made()
-        if not self._program.changelogs:
-            raise ConfigurationError(
-                f"{self.application_id!r} has no changelogs; give them to its stores with "
-                "Materialized(changelog=True), or to all with Streams(changelogs=True)"
-            )
-        return self._restored()
+        with self._ownership.held():
+            self._program = self._made()
+            if not self._program.changelogs:
+                raise ConfigurationError(
+                    f"{self.application_id!r} has no changelogs; give them to its stores with "
+                    "Materialized(changelog=True), or to all with Streams(changelogs=True)"
+                )
+            return self._restored()
+
+    def reset(self) -> None:
+        """Forget state, positions and inner topics (`remains`): the next start begins again.
+
+        An application that runs is refused.
+        """
+        root, topics = self.remains()
+        with Ownership(self.application_id, self._topics.place, root).held():
+            for topic in topics:
+                self._topics.delete(topic)
+            self._topics.forget(self.application_id)
+            shutil.rmtree(root)
 
     def _check_new(self) -> None:
         if self.state is not State.CREATED:
@@ -231,6 +242,13 @@ class Streams:
             self._machine.go(State.NOT_RUNNING)
         return ended
 
+    def drain(self, timeout: Duration) -> bool:
+        """Read no further records; return whether the batch at hand has committed by then.
+
+        Call `stop` after it: an application does not read on after this.
+        """
+        return self._query is None or self._query.drain(milliseconds(timeout) / 1000)
+
     def await_termination(self, timeout: Duration | None = None) -> bool:
         """Wait for the end; raise the error that ended it. Tell whether it has ended."""
         ended = self._ended.wait(_seconds(timeout))
@@ -241,21 +259,24 @@ class Streams:
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
         """Wait until everything that was in the topics when this was called has been processed.
 
-        What a task holds back for records that are not written yet (a ``max_task_idle`` longer
-        than 0) may be processed after that.
+        This includes what it becomes in repartition topics. What a task holds back for records
+        that are not written yet (a ``max_task_idle`` longer than 0) may be processed after that.
         """
         self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
-        self._await_read(deadline)
-        if self._query is not None and self._query.has_more:
+        assert self._query is not None
+        self._await_read(self._query, deadline)
+        if self._query.has_more:
             # records that were read may wait for some that came since
-            self._await_read(deadline)
+            self._await_read(self._query, deadline)
 
-    def _await_read(self, deadline: float) -> None:
-        wanted = self._topics.end_offsets(self._query.topics) if self._query else {}
-        while not self._reached(wanted):
-            self._check_alive(deadline)
-            time.sleep(0.02)
+    def _await_read(self, query: StreamsQuery, deadline: float) -> None:
+        """Wait until the topics are read to their ends, and what that brought about too."""
+        for names in query.rounds():
+            wanted = self._topics.end_offsets(names)
+            while not self._reached(wanted):
+                self._check_alive(deadline)
+                time.sleep(0.02)
 
     def process_batches(self, count: int, timeout: Duration = "10 minutes") -> None:
         """Wait for so many batches more; with timers they come without records too."""
@@ -308,6 +329,10 @@ class Streams:
         """Give what the lanes have come to in all batches, by async node that has several."""
         return {node: report.lanes() for node, report in self._reports.items()}
 
+    def metrics(self) -> dict[str, NodeMetrics]:
+        """Return how many records each node left out since the start, by the node's name."""
+        return {} if self._counts is None else self._counts.metrics()
+
     def store(self, name: str) -> ReadOnlyStore:
         """Look into a store as the last committed batch left it."""
         return read_store(self._session(), self._checkpoint, self._plan, name)
@@ -316,6 +341,13 @@ class Streams:
     def topology(self) -> Topology:
         """The program."""
         return self._topology
+
+    @property
+    def dead_letter_topics(self) -> tuple[str, ...]:
+        """The topics of dead letters, of handlers and policies; they are created at the start."""
+        of_policies = () if self._policies is None else (self._policies.dead_letter,)
+        named = (*self._options.handlers.dead_letter_topics, *of_policies)
+        return tuple(dict.fromkeys(topic for topic in named if topic is not None))
 
     def planned(self, *, check_topics: bool = True) -> Plan:
         """Give what would run where; refuse what cannot run. Nothing is started.
@@ -335,28 +367,17 @@ class Streams:
     def remains(self) -> tuple[Path, list[str]]:
         """Name what the application leaves behind: its checkpoint, and its inner topics.
 
-        These are repartitions that are topics, changelogs, the topic of their offsets, and that of
-        the clock. A checkpoint that is there and is another's, or none, is refused.
+        These are repartitions that are topics, changelogs, the topic of their offsets, that of
+        the clock, and the manifest. A checkpoint that is there and is another's, or none, is
+        refused.
         """
-        self._checkpoint.check_belongs_to(self.application_id)
+        checkpoint = last_checkpoint(self.application_id, self._topics, self._checkpoint)
+        checkpoint.check_belongs_to(self.application_id)
         counts = dict.fromkeys(_outer_topics(self._topology), 1)
         made = self._planned(counts, _of_no_matter, None)
-        inner = [
-            f"{self.application_id}-{name}"
-            for name, repartition in made.repartitions.items()
-            if repartition.is_topic
-        ]
         changelogs = self._changelog_topics(made)
         program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
-        if program.has_timers:
-            inner.append(program.clock_topic)
-        if program.changelogs:
-            inner += [program.offsets_topic, *program.changelogs.values()]
-        return self._checkpoint.root, sorted(self._topics.partitions(tuple(inner)))
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete one of the topics that the application leaves behind."""
-        self._topics.delete(topic)
+        return checkpoint.root, sorted(self._topics.partitions(tuple(owned_topics(program))))
 
     # --- inside
 
@@ -378,6 +399,7 @@ class Streams:
             grouper=grouper,
             assigned=assigned,
             keeps_time=self._options.on_bad_timestamp == "partition_time",
+            exactly_once=self._guarantee == "exactly_once",
         )
 
     def _session(self) -> Any:
@@ -387,11 +409,18 @@ class Streams:
         return self._spark
 
     def _made(self) -> Program:
+        former = find_former(self.application_id, self._topics, self._checkpoint)
+        if former is not None and former.manifest is not None:
+            self._checkpoint.adopt(former.manifest.content)
         made = self.planned()
         changelogs = self._changelog_topics(made)
         run = f"{self.application_id}/{uuid4().hex}"
         program = Program(
             self.application_id, run, made, self._options, self._clock, changelogs=changelogs
+        )
+        starts = None if former is None else self._starts_without_state(former, program)
+        inner = prepare_inner_topics(
+            program, self._topics, self._checkpoint, allow_state_loss=self._allow_state_loss
         )
         admitted = self._checkpoint.admit(
             self.application_id,
@@ -399,6 +428,7 @@ class Streams:
             allow_state_loss=self._allow_state_loss,
             changelogs=changelogs,
             has_timers=program.has_timers,
+            starts={**inner, **(starts or {})},
         )
         program = replace(
             program,
@@ -408,7 +438,30 @@ class Streams:
         )
         if changelogs and not self._allow_state_loss:
             refuse_lost_changelogs(program, self._topics, self._checkpoint)
-        return replace(program, outputs=self._create_topics(program))
+        outputs = create_topics(program, self._topics, self.dead_letter_topics)
+        program = replace(program, outputs=outputs, outlets=self._topics.outlets())
+        if starts is not None:
+            begin_anew(program, self._topics, self._checkpoint)
+        return program
+
+    def _starts_without_state(self, former: Former, program: Program) -> Offsets | None:
+        """Return where to go on without the state of an earlier life; None: it is restored.
+
+        Raise `StateLoss` where something is lost and that is not allowed.
+        """
+        query = "" if former.manifest is None else former.manifest.query
+        starts, batch = self._topics.committed(self.application_id, program.topics, query)
+        why = unrestorable(program, self._topics)
+        if not program.plan.stages and batch is not None:
+            if self._topics.last_written(self.application_id, query) <= batch:
+                return starts  # there is no state, and nothing was written after these offsets
+            why = "its last batch was written, and how far it has read is only known there"
+        if why is None:
+            return None
+        if not self._allow_state_loss:
+            raise former.refused(why)
+        _log.warning("%s begins with empty stores: %s", self.application_id, why)
+        return starts
 
     def _new_reports(self) -> dict[str, LaneReport]:
         nodes = self._topology.nodes.values()
@@ -433,40 +486,25 @@ class Streams:
 
     def _restored(self) -> list[RestoredStore]:
         """Rebuild the checkpoint where it is lost and can be."""
-        program = self._program
+        program, checkpoint = self._program, self._checkpoint
         assert program is not None
-        if not program.changelogs:
-            return []
-        spark = own_session(self._session(), program, self._settings)
-        return restore(spark, program, self._topics, self._checkpoint, self.on_restoring) or []
-
-    def _create_topics(self, program: Program) -> dict[str, int]:
-        """Make the topics that are missing; give the partitions of those that are written."""
-        made = program.plan
-        if program.has_timers:
-            self._topics.create(program.clock_topic, 1)
-        for repartition in made.repartitions.values():
-            if repartition.is_topic:
-                name = f"{self.application_id}-{repartition.topic}"
-                self._topics.create(name, repartition.partitions)
-        written = []
-        for part in made.parts.values():
-            for store in part.group.stores:
-                if store in program.changelogs:
-                    topic = program.changelogs[store]
-                    self._topics.create(topic, len(part.tasks), compact=True)
-            for sink in part.group.sinks:
-                if isinstance(sink.topic, str) and not sink.internal:
-                    self._topics.create(sink.topic, len(part.tasks))
-                    written.append(sink.topic)
-        if program.changelogs:  # last: where it is, they are
-            self._topics.create(program.offsets_topic, len(program.slots), compact=True)
-        return self._topics.partitions(tuple(written))
+        found = None
+        if program.changelogs:
+            spark = own_session(self._session(), program, self._settings)
+            found = restore(spark, program, self._topics, checkpoint, self.on_restoring)
+        if checkpoint.query is None:
+            checkpoint.begin(str(uuid4()), restoring=False)
+        assert checkpoint.query is not None
+        write_manifest(self._topics, self.application_id, checkpoint, checkpoint.query)
+        return found or []
 
     def _begun(self) -> StreamsQuery:
         """Start a query of the program as it is to be now: topics may have got partitions."""
         self._program = self._made()
+        if self._program.plan.stages:  # else the driver alone writes there
+            check_shared(self._session(), self._checkpoint.root)
         self._reports = self._reports or self._new_reports()
+        self._counts = self._counts or CountReport(self._session())
         self._restored()
         return self._started()
 
@@ -481,6 +519,7 @@ class Streams:
             trigger=self._trigger,
             weight=self._weight,
             reports=self._reports,
+            counts=self._counts,
         )
 
     def _reached(self, wanted: Mapping[str, Mapping[int, int]]) -> bool:
@@ -503,6 +542,7 @@ class Streams:
 
     def _end(self, error: BaseException | None) -> None:
         self._error = error
+        self._ownership.release()
         if error is None:
             self._machine.go(State.PENDING_SHUTDOWN)
         else:
@@ -546,7 +586,7 @@ class Streams:
                 answer = policy(error)
             except Exception as failure:
                 raise failure from error
-            return _policy(answer) != "stop" and failures <= Restart().attempts
+            return policy_of(answer) != "stop" and failures <= Restart().attempts
         return isinstance(policy, Restart) and failures <= policy.attempts
 
     def _start_again(self, error: Exception, failures: int) -> Exception | None:
@@ -561,6 +601,8 @@ class Streams:
             return None  # the query's end is found again, and is then the end
         try:
             self._query = self._begun()
+        except StateLoss:
+            raise  # no later start would do better
         except Exception as failure:  # noqa: BLE001 whatever it is, the policy decides
             return failure
         self._machine.go(State.RUNNING)
@@ -572,18 +614,6 @@ class Streams:
 def _of_no_matter(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
     """Group partitions where only names are asked for: their numbers need not fit."""
     return by_number(partitions)
-
-
-def _policy(answer: Any) -> Any:
-    """Give what is to be done after an error; refuse what is no answer."""
-    if answer == "restart":
-        return Restart()
-    if answer == "stop" or isinstance(answer, Restart) or callable(answer):
-        return answer
-    raise ConfigurationError(
-        f'on_error is {answer!r}: use "stop", "restart", a Restart or a function that answers '
-        'with "stop" or "restart"'
-    )
 
 
 def _outer_topics(topology: Topology) -> list[str]:

@@ -1,6 +1,5 @@
 """``thulawa dlq``: look at dead letters, and send them back where they came from."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from thulawa.cli.failures import FAILED, explained
 from thulawa.cli.letters import Letters, letters_at
-from thulawa.cli.lines import shown, written
+from thulawa.cli.lines import json_line, shown, visible, written
 from thulawa.core.errors import ConfigurationError
 from thulawa.runtime.letters import Letter, Refusal
 
@@ -41,16 +40,20 @@ def list_letters(topic: Topic, log: Where = "topics", json_lines: Json = False) 
         found = [(one, _is_done(one, done)) for one in letters.read()]
     if json_lines:
         for one, replayed in found:
-            typer.echo(json.dumps(_row(one, replayed=replayed), ensure_ascii=False))
+            typer.echo(json_line(_row(one, replayed=replayed)))
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("letter", "exception", "message", "from", "key", "done"):
         table.add_column(name)
     for one, replayed in found:
         table.add_row(
-            one.place, one.told("exception"), one.told("message"), one.origin, shown(one.key),
+            one.place,
+            visible(one.told("exception")),
+            visible(one.told("message")),
+            visible(one.origin),
+            shown(one.key),
             "yes" if replayed else "",
-        )  # fmt: skip
+        )
     Console(highlight=False, markup=False).print(table)
 
 
@@ -75,7 +78,7 @@ def show(
 
 def _print(one: Letter, *, replayed: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(_whole(one, replayed=replayed), ensure_ascii=False))
+        typer.echo(json_line(_whole(one, replayed=replayed)))
         return
     for name, text in (
         ("letter", one.place),
@@ -88,9 +91,9 @@ def _print(one: Letter, *, replayed: bool, as_json: bool) -> None:
         *((f"header {name}", shown(value)) for name, value in one.original_headers),
         ("done", "yes" if replayed else "no"),
     ):
-        typer.echo(f"{name:>10}  {text}")
-    if trace := one.told("stacktrace"):
-        typer.echo(trace)
+        typer.echo(f"{visible(name):>10}  {visible(text)}")
+    for line in one.told("stacktrace").split("\n"):
+        typer.echo(visible(line))
 
 
 @app.command()
@@ -166,15 +169,15 @@ def _tell(plan: _Plan, *, execute: bool, as_json: bool) -> None:
     done = "sent back" if execute else "would be sent back"
     for topic, one in plan.letters:
         if as_json:
-            typer.echo(json.dumps({"letter": one.place, "to": topic, "done": execute}))
+            typer.echo(json_line({"letter": one.place, "to": topic, "done": execute}))
         else:
             typer.echo(f"{one.place}  {done} to {topic}")
     for one, refusal in plan.refused:
         if as_json:
             told = {"letter": one.place, "to": None, "done": False, "reason": refusal.reason}
-            typer.echo(json.dumps(told))
+            typer.echo(json_line(told))
         else:
-            typer.echo(f"{one.place}  cannot be sent back: {refusal.reason}")
+            typer.echo(f"{one.place}  cannot be sent back: {visible(refusal.reason)}")
 
 
 def _is_done(one: Letter, done: dict[int, int]) -> bool:

@@ -45,9 +45,9 @@ def start(spark: Any, system: System, place: Place) -> Any:
         reader = reader.option("maxOffsetsPerTrigger", place.visits_per_batch)
     visits = reader.load(place.log).selectExpr(*_VISIT)
     located = _JOBS[system](spark, visits, place)
-    writer = located.selectExpr(*_RESULT).writeStream.format("thulawa").queryName(place.results)
-    writer = writer.option("topic", place.results)
-    return writer.option("checkpointLocation", str(place.checkpoint)).start(place.log)
+    results = located.selectExpr(*_RESULT)
+    writer = thulawa.log_sink(results, place.log, topic=place.results).queryName(place.results)
+    return writer.option("checkpointLocation", str(place.checkpoint)).start()
 
 
 def _one_at_a_time(spark: Any, visits: Any, place: Place) -> Any:

@@ -84,7 +84,8 @@ class _LogLetters:
         self.log.close()
 
     def _marker(self, partition: int) -> tuple[str, int]:
-        return f"{_WHO}/{self.topic}", partition
+        # with its id: the letters of a topic that is made anew have not been sent back
+        return f"{_WHO}/{self.topic}/{self.log.describe(self.topic).id}", partition
 
 
 class _KafkaLetters:
@@ -93,11 +94,12 @@ class _KafkaLetters:
         self._connection = connection
         self._admin = Topics(connection)
         self._topic = topic
-        count = self._admin.partitions(topic)[topic]
-        if count is None:
+        if self._admin.partitions(topic)[topic] is None:
             raise UnknownTopic("there is no such topic", topic=topic)
-        self._partitions = count
         self._sink = SinkSpec(connection=connection, application=_WHO, name=topic)
+        # with its id: the letters of a topic that is made anew have not been sent back
+        identity = self._admin.identity(topic)
+        self._run = _RUN if identity is None else f"{_RUN}/{identity.decode()}"
 
     def read(self) -> Iterator[Letter]:
         # what a running application has not committed is no letter yet
@@ -115,14 +117,14 @@ class _KafkaLetters:
         return {name for name, count in found.items() if count is not None}
 
     def replayed(self) -> dict[int, int]:
-        return last_batches(self._sink, self._partitions, _RUN)
+        return last_batches(self._sink, self._run)
 
     def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
         records = [
             OutRecord(topic, one.key, one.value, -1, one.timestamp, list(one.original_headers))
             for topic, one in letters
         ]
-        write(self._sink, Batch(_RUN, last, partition), [records])
+        write(self._sink, Batch(self._run, last, partition), [records])
 
     def close(self) -> None:
         forget_kept()

@@ -10,7 +10,7 @@ from typing import Any
 
 from thulawa.log import ConsumerRecord
 
-__all__ = ["as_json", "as_line", "parse", "shown", "written"]
+__all__ = ["as_json", "as_line", "json_line", "parse", "shown", "visible", "written"]
 
 _KNOWN = frozenset({"key", "value", "headers", "timestamp", "topic", "partition", "offset"})
 
@@ -27,7 +27,33 @@ def as_json(record: ConsumerRecord) -> str:
         "value": written(record.value),
         "headers": [[name, written(value)] for name, value in record.headers],
     }
-    return json.dumps(told, ensure_ascii=False)
+    return json_line(told)
+
+
+def json_line(told: Any) -> str:
+    r"""Write JSON that a terminal shows as it is: what is not printable is escaped.
+
+    >>> json_line({"key": "é\x9b2J\u202e"})
+    '{"key": "é\\u009b2J\\u202e"}'
+    """
+    text = json.dumps(told, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    # what is not printable stands inside of strings, where JSON has escapes for it
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+def visible(text: str) -> str:
+    r"""Write text for people, on one line: what would move or colour a terminal is escaped.
+
+    >>> visible("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def parse(line: str, separator: str | None) -> dict[str, Any]:
@@ -68,8 +94,7 @@ def shown(data: bytes | None) -> str:
     """Write bytes for people, on one line."""
     if data is None:
         return "-"
-    text = data.decode(errors="backslashreplace")
-    return text if text.isprintable() else repr(text)[1:-1]
+    return visible(data.decode(errors="backslashreplace"))
 
 
 def written(data: bytes | None) -> Any:

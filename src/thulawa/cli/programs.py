@@ -2,8 +2,8 @@
 
 import importlib
 import json
-import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,12 +13,16 @@ import typer
 
 import thulawa
 from thulawa.cli.failures import explained
+from thulawa.cli.signals import StopSignals
+from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, ThulawaError
 
 if TYPE_CHECKING:
     from thulawa.spark.streams.recovery import Restoring
 
 __all__ = ["add_to"]
+
+_LOOK = "200 ms"  # between looks for signals
 
 Target = Annotated[
     str,
@@ -50,23 +54,50 @@ def run(
     application_id: ApplicationId = None,
     log: LogAddress = None,
     checkpoint: CheckpointPath = None,
+    stop_timeout: Annotated[
+        str, typer.Option(help="How long a stop waits for the batch at hand to commit.")
+    ] = "25 s",
 ) -> None:
-    """Run an application until it is interrupted."""
+    """Run an application until SIGTERM or SIGINT (Ctrl-C).
+
+    The first signal ends it when the batch at hand has committed, with exit code 0. A second one
+    ends it at once; the batch leaves no trace and runs again at the next start.
+    """
     streams = _streams(target, application_id, log, checkpoint)
     streams.add_state_listener(lambda new, _: typer.echo(new.value, err=True))
     streams.on_restoring = _show_restoring
-    streams.start()
+    patience = milliseconds(stop_timeout, name="--stop-timeout") / 1000
     try:
-        streams.await_termination()
-    except KeyboardInterrupt:
-        streams.stop()
-        raise
-    except ThulawaError:
+        with StopSignals() as signals:
+            streams.start()
+            signals.take_over()
+            while not streams.await_termination(_LOOK):
+                if signals.received:
+                    _stop(streams, signals, patience)
+    except (ThulawaError, typer.Exit):
         raise
     except Exception as error:  # Spark's, which it has logged with all there is to it
         from thulawa.spark.failures import failure_of  # noqa: PLC0415 most commands need no Spark
 
         raise failure_of(error) from error
+
+
+def _stop(streams: "thulawa.Streams", signals: StopSignals, patience: float) -> None:
+    """Stop when the batch at hand has committed, or at a second signal, or when time is up."""
+    deadline = time.monotonic() + patience
+    while not (drained := streams.drain(_LOOK)) and time.monotonic() < deadline:
+        if len(signals.received) > 1:
+            break
+    streams.stop()
+    if len(signals.received) > 1:
+        typer.secho("stopped at once: the batch at hand runs again at the next start", err=True)
+        raise typer.Exit(signals.exit_code)
+    if not drained:
+        typer.secho(
+            f"the batch at hand did not commit within {patience:g} s and runs again at the next "
+            "start; see --stop-timeout",
+            err=True,
+        )
 
 
 def describe(
@@ -97,8 +128,12 @@ def validate(target: Target, application_id: ApplicationId = None, log: LogAddre
     for part in made.parts.values():
         where = f"in stage {part.stage}" if part.stage else "where its topics are read"
         typer.echo(f"sub-topology {part.group.id} runs {where}, in {len(part.tasks)} task(s)")
+    for repartition in made.repartitions.values():
+        typer.echo(f"repartition {repartition.topic} is {repartition.kind}")
     stores = ", ".join(made.topology.stores) or "none"
     typer.echo(f"stores: {stores}")
+    for topic in streams.dead_letter_topics:
+        typer.echo(f"dead letters: {topic}")
 
 
 def init(
@@ -158,14 +193,14 @@ def reset(
     streams = _streams(target, application_id, log, checkpoint)
     folder, topics = streams.remains()
     done = "removed" if execute else "would remove"
-    if folder.exists():
-        if execute:
-            shutil.rmtree(folder)
+    has_checkpoint = folder.exists()
+    if execute:
+        streams.reset()
+    if has_checkpoint:
         typer.echo(f"{done} the checkpoint {folder}")
     for topic in topics:
-        if execute:
-            streams.delete_topic(topic)
         typer.echo(f"{done} the topic {topic}")
+    typer.echo(f"{done} the committed offsets of {streams.application_id}")
     if not execute:
         typer.echo("nothing was removed; add --execute", err=True)
 
@@ -238,12 +273,16 @@ streams = Streams(topology, application_id="visits", log="file:./topics")
 '''
 _TEST = '''"""The counts are right, in a test that needs neither Spark nor a broker."""
 
+import pytest
 from app import topology
-from thulawa.testing import TopologyTestDriver
+from thulawa.testing import TopologyTestDriver, seeds
 
 
-def test_visits_are_counted():
-    with TopologyTestDriver(topology) as driver:
-        driver.create_input_topic("visits").pipe_key_value_list([("a", "/"), ("a", "/x")])
-        assert driver.create_output_topic("visits-per-visitor").read_values_to_list() == [1, 2]
+@pytest.mark.parametrize("seed", seeds(10))
+def test_visits_are_counted_in_any_batches(seed):
+    with TopologyTestDriver(topology, partitions=4, batches=seed) as driver:
+        visits = [("a", "/"), ("b", "/"), ("a", "/x")]
+        driver.create_input_topic("visits").pipe_key_value_list(visits)
+        counts = driver.create_output_topic("visits-per-visitor").read_values_by_key()
+        assert counts == {"a": [1, 2], "b": [1]}
 '''

@@ -46,13 +46,18 @@ class Codec(NamedTuple):
 
 
 class Data:
-    """Bytes, and how far they have been read."""
+    """Bytes, and how far they have been read.
 
-    __slots__ = ("_bytes", "at")
+    ``empty`` is how many entries without bytes there may still be: arrays of nulls must not cost
+    more than a multiple of the bytes that ask for them.
+    """
+
+    __slots__ = ("_bytes", "at", "empty")
 
     def __init__(self, data: bytes) -> None:
         self._bytes = data
         self.at = 0
+        self.empty = len(data) + _MOST_NULLS
 
     def take(self, count: int) -> bytes:
         """Give the next bytes; raise `ValueError` if there are not so many."""
@@ -367,10 +372,15 @@ def _entries(data: Data) -> Iterator[None]:
         if count < 0:
             count = -count
             read_long(data)  # the block's size, for those who want to skip it
-        if count > data.left + _MOST_NULLS:
+        if count > data.left + data.empty:
             raise ValueError("more entries than bytes")
         for _ in range(count):
+            before = data.at
             yield
+            if data.at == before:
+                data.empty -= 1
+                if data.empty < 0:
+                    raise ValueError("more entries than bytes")
 
 
 def union_codec(branches: list[Codec]) -> Codec:

@@ -76,7 +76,15 @@ class TopologyError(ConfigurationError):
 
 
 class Retriable(ThulawaError):
-    """Raise it in a function to have the record tried again, by the retry options."""
+    """Raise it in a function to have the record tried again, by the retry options.
+
+    With ``retry_after`` (seconds) the record is not tried again before; its key waits with it,
+    other keys go on.
+    """
+
+    def __init__(self, message: str = "try again", *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = None if retry_after is None else float(retry_after)
 
 
 class Terminal(ThulawaError):
@@ -84,10 +92,11 @@ class Terminal(ThulawaError):
 
 
 class Overload(ThulawaError):
-    """Raise it when the other side is full (HTTP 429 or 503).
+    """Raise it when the other side has no room for any call (HTTP 429 or 503 for all of them).
 
     The record is tried again, this does not count as one of its failures, and the adaptive
-    limit gives way. With ``retry_after`` (seconds) no call at all starts before it is over.
+    limit gives way. With ``retry_after`` (seconds) no call of the task starts before it is over;
+    where only one record is to wait, raise ``Retriable(retry_after=...)``.
     """
 
     def __init__(self, message: str = "overloaded", *, retry_after: float | None = None) -> None:
@@ -104,6 +113,10 @@ class QueryFailed(ThulawaError):
 
 class StateError(ThulawaError):
     """State that cannot be used: damaged, of another version, or of another program."""
+
+
+class StateLoss(StateError):
+    """State that a start would lose, and was not allowed to (``allow_state_loss``)."""
 
 
 class RecordError(ThulawaError):
@@ -193,7 +206,10 @@ class StreamError(RecordError):
 
     def __str__(self) -> str:
         name = "" if self.node is None else f"{self.node}: "
-        where = "" if self.topic is None else f" ({self.topic}-{self.partition} at {self.offset})"
+        where = ""
+        if self.topic is not None:
+            place = "" if self.partition is None else f"-{self.partition} at {self.offset}"
+            where = f" ({self.topic}{place})"
         return f"{name}{self.args[0]}{where}; {self.action}"
 
 

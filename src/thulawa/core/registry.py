@@ -4,16 +4,21 @@ The frame is Confluent's: a zero byte, the schema's number in four bytes, then t
 """
 
 import json
+import math
 import struct
+import time
 from base64 import b64encode
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Literal, Protocol, TypeAlias
-from urllib.parse import quote
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 from thulawa.core.avro import Avro, Data, read_long
 from thulawa.core.avro_resolution import read_as
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.secrets import MASK, masked_address
 
 __all__ = [
     "HttpSchemaRegistry",
@@ -25,6 +30,7 @@ __all__ = [
 
 SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF"]
 _FRAME = struct.Struct(">bI")
+_MOST_UNKNOWN = 10_000  # numbers that are remembered as unknown
 
 
 class SchemaRegistry(Protocol):
@@ -68,15 +74,46 @@ class MemorySchemaRegistry:
 
 
 class HttpSchemaRegistry:
-    """A registry that speaks Confluent's protocol; every answer is asked for once."""
+    """A registry that speaks Confluent's protocol; every schema is asked for once.
 
-    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigurationError("a schema registry is reached by http:// or https://")
+    ``user`` and ``password``, or a ``token``, are sent with every request. A number that the
+    registry does not know is asked for again after ``unknown_for`` seconds, not with every record.
+
+    >>> HttpSchemaRegistry("https://registry:8081", user="ann", password="hunter2")
+    HttpSchemaRegistry('https://registry:8081', user='ann', password='***')
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        timeout: float = 10.0,
+        unknown_for: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        _check_registry(url, user, password, token)
         self._url = url.rstrip("/")
+        self._user, self._password, self._token = user, password, token
         self._timeout = timeout
+        self._unknown_for = unknown_for
+        self._clock = clock
         self._numbers: dict[tuple[str, str], int] = {}
         self._schemas: dict[int, str] = {}
+        self._unknown: dict[int, float] = {}  # number -> when to ask again
+
+    def __repr__(self) -> str:
+        shown = [repr(self._url)]
+        if self._user is not None:
+            shown += [f"user={self._user!r}", f"password={MASK!r}"]
+        if self._token is not None:
+            shown.append(f"token={MASK!r}")
+        return f"HttpSchemaRegistry({', '.join(shown)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_unknown": {}}  # clocks of other machines stand elsewhere
 
     def number_of(self, subject: str, schema: str, kind: SchemaKind = "AVRO") -> int:
         """Register a schema under a subject; give its number."""
@@ -89,17 +126,65 @@ class HttpSchemaRegistry:
         return known
 
     def schema_of(self, number: int) -> str:
-        """Give a schema by its number."""
+        """Give a schema by its number; raise `LookupError` if there is none."""
         if number not in self._schemas:
-            self._schemas[number] = str(self._ask(f"/schemas/ids/{number}")["schema"])
+            self._refuse_unknown(number)
+            try:
+                self._schemas[number] = str(self._ask(f"/schemas/ids/{number}")["schema"])
+            except LookupError:
+                self._remember_unknown(number)
+                raise
         return self._schemas[number]
 
+    def _refuse_unknown(self, number: int) -> None:
+        if self._unknown.get(number, -math.inf) > self._clock():
+            raise LookupError(f"the schema registry knows no schema {number}")
+
+    def _remember_unknown(self, number: int) -> None:
+        if len(self._unknown) >= _MOST_UNKNOWN:
+            del self._unknown[next(iter(self._unknown))]  # the oldest
+        self._unknown[number] = self._clock() + self._unknown_for
+
     def _ask(self, path: str, body: dict[str, str] | None = None) -> Any:
-        kind = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        elif self._user is not None:
+            login = b64encode(f"{self._user}:{self._password}".encode()).decode()
+            headers["Authorization"] = f"Basic {login}"
         data = None if body is None else json.dumps(body).encode()
-        request = Request(self._url + path, data, kind)  # noqa: S310 the scheme was checked
-        with urlopen(request, timeout=self._timeout) as answer:  # noqa: S310 the scheme was checked
-            return json.load(answer)
+        request = Request(self._url + path, data, headers)  # noqa: S310 the scheme was checked
+        try:
+            with urlopen(request, timeout=self._timeout) as answer:  # noqa: S310 likewise
+                return json.load(answer)
+        except HTTPError as error:
+            error.close()
+            raise _refused(error, self._url, path) from error
+
+
+def _check_registry(url: str, user: str | None, password: str | None, token: str | None) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigurationError("a schema registry is reached by http:// or https://")
+    if "@" in urlsplit(url).netloc:
+        raise ConfigurationError(
+            f"{masked_address(url)!r} has a user or a password in it: give user= and password="
+        )
+    if (user is None) != (password is None):
+        raise ConfigurationError("user and password of a schema registry go together")
+    if user is not None and token is not None:
+        raise ConfigurationError("give a schema registry a user and a password, or a token")
+
+
+def _refused(error: HTTPError, url: str, path: str) -> Exception:
+    """Return what an answer means that is no success."""
+    if error.code == HTTPStatus.NOT_FOUND:
+        return LookupError(f"the schema registry at {url} has no {path}")
+    if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return ConfigurationError(
+            f"the schema registry at {url} does not let us in ({error.code}): give user= and "
+            "password=, or token="
+        )
+    return error
 
 
 def framed_avro(

@@ -23,7 +23,7 @@ from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.records import Window, Windowed
 from thulawa.core.registry import SchemaRegistry, framed_avro, framed_protobuf
 
-__all__ = ["Serde", "Serdes"]
+__all__ = ["Serde", "Serdes", "WithoutData"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,8 @@ class Serde(Generic[T]):
     """A pair of functions: values to bytes, and back.
 
     ``serialize_all`` and ``deserialize_all`` do the same to a list where that is quicker than to
-    do it to each; they raise at a list that has anything odd in it.
+    do it to each; they raise at a list that has anything odd in it. ``None`` is null and is handed
+    to neither function. A value for which ``serialize`` returns None is written to a topic as null.
 
     >>> Serdes.json().dumps({"a": 1})
     b'{"a":1}'
@@ -51,7 +52,7 @@ class Serde(Generic[T]):
     """
 
     name: str
-    serialize: Callable[[T], bytes]
+    serialize: Callable[[T], bytes | None]
     deserialize: Callable[[bytes], T]
     serialize_all: Callable[[Sequence[T]], list[bytes]] | None = field(default=None, kw_only=True)
     deserialize_all: Callable[[Sequence[bytes]], list[T]] | None = field(default=None, kw_only=True)
@@ -89,6 +90,12 @@ class Serde(Generic[T]):
     def load_column(self, data: Sequence[bytes | None]) -> list[T | None]:
         """Give the values of many bytes; raise anything if some are not its bytes."""
         return _column(self.deserialize, self.deserialize_all, data)
+
+
+def _not_null(data: bytes | None) -> bytes:
+    if data is None:
+        raise ValueError("the key of a window must not be null")
+    return data
 
 
 def _column(
@@ -135,7 +142,7 @@ class Serdes:
         length = milliseconds(size, name="size")
 
         def serialize(key: Windowed[T]) -> bytes:
-            return inner.serialize(key.key) + _pack_long(key.window.start)
+            return _not_null(inner.serialize(key.key)) + _pack_long(key.window.start)
 
         def deserialize(data: bytes) -> Windowed[T]:
             start = _unpack_long(data[-8:])
@@ -149,7 +156,11 @@ class Serdes:
 
         def serialize(key: Windowed[T]) -> bytes:
             window = key.window
-            return inner.serialize(key.key) + _pack_long(window.end) + _pack_long(window.start)
+            return (
+                _not_null(inner.serialize(key.key))
+                + _pack_long(window.end)
+                + _pack_long(window.start)
+            )
 
         def deserialize(data: bytes) -> Windowed[T]:
             end, start = _unpack_long(data[-16:-8]), _unpack_long(data[-8:])
@@ -220,9 +231,12 @@ def _subject(subject: str | None) -> str:
     return subject
 
 
+class WithoutData(ValueError):
+    """The name of an error's class without its text, which may quote the data."""
+
+
 def _without_data(error: Exception) -> Exception:
-    """Keep the name of an error's class and drop its text, which may quote the data."""
-    return ValueError(type(error).__name__)
+    return WithoutData(type(error).__name__)
 
 
 def _checked_bytes(data: bytes) -> bytes:

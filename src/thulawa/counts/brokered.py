@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from thulawa.counts.changelog import Stored
+from thulawa.core.markers import OlderBatch
+from thulawa.counts.changelog import IDENTITY, Stored
 from thulawa.counts.model import Count, Place, encode_key, encode_value
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import Fenced, UnknownTopic
 from thulawa.kafka.membership import Membership
 from thulawa.kafka.reading import read_to_end
-from thulawa.kafka.routing import OutRecord
+from thulawa.kafka.routing import Headers, OutRecord
 from thulawa.kafka.topics import Topics, TopicSpec
 from thulawa.kafka.transactions import Batch, SinkSpec, claim, write
 
@@ -37,6 +38,7 @@ class KafkaChangelog:
         self._output = output
         self._application = application
         self._places = 1
+        self._identities: dict[str, bytes | None] = {}
 
     def prepare(self, inputs: Iterable[str]) -> None:
         """See that the inputs are there; make the output unless it is there."""
@@ -59,7 +61,12 @@ class KafkaChangelog:
         """Give the records up to the end as it is now."""
         for chunk in read_to_end(self._connection, self._output, patience=_PATIENCE, since=since):
             yield [
-                Stored(_bytes(one.key()) or b"", _bytes(one.value()), one.timestamp()[1])
+                Stored(
+                    _bytes(one.key()) or b"",
+                    _bytes(one.value()),
+                    one.timestamp()[1],
+                    _bytes(dict(one.headers() or ()).get(IDENTITY)),
+                )
                 for one in chunk
             ]
 
@@ -76,15 +83,28 @@ class KafkaChangelog:
 
     def _write(self, place: Place, changes: Sequence[Count], now: int, end: int) -> bool:
         to = place.partition % self._places
+        identity = self._identities.get(place.topic)
+        headers: Headers | None = None if identity is None else [(IDENTITY, identity)]
         records = [
-            OutRecord(self._output, encode_key(one.cell), encode_value(one), to, now, None)
+            OutRecord(self._output, encode_key(one.cell), encode_value(one), to, now, headers)
             for one in changes
         ]
         batch = Batch(_QUERY, end - 1, place.partition)
         for _ in range(_ATTEMPTS):
             with suppress(Fenced):  # by another instance: ask again how far it has come
-                return not write(self._sink(place.topic), batch, [records]).skipped
-        return not write(self._sink(place.topic), batch, [records]).skipped
+                return self._written(place, batch, records)
+        return self._written(place, batch, records)
+
+    def _written(self, place: Place, batch: Batch, records: Sequence[OutRecord]) -> bool:
+        try:
+            return not write(self._sink(place.topic), batch, [records]).skipped
+        except OlderBatch:  # another instance has counted further
+            return False
+
+    def identity(self, topic: str) -> bytes | None:
+        """Return the id of an input, which differs when it is made anew; None: it has none."""
+        self._identities[topic] = self._topics.identity(topic)
+        return self._identities[topic]
 
     def partitions(self, topic: str) -> int:
         """Give how many partitions an input has."""

@@ -16,15 +16,23 @@ from typing import NamedTuple, Protocol
 from thulawa.counts.model import Count, Place, decode
 from thulawa.counts.totals import Totals
 
-__all__ = ["Changelog", "Restored", "Stored", "restore"]
+__all__ = ["IDENTITY", "Changelog", "Restored", "Stored", "restore"]
+
+
+IDENTITY = "topic.id"
+"""The header that says which topic was counted: one that is made anew has another id."""
 
 
 class Stored(NamedTuple):
-    """A record of the topic; records of one batch have one timestamp."""
+    """A record of the topic; records of one batch have one timestamp.
+
+    ``identity`` is the id of the topic that was counted, where the broker has ids.
+    """
 
     key: bytes
     value: bytes | None
     timestamp: int
+    identity: bytes | None = None
 
 
 class Changelog(Protocol):
@@ -55,6 +63,12 @@ class Changelog(Protocol):
         change. Of those that do not get through somebody has written as far already.
         """
 
+    def identity(self, topic: str) -> bytes | None:
+        """Return the id of an input, which differs when it is made anew; None: it has none.
+
+        What is written from then on says that it counts this topic.
+        """
+
     def partitions(self, topic: str) -> int:
         """Give how many partitions an input has."""
 
@@ -67,11 +81,15 @@ class Changelog(Protocol):
 
 @dataclass(slots=True)
 class Restored:
-    """A partition as the topic tells it, and the totals of the batch that was written last."""
+    """A partition as the topic tells it, and the totals of the batch that was written last.
+
+    ``identity`` is that of the topic that was counted, as far as it is known.
+    """
 
     totals: Totals
     last: list[Count] = field(default_factory=list)
     written: int = -1
+    identity: bytes | None = None
 
 
 def restore(changelog: Changelog, places: Iterable[Place], expire: int) -> dict[Place, Restored]:
@@ -80,12 +98,13 @@ def restore(changelog: Changelog, places: Iterable[Place], expire: int) -> dict[
     if not found:
         return found
     for chunk in changelog.read():
-        for key, value, timestamp in chunk:
+        for key, value, timestamp, identity in chunk:
             count = decode(key, value)
             one = found.get(count.cell.place)
             if one is None:
                 continue
             one.totals.restore(count)
+            one.identity = identity or one.identity
             if timestamp != one.written:
                 one.last, one.written = [], timestamp
             if count.value is not None:

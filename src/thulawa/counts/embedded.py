@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.counts.changelog import Stored
+from thulawa.core.markers import OlderBatch
+from thulawa.counts.changelog import IDENTITY, Stored
 from thulawa.counts.model import Count, Place, encode_key, encode_value
 from thulawa.log import Log, ProducerRecord, UnknownTopic
 
@@ -14,13 +15,14 @@ class LogChangelog:
     """A compacted topic of the embedded log.
 
     The marker of a partition's writer is the last offset that was read for it, so the log itself
-    skips what comes too late.
+    skips what comes too late. It has the topic's id: one that is made anew begins anew.
     """
 
     def __init__(self, address: str, output: str, application: str) -> None:
         self._log = Log(address)
         self._output = output
         self._application = application
+        self._identities: dict[str, bytes] = {}
 
     @property
     def log(self) -> Log:
@@ -49,8 +51,13 @@ class LogChangelog:
         for partition, end in self._log.end_offsets(self._output).items():
             start = since.get(partition, self._log.start_offsets(self._output)[partition])
             for columns in self._log.read_columns(self._output, partition, start, end):
-                triples = zip(columns.keys, columns.values, columns.timestamps, strict=True)
-                yield [Stored(key or b"", value, time) for key, value, time in triples]
+                rows = zip(
+                    columns.keys, columns.values, columns.timestamps, columns.headers, strict=True
+                )
+                yield [
+                    Stored(key or b"", value, time, dict(headers).get(IDENTITY))
+                    for key, value, time, headers in rows
+                ]
             since[partition] = end
 
     def write(
@@ -65,19 +72,29 @@ class LogChangelog:
         }
 
     def _append(self, place: Place, changes: Sequence[Count], now: int, to: int, end: int) -> bool:
+        identity = self._identities.get(place.topic)
+        headers = () if identity is None else ((IDENTITY, identity),)
         records = [
-            ProducerRecord(encode_key(change.cell), encode_value(change), (), now, to)
+            ProducerRecord(encode_key(change.cell), encode_value(change), headers, now, to)
             for change in changes
         ]
-        appended = self._log.append(
-            {self._output: records},
-            marker=self._marker(place),
-            batch=end - 1,
-        )
+        try:
+            appended = self._log.append(
+                {self._output: records}, marker=self._marker(place), batch=end - 1
+            )
+        except OlderBatch:  # another instance has counted further
+            return False
         return not appended.skipped
 
     def _marker(self, place: Place) -> tuple[str, int]:
-        return f"{self._application}/{self._output}/{place.topic}", place.partition
+        identity = self._identities.get(place.topic) or self.identity(place.topic)
+        writer = f"{self._application}/{self._output}/{place.topic}/{identity.decode()}"
+        return writer, place.partition
+
+    def identity(self, topic: str) -> bytes:
+        """Return the id of an input, which differs when it is made anew."""
+        self._identities[topic] = str(self._log.describe(topic).id).encode()
+        return self._identities[topic]
 
     def partitions(self, topic: str) -> int:
         """Give how many partitions an input has."""

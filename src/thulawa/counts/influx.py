@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.core.secrets import masked_address
 from thulawa.counts.model import Count
 
 __all__ = ["Influx", "InfluxUnreachable", "lines"]
@@ -62,7 +63,8 @@ class Influx:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(f"{url!r} is no address: write http://localhost:8086")
+            shown = masked_address(url)
+            raise ConfigurationError(f"{shown!r} is no address: write http://localhost:8086")
         if not measurement:
             raise ConfigurationError("a measurement needs a name")
         if batch < 1:

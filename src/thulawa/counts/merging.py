@@ -52,8 +52,8 @@ class Merging:
         ended: set[Cell] = set()
         newest = dict(self._newest)
         for chunk in changelog.read(self._since):
-            for key, value, _ in chunk:
-                count = decode(key, value)
+            for stored in chunk:
+                count = decode(stored.key, stored.value)
                 whole = count.cell._replace(partition=None)
                 if count.value is None:
                     ended.add(whole)

@@ -18,6 +18,7 @@ The names are Kafka's, in snake_case. `StreamsBuilder` makes a `KStream`, a `KTa
 `CogroupedKStream`; windows a `TimeWindowedKStream` or a `SessionWindowedKStream`. What can be
 said about each step is in option objects: `Consumed`, `Produced`, `Grouped`, `Joined`,
 `StreamJoined`, `TableJoined`, `Materialized`, `Repartitioned`, `Branched`, `Named`, `Suppressed`.
+How tasks run, and what happens to records that fail, is in `TaskOptions` and its `Handlers`.
 """
 
 from thulawa.core.records import Record, RecordMetadata, Window, Windowed
@@ -43,8 +44,24 @@ from thulawa.dsl.options import (
 )
 from thulawa.dsl.suppressed import Suppressed
 from thulawa.dsl.windowed import EmitStrategy, SessionWindowedKStream, TimeWindowedKStream
+from thulawa.runtime.handlers import (
+    DeadLetterQueue,
+    Fail,
+    Handlers,
+    Resume,
+    log_and_continue,
+    log_and_fail,
+)
+from thulawa.runtime.options import TaskOptions
 from thulawa.state.specs import StoreSpec
-from thulawa.topology.processor import AsyncProcessor, Processor, ProcessorContext, ValueTransformer
+from thulawa.topology.determinism import deterministic
+from thulawa.topology.processor import (
+    AsyncProcessor,
+    Processor,
+    ProcessorContext,
+    ValueTransformer,
+    ValueTransformerContext,
+)
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
 
@@ -58,9 +75,12 @@ __all__ = [
     "BranchedKStream",
     "CogroupedKStream",
     "Consumed",
+    "DeadLetterQueue",
     "EmitStrategy",
+    "Fail",
     "GlobalKTable",
     "Grouped",
+    "Handlers",
     "HttpSchemaRegistry",
     "JoinWindows",
     "Joined",
@@ -78,6 +98,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Repartitioned",
+    "Resume",
     "Serde",
     "Serdes",
     "SessionWindowedKStream",
@@ -88,12 +109,17 @@ __all__ = [
     "StreamsBuilder",
     "Suppressed",
     "TableJoined",
+    "TaskOptions",
     "TimeWindowedKStream",
     "TimeWindows",
     "Topology",
     "TopologyBuilder",
     "ValueTransformer",
+    "ValueTransformerContext",
     "Window",
     "Windowed",
     "WindowedCogroupedKStream",
+    "deterministic",
+    "log_and_continue",
+    "log_and_fail",
 ]

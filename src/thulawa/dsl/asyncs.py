@@ -19,6 +19,7 @@ from thulawa.engine import (
     Retry,
     Sharing,
 )
+from thulawa.engine.resources import check_resource
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.processor import AsyncProcessor
 
@@ -35,8 +36,11 @@ class AsyncOptions(TypedDict, total=False):
     """The engine's options; what a function raises in the end goes to the processing handler.
 
     ``resource`` makes an async context manager, opened once per task and handed to the
-    function as its last argument. ``lane`` goes with ``lanes``: a function of key and value that
-    gives a record's lane, its name in ``lanes`` or its place there.
+    function as its last argument; ``resource_timeout`` bounds its opening, and its closing.
+    ``lane`` goes with ``lanes``: a function of key and value that gives a record's lane, its name
+    in ``lanes`` or its place there. ``deterministic`` declares that the function gives the same
+    results whenever it is asked about a record; with it, and with ``emit="partition"``, a
+    repartition behind it needs no topic.
     """
 
     order: Literal["key", "partition", "none", "emit"]
@@ -53,8 +57,10 @@ class AsyncOptions(TypedDict, total=False):
     batch: Batch | None
     rate: Rate | None
     sharing: Sharing | None
+    resource_timeout: float
     lane: Callable[[Any, Any], str | int]
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None
+    deterministic: bool
 
 
 class AsyncOperators(Generic[K, V]):
@@ -193,6 +199,7 @@ def _add_call(
     """Add the node; options that cannot work are refused here, at the user's line."""
     chosen: dict[str, Any] = dict(options)
     resource, lane = chosen.pop("resource", None), chosen.pop("lane", None)
+    declared = chosen.pop("deterministic", False)
     if (lane is None) != ("lanes" not in chosen):
         raise ConfigurationError("lanes= and lane= go together: the lanes, and a record's own")
     if operation == "batch":
@@ -200,6 +207,8 @@ def _add_call(
     elif chosen.get("batch") is not None:
         raise ConfigurationError("batches are for batch_async: its function takes a list")
     name = building.named(named, f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-")
+    if resource is not None:
+        check_resource(resource, name)
     building.add(
         AsyncCall(
             name=name,
@@ -210,6 +219,7 @@ def _add_call(
             options=Options(name=name, on_error="column", **chosen),
             resource=resource,
             lane=lane,
+            deterministic=declared,
         )
     )
     return name

@@ -194,6 +194,31 @@ class Building:
             case _:
                 return tuple(dict.fromkeys(self.stores_of(node.parents[0])))
 
+    def send_old_values(self, table: str, *, force: bool) -> bool:
+        """Ask a table for old values, by Kafka's rules; return whether its updates carry them.
+
+        Tables read from a topic are kept for this only with ``force``.
+        """
+        node = self.topology.node(table)
+        if isinstance(node, Suppress):
+            return self.send_old_values(node.table, force=force)
+        if not isinstance(node, Table):
+            return True
+        match node.operation:
+            case "source":
+                if node.store is None and force:
+                    self._materialize(node)
+                return force or node.store is not None
+            case "pass":
+                for parent in map(self.topology.node, node.parents):
+                    if isinstance(parent, TableJoin):
+                        self.send_old_values(parent.parents[0], force=True)
+                return True
+        sent = node.store is not None or self.send_old_values(node.parents[0], force=force)
+        if sent:
+            self.topology.put(replace(node, sends_old_values=True))
+        return sent
+
     def _materialize(self, node: Table) -> tuple[str, ...]:
         name, spec = self._unmaterialized.pop(node.name)
         if not name.chosen:

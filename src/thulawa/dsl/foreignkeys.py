@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thulawa.core.serdes import Serde
 from thulawa.dsl import ktable
 from thulawa.dsl.building import Building, NameLike, StoreName
-from thulawa.dsl.options import Materialized
+from thulawa.dsl.options import Materialized, TableJoined
+from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import ForeignKeyStep, Sink, Source, Table
 
 __all__ = ["join"]
@@ -31,6 +33,11 @@ class _Names:
     resolve_source: str
     resolve: str
     result: str
+
+    @property
+    def answered(self) -> str:
+        """The store of the left rows' versions that were answered. Kafka has no such store."""
+        return f"{self.store}-answered"
 
     @classmethod
     def make(cls, building: Building, named: NameLike) -> "_Names":
@@ -72,9 +79,12 @@ def join(
 ) -> "ktable.KTable[Any, Any]":
     """Join the rows of ``left`` with the rows of ``right`` they refer to."""
     building = left.building
+    for table in (right.name, left.name):
+        building.send_old_values(table, force=True)
     right_stores, left_stores = building.stores_of(right.name), building.stores_of(left.name)
     names = _Names.make(building, named)
     building.add_store(StoreName(names.store, chosen=named is not None))
+    building.add_store(StoreName(names.answered, chosen=named is not None))
     step = ForeignKeyStep(
         name=names.send,
         parents=(left.name,),
@@ -86,16 +96,22 @@ def join(
         joiner=joiner,
     )
     building.add(step)
-    _add_registration(building, names)
+    options = named if isinstance(named, TableJoined) else TableJoined()
+    _add_registration(
+        building, names, right.key_serde or options.other_key_serde, options.other_partitioner
+    )
     _add_right_side(building, names, replace(step, table=right.name), right.name, right_stores)
-    _add_response(building, names)
+    left_serde = left.key_serde or options.key_serde
+    _add_response(building, names, left_serde, options.partitioner)
     building.add(
         replace(
             step,
             name=names.resolve,
             parents=(names.resolve_source,),
-            stores=left_stores,
+            stores=(*left_stores, names.answered),
+            unlisted_stores=(names.answered,),
             step="resolve",
+            store=names.answered,
         )
     )
     building.source_table(
@@ -103,16 +119,23 @@ def join(
         building.store_name(materialized, f"{_PREFIX}OUTPUT-"),
         materialized,
     )
-    serdes = ktable.serdes_of(materialized, left.key_serde)
+    serdes = ktable.serdes_of(materialized, left_serde)
     return ktable.KTable(building, names.result, *serdes)
 
 
-def _add_registration(building: Building, names: _Names) -> None:
+def _add_registration(
+    building: Building,
+    names: _Names,
+    key_serde: Serde[Any] | None,
+    partitioner: Callable[..., int] | None,
+) -> None:
+    """Send subscriptions to the partitions of the right rows."""
     topic = names.registration
     sink = Sink(name=names.send_sink, parents=(names.send,), topic=topic, internal=True)
-    building.add(replace(sink, payload="subscription"))
+    partition = None if partitioner is None else _by_key(partitioner)
+    building.add(replace(sink, payload="subscription", key_serde=key_serde, partitioner=partition))
     source = Source(name=names.receive_source, topics=(topic,), internal=True)
-    building.add(replace(source, payload="subscription"))
+    building.add(replace(source, payload="subscription", key_serde=key_serde))
 
 
 def _add_right_side(
@@ -131,7 +154,12 @@ def _add_right_side(
     building.add(replace(change, step="change"))
 
 
-def _add_response(building: Building, names: _Names) -> None:
+def _add_response(
+    building: Building,
+    names: _Names,
+    key_serde: Serde[Any] | None,
+    partitioner: Callable[..., int] | None,
+) -> None:
     building.add(
         Sink(
             name=names.answer_sink,
@@ -139,11 +167,18 @@ def _add_response(building: Building, names: _Names) -> None:
             topic=names.response,
             internal=True,
             payload="answer",
-            partitioner=_home,
+            key_serde=key_serde,
+            partitioner=_home if partitioner is None else _by_key(partitioner),
         )
     )
     source = Source(name=names.resolve_source, topics=(names.response,), internal=True)
-    building.add(replace(source, payload="answer"))
+    building.add(replace(source, payload="answer", key_serde=key_serde))
+
+
+def _by_key(partitioner: Callable[..., int]) -> Callable[..., int]:
+    """Call a partitioner as Kafka does here: with no value, for that is a message of the join."""
+    check_function(partitioner, "partitioner", ("key", "value", "partitions"))
+    return lambda key, _, partitions: partitioner(key, None, partitions)
 
 
 def _home(key: Any, value: Any, partitions: int) -> int:  # noqa: ARG001 as partitioners are called

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from thulawa.core.callers import caller
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
+from thulawa.core.signatures import accepts
 from thulawa.dsl import foreignkeys, kstream
 from thulawa.dsl import grouped as grouping
 from thulawa.dsl.building import Building, NameLike, StoreName
@@ -157,8 +158,9 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V1]":
         """Make another value of each row, by a function or by a transformer with stores.
 
-        A `ValueTransformer` is told of rows that go too; its table must have a store of its own,
-        because what it once gave cannot be computed again.
+        A `ValueTransformer` is told of rows that go too. Without a store of its own for the table
+        it is also called where a join reads a row, or where what follows needs the row before, as
+        in Kafka: name a store with ``materialized`` if it does not always give the same.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.transform_values(lambda k, v: k + v), ("a", "b"))
@@ -175,7 +177,8 @@ class KTable(Generic[K, V]):
         [('a', 3), ('a', 4)]
         """
         self.building.check_stores(stores)
-        supplied = isinstance(transformer, type) and issubclass(transformer, ValueTransformer)
+        is_class = isinstance(transformer, type) and issubclass(transformer, ValueTransformer)
+        supplied = is_class or (accepts(transformer, 0) and not accepts(transformer, 2))
         return self._derive(
             "transform_values",
             "KTABLE-TRANSFORMVALUES-",
@@ -207,6 +210,7 @@ class KTable(Generic[K, V]):
         if suppressed.until == "window_close":
             wait = self._grace()
         parent_stores = building.stores_of(self.name)
+        building.send_old_values(self.name, force=True)
         building.add_store(StoreName(store, given), "buffer")
         assert parent_stores, "suppression reads the table behind it"
         building.add(
@@ -258,6 +262,7 @@ class KTable(Generic[K, V]):
         name = self.building.named(options, "KTABLE-SELECT-")
         self.building.add(TableGrouping(name=name, parents=(self.name,), selector=selector))
         self.building.stores_of(self.name)
+        self.building.send_old_values(self.name, force=True)
         return grouping.KGroupedTable(self.building, name, options)
 
     # --- joins
@@ -396,6 +401,10 @@ class KTable(Generic[K, V]):
         merged = building.named(named, "KTABLE-MERGE-")
         this = building.named(named, "KTABLE-JOINTHIS-", "-join-this")
         that = building.named(named, "KTABLE-JOINOTHER-", "-join-other")
+        if kind != "inner":
+            building.send_old_values(self.name, force=True)
+        if kind == "outer":
+            building.send_old_values(other.name, force=True)
         mine, theirs = building.stores_of(self.name), building.stores_of(other.name)
         left = TableJoin(
             name=this,
@@ -436,13 +445,10 @@ class KTable(Generic[K, V]):
         connected: tuple[str, ...] = (),
     ) -> "KTable[K, Any]":
         store = self._store(materialized, prefix)
-        if supplied and store is None:
-            raise TopologyError(
-                "a transformer with state needs a store for its table: name it with Materialized",
-                where=caller(),
-            )
         name = self.building.named(named, prefix)
         versioned = self.versioned if materialized is None else materialized.history is not None
+        is_filter = operation.startswith("filter")
+        old = is_filter and self.building.send_old_values(self.name, force=False)
         self.building.add(
             Table(
                 name=name,
@@ -454,9 +460,10 @@ class KTable(Generic[K, V]):
                 store=store,
                 versioned=versioned,
                 supplier=function if supplied else None,
+                sends_old_values=old,
             )
         )
-        value_serde = self.value_serde if operation.startswith("filter") else None
+        value_serde = self.value_serde if is_filter else None
         serdes = serdes_of(materialized, self.key_serde, value_serde)
         return KTable(self.building, name, *serdes)
 

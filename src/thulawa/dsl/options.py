@@ -141,7 +141,16 @@ class StreamJoined(_Serialized[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJoined(Named):
-    """How two tables are joined by a foreign key."""
+    """How two tables are joined by a foreign key.
+
+    The serdes are those of the two tables' keys, where the tables have none; the partitioners,
+    functions of (key, value, partitions), say how their topics are partitioned. The value is None.
+    """
+
+    key_serde: Serde[Any] | None = None
+    other_key_serde: Serde[Any] | None = None
+    partitioner: Callable[..., int] | None = None
+    other_partitioner: Callable[..., int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

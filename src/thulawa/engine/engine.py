@@ -12,12 +12,7 @@ from collections.abc import (
     Iterable,
     MutableMapping,
 )
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from random import Random
 from types import TracebackType
@@ -27,6 +22,7 @@ from thulawa.core.errors import ConfigurationError, ThulawaError
 from thulawa.engine.driver import Run, Sink, Source
 from thulawa.engine.model import Outcome, Record
 from thulawa.engine.options import Options
+from thulawa.engine.resources import OpenResource, check_resource
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.sources import Channel, source_of
 from thulawa.engine.state import Memory
@@ -48,9 +44,10 @@ class Engine:
     runs on the event loop, a plain one on threads, at most ``threads`` of them. With
     ``resource`` (a function without arguments that returns an async context manager: an HTTP
     session, a database pool) it is opened when the engine is entered, closed when it is left,
-    and handed to the function as its second argument. ``cache`` is any mapping; with `Sharing`
-    it keeps the answers. ``check`` is called with every result and raises if it is not
-    acceptable.
+    and handed to the function as its second argument; ``Options.resource_timeout`` bounds both.
+    ``cache`` is any mapping; with `Sharing` it keeps the answers. ``check`` is called with every
+    result and raises if it is not acceptable. ``memory`` is that of an earlier engine with the same
+    options: this one goes on with what that one has learned.
 
     >>> import asyncio
     >>> async def shout(record):
@@ -80,6 +77,7 @@ class Engine:
         patience: float = 5.0,
         watch: bool = True,
         random: Random | None = None,
+        memory: Memory | None = None,
     ) -> None:
         _check_parts(function, options, threads, patience)
         self._function = function
@@ -91,25 +89,31 @@ class Engine:
         if cache is not None and self.options.sharing is None:
             raise ConfigurationError("a cache needs Options(sharing=Sharing(by=...)): the question")
         self._argument = argument
+        if resource is not None:
+            check_resource(resource, self.options.name)
         self._open_resource = resource
         self._cache = cache
         self._check = check
         self._patience = patience
         self._watch = watch and self._is_coroutine
         self._random = random or Random()
-        self._memory = Memory(self.options, random=self._random)
+        self.memory = memory or Memory(self.options, random=self._random)
         self._scheduler = self._new_scheduler()
         self._call: Callable[..., Any] = function
-        self._stack = AsyncExitStack()
+        self._resource: OpenResource | None = None
         self._opened = False
         self._run: Run | None = None
         self._busy = self._drained = False
         self._task: asyncio.Task[Any] | None = None
 
     async def __aenter__(self) -> Self:
-        await self._stack.__aenter__()
         if self._open_resource is not None:
-            opened = await self._stack.enter_async_context(self._open_resource())
+            options = self.options
+            resource = OpenResource(
+                self._open_resource, owner=options.name, timeout=options.resource_timeout
+            )
+            opened = await resource.open()
+            self._resource = resource
             function = self._function
             self._call = lambda argument: function(argument, opened)
         self._opened = True
@@ -126,7 +130,9 @@ class Engine:
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()  # its calls use what is closed next
             await asyncio.wait([self._task])
-        await self._stack.__aexit__(kind, error, trace)
+        resource, self._resource = self._resource, None
+        if resource is not None:
+            await resource.close(error)
 
     async def run(self, source: Source, sink: Sink) -> None:
         """Process a source to its end, or raise what ended the run before.
@@ -221,7 +227,7 @@ class Engine:
         return options
 
     def _new_scheduler(self) -> Scheduler:
-        return Scheduler(self.options, memory=self._memory, cache=self._cache, random=self._random)
+        return Scheduler(self.options, memory=self.memory, cache=self._cache, random=self._random)
 
     def _workers(self, report: Report) -> Workers:
         argument = argument_maker(self._argument, batched=self.options.batch is not None)

@@ -157,6 +157,7 @@ class Batch:
 class Rate:
     """Start at most ``per_second`` calls a second, ``burst`` at once after a pause.
 
+    This is the rate of one engine; each running task of Spark has an engine of its own.
     ``share`` is this engine's part of a rate that several tasks have in common, of the burst too
     (but never less than one call). The split is static: what one task leaves, no other gets.
     """
@@ -264,6 +265,7 @@ class Options:
     """Everything an engine can be told, one operator at a time.
 
     ``in_flight`` is the number of calls at once, unless ``adaptive`` finds it.
+    ``resource_timeout`` is the number of seconds in which a resource must open, and must close.
     """
 
     name: str = "engine"
@@ -282,9 +284,11 @@ class Options:
     batch: Batch | None = None
     rate: Rate | None = None
     sharing: Sharing | None = None
+    resource_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         check_types(self, prefix="")
+        refuse_unless(self.resource_timeout > 0, "resource_timeout must be positive")
         refuse_unless(self.in_flight >= 1, "in_flight must be at least 1")
         for name in ("timeout", "deadline"):
             seconds = getattr(self, name)

@@ -3,6 +3,7 @@
 Errors fall into three classes. *Overload* (raised as `Overload`) is tried again until the
 deadline and never counted as a failure. *Retriable* (raised as `Retriable`, time-outs, and what
 `Retry.on` covers) is tried again until the attempts are used up. *Terminal* is not tried again.
+An error's ``retry_after`` makes the wait longer, never shorter.
 Quarantine remembers, for a bounded number of keys, how many records in a row ended terminally.
 """
 
@@ -50,12 +51,14 @@ class Judge:
         if isinstance(error, Overload):
             ticket.overloads += 1
             wait = self._retry.wait(ticket.overloads, self._random.random())
-            when = now + max(wait, error.retry_after or 0.0)
         else:
             ticket.failures += 1
             if ticket.failures >= self._retry.attempts or not self._covered(error):
                 return None
-            when = now + self._retry.wait(ticket.failures, self._random.random())
+            wait = self._retry.wait(ticket.failures, self._random.random())
+        if isinstance(error, Overload | Retriable) and error.retry_after is not None:
+            wait = max(wait, error.retry_after)
+        when = now + wait
         return when if when < self.deadline(ticket) else None
 
     def deadline(self, ticket: Ticket) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.secrets import MASK, masked_address
 
 __all__ = ["Connection", "is_secret", "masked"]
 
@@ -13,7 +14,6 @@ _SECRETS = (
     "password", "passphrase", "secret", "jaas", "key.pem", "keystore.key", "certificate.pem",
     "token",
 )  # fmt: skip
-_MASK = "***"
 _SCHEME = "kafka://"
 
 
@@ -24,7 +24,7 @@ def is_secret(setting: str) -> bool:
 
 def masked(settings: Mapping[str, str]) -> dict[str, str]:
     """Give settings as they may be shown."""
-    return {name: _MASK if is_secret(name) else value for name, value in settings.items()}
+    return {name: MASK if is_secret(name) else value for name, value in settings.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -40,6 +40,11 @@ class Connection:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bootstrap", self.bootstrap.removeprefix(_SCHEME))
+        if "@" in self.bootstrap:
+            raise ConfigurationError(
+                f"{masked_address(self.bootstrap)!r} has a user or a password in it: write "
+                'host:port, and give Connection settings "sasl.username" and "sasl.password"'
+            )
         for address in self.bootstrap.split(","):
             _, colon, port = address.rpartition(":")
             if not colon or not port.isdecimal():

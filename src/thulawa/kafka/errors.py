@@ -91,7 +91,7 @@ class UnknownTopic(KafkaError, LookupError):
 class TopicDiffers(KafkaError):
     """The topic is there, with other settings than those asked for."""
 
-    action = "ask for what is there, or delete the topic first"
+    action = "ask for what is there, or delete the topic if nobody needs what it holds"
 
 
 class RecordTooLarge(KafkaError, ValueError):

@@ -156,6 +156,13 @@ class Topics:
                 found[topic] = None
         return found
 
+    def identity(self, topic: str) -> bytes | None:
+        """Return the id of a topic, which differs when it is made anew; None: brokers have none."""
+        asked = self._client.describe_topics(TopicCollection([topic]), **self._limit)
+        found = self._result(asked[topic], topic).topic_id
+        high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
+        return str(found).encode() if (high, low) != (0, 0) else None
+
     def ensure(self, topic: str, spec: TopicSpec | None = None) -> bool:
         """Make a topic unless it is there; True when this call made it.
 
@@ -219,6 +226,17 @@ class Topics:
                 )
             time.sleep(0.05)
 
+    def delete_records(self, offsets: Offsets) -> None:
+        """Delete the records before an offset of each partition; their space is freed in time."""
+        places = [
+            TopicPartition(topic, number, offset)
+            for topic, partitions in offsets.items()
+            for number, offset in partitions.items()
+        ]
+        answers = self._client.delete_records(places, **self._limit) if places else {}
+        for place, answer in answers.items():
+            self._result(answer, place.topic)
+
     def largest_record(self, topic: str) -> int:
         """Give how many bytes a batch of one record may have in this topic."""
         return int(self._setting(topic, "max.message.bytes"))
@@ -259,6 +277,8 @@ class Topics:
             if count is None:
                 raise UnknownTopic("there is no such topic", topic=topic)
             asked |= {TopicPartition(topic, number): spec() for number in range(count)}
+        if not asked:
+            return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         try:
             return again(lambda: self._listed(asked, level), self._timeout)

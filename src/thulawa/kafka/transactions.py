@@ -2,8 +2,10 @@
 
 A *task* of a sink writes its part of a batch in one Kafka transaction. In the same transaction
 it commits a *marker*: the number of the batch, as the offset of a consumer group on a topic of its
-own, with the id of the query as metadata. So the records and the fact that they are written become
-visible together or not at all, and a batch that is run again finds its number and writes nothing.
+own, with the id of the query and the layout of its tasks as metadata. So the records and the fact
+that they are written become visible together or not at all, and a batch that is run again finds its
+number and writes nothing. A marker of a later batch, or of the same batch in another layout, is an
+error (`thulawa.core.markers`).
 
 Two attempts of one task share a ``transactional.id``: the later one to begin *fences* the earlier,
 whose records never become visible. The order of the steps is what makes this safe:
@@ -26,6 +28,7 @@ therefore given little time and then made by a new producer: no row has been tak
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +39,7 @@ from confluent_kafka import KafkaError as Code
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.placing import Placing
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import (
@@ -60,6 +64,8 @@ __all__ = [
     "forget_kept",
     "last_batch",
     "last_batches",
+    "marker_width",
+    "markers",
     "write",
 ]
 
@@ -70,6 +76,7 @@ _CLAIM = 10.0  # less than a broker takes to come back: another producer waits f
 _ABORT = 5.0
 _REPORT = 1.0
 _FIRST_MARKERS = 8
+_AT_ONCE = 8  # writers that are fenced at a time: each mostly waits for answers
 
 
 class _Unexpected(logging.Filter):
@@ -136,11 +143,20 @@ class SinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One task's part of a batch of a query."""
+    """One task's part of a batch of a query.
+
+    ``layout`` names how the query spreads its rows over tasks; empty: unknown, and not compared.
+    """
 
     query: str
     number: int
     task: int
+    layout: str = ""
+
+    @property
+    def marker(self) -> str:
+        """The metadata of its marker."""
+        return f"{self.query} {self.layout}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,29 +211,48 @@ def claim(spec: SinkSpec, task: int, query: str) -> int | None:
     sender = _Sender(spec, task)
     last = sender.take_over(query)
     _kept[key] = sender
-    return last
+    return None if last is None else last.number
 
 
 def last_batch(spec: SinkSpec, task: int, query: str) -> int | None:
     """Give the number of the last batch that a task of a query has committed."""
+    return last_batches(spec, query).get(task)
+
+
+def last_batches(spec: SinkSpec, query: str) -> dict[int, int]:
+    """Return the last batch that each task of a query has committed, of those that have."""
+    return {task: last.number for task, last in markers(spec, query).items()}
+
+
+def markers(spec: SinkSpec, query: str) -> dict[int, LastBatch]:
+    """Return the last batch and the layout of each task of a query."""
+    if not (width := marker_width(spec)):
+        return {}
     with _reading(spec) as consumer:
-        return _marker(consumer, spec, task, query)
+        return _markers(consumer, spec, range(width), query)
 
 
-def last_batches(spec: SinkSpec, tasks: int, query: str) -> dict[int, int]:
-    """Give the last batch that each task of a query has committed, of those that have."""
-    with _reading(spec) as consumer:
-        found = {task: _marker(consumer, spec, task, query) for task in range(tasks)}
-    return {task: batch for task, batch in found.items() if batch is not None}
+def marker_width(spec: SinkSpec) -> int:
+    """Return how many partitions the marker topic has: no task ever had a higher number."""
+    topics = Topics(spec.connection, timeout=spec.delivery_timeout)
+    return topics.partitions(spec.marker_topic)[spec.marker_topic] or 0
 
 
-def fence(spec: SinkSpec, tasks: int) -> None:
-    """End whatever earlier writers of these tasks left open; they can write nothing more."""
-    for task in range(tasks):
-        _kept.pop(spec.transactional_id(task), None)
+def fence(spec: SinkSpec) -> None:
+    """End whatever earlier writers of this sink left open; they can write nothing more.
+
+    That is up to the width of the marker topic: an earlier query may have had more tasks.
+    """
+
+    def take(task: int) -> None:
+        if (kept := _kept.pop(spec.transactional_id(task), None)) is not None:
+            kept.close()
         sender = _Sender(spec, task)
-        sender.take_over("")
+        sender.initialize()
         sender.close()
+
+    with ThreadPoolExecutor(_AT_ONCE, "fence") as pool:
+        list(pool.map(take, range(marker_width(spec))))
 
 
 def forget_kept() -> None:
@@ -259,7 +294,7 @@ class _Sender:
         self._failed: Code | None = None
         self._fatal: Code | None = None
         self._shaken = False
-        self._last: tuple[str, int | None] = ("", None)
+        self._last: tuple[str, LastBatch | None] = ("", None)
         self._failed_at: tuple[str | None, int | None] = (None, None)
         self._transactional = spec.guarantee == "exactly_once"
         # a broker that is being restarted is waited for as long as a delivery may take
@@ -305,28 +340,44 @@ class _Sender:
         return not self._shaken
 
     def holds(self, batch: Batch) -> bool:
-        """Tell whether a batch is written, as far as this sender knows: see `take_over`."""
-        query, last = self._last
-        return batch.query == query and last is not None and batch.number <= last
+        """Return whether a batch is written, as far as this sender knows: see `take_over`.
 
-    def take_over(self, query: str) -> int | None:
+        Raise `StateError` where its number or its layout does not fit the marker.
+        """
+        query, last = self._last
+        return is_written(
+            batch.number,
+            last if batch.query == query else None,
+            writer=f"the sink {self.spec.group}",
+            task=self._task,
+            layout=batch.layout,
+        )
+
+    def initialize(self) -> None:
+        """Fence earlier attempts and end what they left."""
+        with self._told("beginning to write"):
+            again(
+                lambda: bounded(self._producer.init_transactions, _ANSWER),
+                self.spec.delivery_timeout,
+            )
+
+    def take_over(self, query: str) -> LastBatch | None:
         """Fence earlier attempts and end what they left; learn which batch was the last."""
         spec, task = self.spec, self._task
         if spec.markers is None:
             least = max(_FIRST_MARKERS, _doubled(task + 1))
             self._topics.ensure_partitions(spec.marker_topic, least)
-        with self._told("beginning to write"):
-            again(lambda: bounded(self._producer.init_transactions, _ANSWER), spec.delivery_timeout)
+        self.initialize()
         with _reading(spec) as consumer:
             self._group = consumer.consumer_group_metadata()
-            last = _marker(consumer, spec, task, query)
+            last = _markers(consumer, spec, [task], query).get(task)
         self._last = (query, last)
         return last
 
     def begin(self, batch: Batch) -> None:
         """Open a transaction that says the batch is written."""
         marker = TopicPartition(
-            self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.query
+            self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.marker
         )
         send = self._producer.send_offsets_to_transaction
         with self._told("claiming a batch"):
@@ -360,7 +411,7 @@ class _Sender:
             except KafkaException:
                 self._raise_failed()  # says more than that the transaction has failed
                 raise
-        self._last = (batch.query, batch.number)
+        self._last = (batch.query, LastBatch(batch.number, batch.layout))
 
     def flush(self) -> None:
         """Wait until everything is stored."""
@@ -462,18 +513,26 @@ def _reading(spec: SinkSpec) -> Iterator[Consumer]:
         consumer.close()
 
 
-def _marker(consumer: Consumer, spec: SinkSpec, task: int, query: str) -> int | None:
-    place = TopicPartition(spec.marker_topic, task)
+def _markers(
+    consumer: Consumer, spec: SinkSpec, tasks: Sequence[int], query: str
+) -> dict[int, LastBatch]:
+    places = [TopicPartition(spec.marker_topic, task) for task in tasks]
     with _told("reading the last batch"):
-        found = again(lambda: _committed(consumer, place), spec.delivery_timeout)
-    # a query that began anew, from an empty checkpoint, counts its batches from 0 again
-    return found.offset - 1 if found.offset > 0 and found.metadata == query else None
+        found = again(lambda: _committed(consumer, places), spec.delivery_timeout)
+    last = {}
+    for one in found:
+        # a query that began anew, from an empty checkpoint, counts its batches from 0 again
+        of, _, layout = (one.metadata or "").partition(" ")
+        if one.offset > 0 and of == query:
+            last[one.partition] = LastBatch(one.offset - 1, layout)
+    return last
 
 
-def _committed(consumer: Consumer, place: TopicPartition) -> TopicPartition:
-    (found,) = consumer.committed([place], timeout=_ANSWER)
-    if found.error is not None:
-        raise KafkaException(found.error)
+def _committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
+    found: list[TopicPartition] = consumer.committed(places, timeout=_ANSWER)
+    for one in found:
+        if one.error is not None:
+            raise KafkaException(one.error)
     return found
 
 

@@ -12,7 +12,7 @@ the first expired one that was written after it.
 
 import fcntl
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from thulawa.log.database import Database
 from thulawa.log.options import Cleaned
 from thulawa.log.topics import Topic, find, id_range, sweep
 
-__all__ = ["clean"]
+__all__ = ["clean", "delete_records"]
 
 _REMOVED_AT_ONCE = 64
 
@@ -35,6 +35,25 @@ def clean(database: Database, name: str, clock: Callable[[], int], *, wait: bool
         topic = find(sql, name)
     with _turn(database.folder, wait=wait) as ours:
         return _clean(database, topic, clock) if ours else Cleaned()
+
+
+def delete_records(database: Database, name: str, before: Mapping[int, int]) -> Cleaned:
+    """Remove the records of a topic below an offset of each partition.
+
+    While another cleaner is at work, their space is left to the next call.
+    """
+    with database.transaction() as sql:
+        topic = find(sql, name)
+        sql.executemany(
+            "UPDATE partitions SET start_offset = max(start_offset, min(?, end_offset))"
+            " WHERE id = ?",
+            [(offset, topic.partition(number)) for number, offset in before.items()],
+        )
+    cleaned = Cleaned()
+    with _turn(database.folder, wait=False) as ours:
+        for number in before if ours else ():
+            cleaned += _remove_below_start(database, topic.partition(number))
+    return cleaned
 
 
 def _clean(database: Database, topic: Topic, clock: Callable[[], int]) -> Cleaned:

@@ -158,7 +158,7 @@ def _insert_joined(sql: sqlite3.Connection, partition: int, kept: list[Columns])
 
 def _fit(one: Columns, two: Columns) -> bool:
     """Tell whether two batches may become one."""
-    size = size_of((one.keys, one.values, two.keys, two.values))
+    size = size_of(one) + size_of(two)
     return len(one) + len(two) <= BATCH_RECORDS and size <= BATCH_BYTES
 
 

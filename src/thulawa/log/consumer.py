@@ -8,6 +8,7 @@ The position of a partition is the offset of the next record that `Consumer.poll
 Where compaction has left nothing up to the end of the partition, it moves on to the end.
 """
 
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -22,7 +23,7 @@ from thulawa.log.records import ConsumerRecord
 from thulawa.log.topics import Topic, find
 from thulawa.log.waiting import Waiter
 
-__all__ = ["Consumer", "Start"]
+__all__ = ["Consumer", "Start", "committed", "forget_group"]
 
 Start: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
 
@@ -178,6 +179,24 @@ class Consumer:
             raise ConfigurationError(
                 f"offset {offset} of partition {partition} must be in [0, {between[1]}]"
             )
+
+
+def committed(sql: sqlite3.Connection, group: str) -> dict[str, dict[int, int]]:
+    """Return the offsets that a group has committed, by topic and partition."""
+    found: dict[str, dict[int, int]] = {}
+    for topic, partition, offset in sql.execute(
+        "SELECT name, partition, next_offset FROM commits JOIN topics ON topics.id = commits.topic"
+        " WHERE consumer_group = ?",
+        (group,),
+    ):
+        found.setdefault(topic, {})[partition] = offset
+    return found
+
+
+def forget_group(database: Database, group: str) -> None:
+    """Delete the offsets that a group has committed."""
+    with database.transaction() as sql:
+        sql.execute("DELETE FROM commits WHERE consumer_group = ?", (group,))
 
 
 def _starts(start: Start) -> Callable[[int, tuple[int, int]], int]:

@@ -68,7 +68,9 @@ class UnknownTopic(LogError, LookupError):
 class TopicExists(LogError):
     """The topic exists already, with other settings than those asked for."""
 
-    action = "ask for the settings that describe() shows, or delete_topic() first"
+    action = (
+        "ask for the settings that describe() shows; delete_topic() if nobody needs its records"
+    )
 
 
 class InvalidRecord(LogError, ValueError):

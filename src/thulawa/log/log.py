@@ -10,7 +10,9 @@ from typing import Self
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
-from thulawa.log import cleaning, reading, schema, topics, writing
+from thulawa.core.markers import LastBatch
+from thulawa.core.secrets import masked_address
+from thulawa.log import cleaning, consumer, reading, schema, topics, writing
 from thulawa.log.batches import Columns
 from thulawa.log.consumer import Consumer, Start
 from thulawa.log.database import Database
@@ -127,12 +129,15 @@ class Log:
         *,
         marker: tuple[str, int] | None = None,
         batch: int | None = None,
+        layout: str = "",
     ) -> Appended:
         """Write records to topics in one transaction: all of them, or none.
 
         With a ``marker`` (writer, task index) a batch is written exactly once: its number is
-        kept in the same transaction, and a batch whose number is not higher than the last one
-        of its marker is skipped. A writer that was interrupted sends its last batch again.
+        stored in the same transaction. A writer that was interrupted sends its last batch again,
+        which is skipped if its number is that of the marker. A lower number raises `StateError`,
+        and so does the same number with another ``layout``, which names how the writer spreads
+        its records over tasks (empty: unknown, and not compared).
         """
         checked = check_marker(marker, batch)
         written = writing.append(
@@ -141,7 +146,7 @@ class Log:
             partitioner=self._partitioner,
             now=self._now(),
             marker=checked,
-            batch=batch or 0,
+            batch=LastBatch(batch or 0, layout),
         )
         return self._cleaned(written)
 
@@ -151,6 +156,7 @@ class Log:
         *,
         marker: tuple[str, int],
         batch: int,
+        layout: str = "",
     ) -> Appended:
         """Write batches that are packed already, as `append` does: topic, partition, batch.
 
@@ -163,18 +169,39 @@ class Log:
             partitioner=self._partitioner,
             now=self._now(),
             marker=checked,
-            batch=batch,
+            batch=LastBatch(batch, layout),
         )
         return self._cleaned(written)
 
     def last_batch(self, marker: tuple[str, int]) -> int | None:
         """Give the number of the last batch that was written under a marker."""
+        writer, task = marker
+        return self.last_batches(writer).get(task)
+
+    def last_batches(self, writer: str) -> dict[int, int]:
+        """Return the number of the last batch of each task of a writer, of those that have any."""
+        return {task: last.number for task, last in self.markers(writer).items()}
+
+    def markers(self, writer: str) -> dict[int, LastBatch]:
+        """Return the last batch and the layout of each task of a writer."""
         with self._database.snapshot() as sql:
-            return writing.last_batch(sql, marker)
+            return writing.last_batches(sql, writer)
 
     def forget(self, marker: tuple[str, int]) -> None:
         """Forget a marker whose writer will not come back; its next batch may have any number."""
         writing.forget(self._database, marker)
+
+    def committed(self, group: str) -> dict[str, dict[int, int]]:
+        """Return the offsets that a group has committed, by topic and partition."""
+        if schema.current(self._folder) is None:
+            return {}
+        with self._database.snapshot() as sql:
+            return consumer.committed(sql, group)
+
+    def forget_group(self, group: str) -> None:
+        """Delete the offsets that a group has committed."""
+        if schema.current(self._folder) is not None:
+            consumer.forget_group(self._database, group)
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """Give, for each partition, the lowest offset that retention has left."""
@@ -210,6 +237,13 @@ class Log:
         `unpack` opens one.
         """
         return reading.read_packed(self._database, topic, partition, start, end)
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> Cleaned:
+        """Remove the records of some partitions that have lower offsets than these.
+
+        Readers see none of them from now on. Disk space comes back by whole stored batches.
+        """
+        return cleaning.delete_records(self._database, topic, before)
 
     def clean(self, topic: str) -> Cleaned:
         """Apply retention and compaction now."""
@@ -273,7 +307,8 @@ class Log:
 def _folder(address: str) -> Path:
     scheme, colon, path = address.partition(":")
     if scheme != "file" or not colon or not path.strip("/"):
-        raise ConfigurationError(f"{address!r} is no address of a log: write 'file:./topics'")
+        shown = masked_address(address)
+        raise ConfigurationError(f"{shown!r} is no address of a log: write 'file:./topics'")
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
     # made absolute now: workers and later calls may run in another folder

@@ -134,14 +134,18 @@ def _usual_size(records: Fields, *, keyed: bool) -> int | None:
         and max(times, default=0) < 2**63
         and not (keyed and None in keys)
     ):
-        size = size_of((keys, values))
+        size = size_of(records)
         return size if size <= LARGEST_RECORD else None
     return None
 
 
-def size_of(columns: Iterable[Sequence[bytes | None]]) -> int:
-    """Give how many bytes some columns of keys or values have."""
-    return sum(map(len, filter(None, chain.from_iterable(columns))))
+def size_of(records: "Fields | Columns") -> int:
+    """Return how many bytes keys, values and headers have."""
+    size = sum(map(len, filter(None, chain(records.keys, records.values))))
+    if any(records.headers):
+        pairs = chain.from_iterable(records.headers)
+        size += sum(len(name.encode()) + len(value or b"") for name, value in pairs)
+    return size
 
 
 def _by_partition(
@@ -168,7 +172,7 @@ def _pieces(records: Fields, size: int | None = None) -> Iterator[Fields]:
     """Cut records until each piece fits into a batch."""
     count = len(records.keys)
     if size is None:
-        size = size_of((records.keys, records.values))
+        size = size_of(records)
     if count > 1 and size > BATCH_BYTES:
         middle = count // 2
         yield from _pieces(records.cut(0, middle))

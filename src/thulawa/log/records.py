@@ -56,17 +56,16 @@ def as_headers(headers: HeadersLike) -> Headers:
 
 
 def check_record(record: ProducerRecord, topic: str) -> int:
-    """Refuse what the log cannot hold, before it is written; give the record's size."""
+    """Refuse what the log cannot hold, before it is written; return its size with headers."""
     key, value, headers, timestamp, _ = record
     if timestamp is not None and not (type(timestamp) is int and 0 <= timestamp <= _LATEST):
         raise InvalidRecord(f"timestamp {timestamp!r} is not an int in [0, 2**63)", topic=topic)
-    if headers:
-        _check_headers(headers, topic)
+    header_size = _check_headers(headers, topic) if headers else 0
     size = _size(key, "key", topic) + _size(value, "value", topic)
     if size > LARGEST_RECORD:
         reason = f"key and value have {size:,} bytes, more than {LARGEST_RECORD:,}"
         raise InvalidRecord(reason, topic=topic)
-    return size
+    return size + header_size
 
 
 def _size(data: bytes | None, what: str, topic: str) -> int:
@@ -78,11 +77,12 @@ def _size(data: bytes | None, what: str, topic: str) -> int:
     return len(data)
 
 
-def _check_headers(headers: Headers, topic: str) -> None:
+def _check_headers(headers: Headers, topic: str) -> int:
     size = 0
     for name, value in headers:
         if type(name) is not str or len(name.encode()) > _LONGEST_HEADER_NAME:
             raise InvalidRecord("a header's name is a str of at most 65,535 bytes", topic=topic)
-        size += _size(value, f"header {name[:40]!r}", topic)
+        size += len(name.encode()) + _size(value, f"header {name[:40]!r}", topic)
     if size > LARGEST_RECORD:
         raise InvalidRecord(f"the headers have more than {LARGEST_RECORD:,} bytes", topic=topic)
+    return size

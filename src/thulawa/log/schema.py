@@ -28,7 +28,7 @@ __all__ = ["PARTITION_BITS", "check_version", "create", "current"]
 PARTITION_BITS = 40
 
 _APPLICATION = 0x54484C57  # "THLW"
-_VERSION = 1
+_VERSION = 2
 
 _TABLES = """
 CREATE TABLE topics (
@@ -60,7 +60,9 @@ CREATE TABLE commits (
     PRIMARY KEY (topic, consumer_group, partition)
 ) WITHOUT ROWID;
 CREATE TABLE markers (
-    writer TEXT, task INTEGER, batch INTEGER NOT NULL, PRIMARY KEY (writer, task)
+    writer TEXT, task INTEGER, batch INTEGER NOT NULL,
+    layout TEXT NOT NULL DEFAULT '',  -- of the tasks that wrote the batch
+    PRIMARY KEY (writer, task)
 ) WITHOUT ROWID;
 CREATE TABLE compactions (
     partition INTEGER, end_offset INTEGER, finished INTEGER NOT NULL,
@@ -68,6 +70,9 @@ CREATE TABLE compactions (
 ) WITHOUT ROWID;
 CREATE TABLE doomed (partition INTEGER PRIMARY KEY);  -- of deleted topics, batches still there
 """
+
+# from a format to the next
+_MIGRATIONS = {1: "ALTER TABLE markers ADD COLUMN layout TEXT NOT NULL DEFAULT ''"}
 
 
 def current(folder: Path) -> Path | None:
@@ -113,11 +118,32 @@ def _write_tables(path: Path) -> None:
 
 
 def check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a database that is not a log, or one of another version."""
+    """Refuse a database that is not a log, or of a newer version; migrate one of an older."""
     # asked of SQLite: closing a file opened beside it would drop the process's locks on it
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
         raise ForeignLog(f"{path} is not a Thulawa log")
+    version = _version(connection)
+    if version in _MIGRATIONS:
+        version = _migrated(connection)
     if version != _VERSION:
         raise ForeignLog(f"{path} has format {version}, this thulawa reads format {_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _migrated(connection: sqlite3.Connection) -> int:
+    """Bring an older log to this format in one transaction; return the format it then has."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        while (version := _version(connection)) in _MIGRATIONS:  # another process may have begun
+            connection.execute(_MIGRATIONS[version])
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    return version

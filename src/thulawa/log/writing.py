@@ -5,7 +5,8 @@ in one transaction. So a batch is in the log whole or not at all, and when a wri
 know whether it got through sends the batch again, its number says that it did: the batch is
 skipped, for all topics alike. That holds even when the second attempt made other records or
 routed them elsewhere (a lookup that timed out and went to the dead letters the first time): the
-first attempt that got through stands.
+first attempt that got through stands. A batch with a lower number than the last one is refused
+(`thulawa.core.markers`).
 
 Offsets are given out inside the transaction, from the partition's row, so they are dense and in
 the order of commits whoever writes. The lock is held for the inserts alone: partitions are chosen
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from thulawa.core.markers import LastBatch, is_written
 from thulawa.log.batches import unpack
 from thulawa.log.database import Database
 from thulawa.log.errors import UnknownTopic
@@ -28,7 +30,7 @@ from thulawa.log.records import ProducerRecord
 from thulawa.log.schema import PARTITION_BITS
 from thulawa.log.topics import Topic, find
 
-__all__ = ["Written", "append", "append_packed", "forget", "insert_batch", "last_batch"]
+__all__ = ["Written", "append", "append_packed", "forget", "insert_batch", "last_batches"]
 
 
 _Work: TypeAlias = tuple[Topic, int, list[Batch]]  # what goes to a partition
@@ -49,7 +51,7 @@ def append(
     partitioner: Partitioner,
     now: int,
     marker: Marker | None = None,
-    batch: int = 0,
+    batch: LastBatch,
 ) -> Written:
     """Write records to topics, all or none; skip them if the marker has seen the batch."""
     with database.snapshot() as sql:
@@ -70,7 +72,7 @@ def append_packed(
     partitioner: Partitioner,
     now: int,
     marker: Marker | None,
-    batch: int,
+    batch: LastBatch,
 ) -> Written:
     """Write batches that are packed already: those whose partition is known as they are."""
     topics: dict[str, Topic] = {}
@@ -96,7 +98,11 @@ def append_packed(
 
 
 def _write(
-    database: Database, topics: list[Topic], work: list[_Work], marker: Marker | None, batch: int
+    database: Database,
+    topics: list[Topic],
+    work: list[_Work],
+    marker: Marker | None,
+    batch: LastBatch,
 ) -> Written:
     with database.transaction() as sql:
         if marker is not None and not _advance(sql, marker, batch):
@@ -109,10 +115,10 @@ def _write(
     return Written(Appended(offsets=offsets), tuple(to_clean))
 
 
-def last_batch(sql: sqlite3.Connection, marker: tuple[str, int]) -> int | None:
-    """Give the number of the last batch that was written under a marker."""
-    row = sql.execute("SELECT batch FROM markers WHERE writer = ? AND task = ?", marker).fetchone()
-    return None if row is None else int(row[0])
+def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, LastBatch]:
+    """Return the last batch of each task of a writer, of those that have written any."""
+    rows = sql.execute("SELECT task, batch, layout FROM markers WHERE writer = ?", (writer,))
+    return {task: LastBatch(batch, layout) for task, batch, layout in rows}
 
 
 def forget(database: Database, marker: tuple[str, int]) -> None:
@@ -121,11 +127,19 @@ def forget(database: Database, marker: tuple[str, int]) -> None:
         sql.execute("DELETE FROM markers WHERE writer = ? AND task = ?", marker)
 
 
-def _advance(sql: sqlite3.Connection, marker: Marker, batch: int) -> bool:
-    last = last_batch(sql, marker)
-    if last is not None and batch <= last:
+def _advance(sql: sqlite3.Connection, marker: Marker, batch: LastBatch) -> bool:
+    """Move a marker on to a batch; return False when it is there already."""
+    found = sql.execute(
+        "SELECT batch, layout FROM markers WHERE writer = ? AND task = ?", marker
+    ).fetchone()
+    last = None if found is None else LastBatch(*found)
+    writer, task = marker
+    if is_written(batch.number, last, writer=writer, task=task, layout=batch.layout):
         return False
-    sql.execute("INSERT OR REPLACE INTO markers VALUES (?, ?, ?)", (*marker, batch))
+    sql.execute(
+        "INSERT OR REPLACE INTO markers (writer, task, batch, layout) VALUES (?, ?, ?, ?)",
+        (writer, task, batch.number, batch.layout),
+    )
     return True
 
 

@@ -87,13 +87,13 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
         note, set_entry = store.setters()
     initial = start_value(node)
     fold = node.aggregator
-    drop = context.drop
+    name, drop = node.name, context.drop
 
     def step(
         key: Any, value: Any, timestamp: int, headers: Headers
     ) -> tuple[Any, Any, bool, int] | None:
         if key is None or value is None:
-            drop()
+            drop(name)
             return None
         entry = entry_of(key)
         try:
@@ -128,11 +128,11 @@ def partial_aggregate(
     held: dict[Any, tuple[Any, int, Headers]] = {}
     initial = start_value(node)
     fold = node.aggregator
-    drop = context.drop
+    name, drop = node.name, context.drop
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None:
-            return drop()
+            return drop(name)
         before = held.get(key)
         try:
             new = fold(key, value, initial() if before is None else before[0])
@@ -174,13 +174,13 @@ def windowed_aggregate(
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
-            return context.drop()
+            return context.drop(node.name)
         if timestamp > clock.time:
             clock.time = timestamp
         close_time = clock.time - grace
         for window in windows_for(timestamp):
             if window.end <= close_time:
-                context.drop()
+                context.drop(node.name, "late")
                 continue
             entry = store.fetch(key, window.start)
             old, time = (None, timestamp) if entry is None else (entry[0], max(entry[1], timestamp))

@@ -1,10 +1,11 @@
 """Async nodes: records go to the engine, results go on down the graph.
 
 While a task runs, an async node only collects. When the task has taken all its records the
-engine runs over what was collected, many keys at once and each in order, and its sink calls
-the nodes that follow. The host says how a coroutine is run: on a worker's loop, or in virtual
-time. A record keeps its topic, partition and offset on its way; an async processor's
-``forward`` and ``send`` collect, and what they were given leaves when the call has succeeded, once.
+engine runs over what was collected, many keys at once and each in order, and results go on in
+the order that the next level keeps (`thulawa.runtime.levels`). The host says how a coroutine is
+run: on a worker's loop, or in virtual time. A record keeps its topic, partition and offset on its
+way; an async processor's ``forward`` and ``send`` collect, and what they were given leaves when the
+call has succeeded, once.
 """
 
 import asyncio
@@ -20,7 +21,8 @@ from thulawa.core.serdes import Serde
 from thulawa.engine import Engine, Outcome
 from thulawa.engine import Record as EngineRecord
 from thulawa.engine.lane_sums import LaneSums, added, watched
-from thulawa.runtime.context import Failed, Forward, Raw, TaskContext
+from thulawa.runtime.context import Failed, Forward
+from thulawa.runtime.levels import Deferred, Level
 from thulawa.runtime.processors import NodeContext
 from thulawa.topology.nodes import AsyncCall
 
@@ -30,13 +32,10 @@ RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class _Item(NamedTuple):
-    """A record on its way through the engine, with where it came from."""
+    """A record in the engine, and the place of its result behind the node."""
 
     record: Record[Any, Any]
-    topic: str | None
-    partition: int
-    offset: int
-    raw: Raw | None
+    place: Deferred
 
 
 # The record of a call, and what is to be done when the call has succeeded; None outside of calls.
@@ -50,14 +49,13 @@ class AsyncStage:
     def __init__(
         self,
         node: AsyncCall,
-        context: TaskContext,
+        following: Level,
         node_context: NodeContext,
         forward: Forward,
         failed: Failed,
     ) -> None:
         self.node = node
-        self._context = context
-        self._node_context = node_context
+        self._following = following
         self._forward = forward
         self._failed = failed
         self._inbox: list[EngineRecord] = []
@@ -66,7 +64,7 @@ class AsyncStage:
         self._processor: Any = None
         if node.operation == "process":
             self._processor = node.function()
-            self._processor.init(_CallContext(node_context))
+            self._processor.init(_CallContext(node_context, following))
         self._engine = Engine(
             self._function(),
             node.options,
@@ -79,9 +77,6 @@ class AsyncStage:
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Collect a record."""
-        context = self._context
-        record = Record(key, value, timestamp, headers)
-        item = _Item(record, context.topic, context.partition, context.offset, context.raw())
         lane = 0
         if self.node.lane is not None:
             try:
@@ -89,6 +84,7 @@ class AsyncStage:
             except Exception as problem:  # noqa: BLE001 the handler decides about any error
                 self._failed(problem, key, value, timestamp, headers)
                 return
+        item = _Item(Record(key, value, timestamp, headers), self._following.reserve())
         self._inbox.append(EngineRecord(next(self._offsets), key, item, timestamp, 0, lane))
 
     def _lane(self, wanted: object) -> int:
@@ -97,16 +93,15 @@ class AsyncStage:
             raise BadLane(f"there is no lane {wanted!r}; the lanes are {names}")
         return self._lanes[wanted]
 
-    async def settle(self) -> bool:
-        """Run the engine over what was collected; tell whether there was anything."""
+    async def settle(self) -> None:
+        """Run the engine over what was collected."""
         if not self._inbox:
-            return False
+            return
         if not self._open:
             await self._engine.__aenter__()
             self._open = True
         records, self._inbox = self._inbox, []
         await self._run(_Collected(records))
-        return True
 
     async def _run(self, records: "_Collected") -> None:
         if not self.node.has_lanes:
@@ -122,23 +117,22 @@ class AsyncStage:
         return seen
 
     async def put(self, outcomes: list[Outcome]) -> None:
-        """Hand results to the nodes that follow."""
-        context = self._context
+        """Pass results on to the next level; errors go to the handler at once, which may fail."""
         for outcome in outcomes:
-            item: _Item = outcome.record.value
-            context.topic, context.partition, context.offset = item[1:4]
-            with context.about(item.raw):
-                self._put(item.record, outcome)
+            record, place = outcome.record.value
+            if outcome.error is None:
+                self._following.complete(place, partial(self._put, record, outcome.result))
+            else:
+                self._following.call_now(place, partial(self._fail, record, outcome.error))
 
-    def _put(self, record: Record[Any, Any], outcome: Outcome) -> None:
-        error = outcome.error
-        if error is None:
-            try:
-                self._emit(record, outcome.result)
-            except Exception as problem:  # noqa: BLE001 the handler decides about any error
-                error = problem
-        if error is not None:
-            self._failed(error, record.key, record.value, record.timestamp, record.headers)
+    def _put(self, record: Record[Any, Any], result: Any) -> None:
+        try:
+            self._emit(record, result)
+        except Exception as problem:  # noqa: BLE001 the handler decides about any error
+            self._fail(record, problem)
+
+    def _fail(self, record: Record[Any, Any], error: Exception) -> None:
+        self._failed(error, record.key, record.value, record.timestamp, record.headers)
 
     async def close(self) -> None:
         """Close the engine's resource and the processor."""
@@ -211,8 +205,9 @@ class _Collected:
 class _CallContext:
     """The context of an async processor: about the record of the call that asks."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, following: Level) -> None:
         self._context = context
+        self._following = following
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -222,10 +217,10 @@ class _CallContext:
         call = _current.get()
         if call is None:
             return self._context.record_metadata
-        item = call[0]
-        if item.topic is None:
+        place = call[0].place
+        if place.topic is None:
             return None
-        return RecordMetadata(item.topic, item.partition, item.offset)
+        return RecordMetadata(place.topic, place.partition, place.offset)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         self._leave(partial(self._context.forward, record, child))
@@ -245,9 +240,9 @@ class _CallContext:
         self._leave(context.sending(topic, key, value, timestamp, headers, key_serde, value_serde))
 
     def _leave(self, output: Callable[[], None]) -> None:
-        """Let an output wait for the end of its call; one of a punctuation leaves at once."""
+        """Keep an output until its call has ended; one of a punctuation goes on in its turn."""
         call = _current.get()
         if call is None:
-            output()
+            self._following.defer(output)
         else:
             call[1].append(output)

@@ -1,5 +1,6 @@
 """What the nodes of a task share: the record at hand, time, stores, and where outputs go."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -7,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from thulawa.core.errors import StreamError
 from thulawa.core.records import Headers, RecordMetadata
 from thulawa.runtime.blocks import Many
+from thulawa.runtime.metrics import Reason, RecordCounts
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store, StoreSpec
 from thulawa.topology.nodes import Node, Sink
@@ -77,7 +79,7 @@ class TaskContext:
         self.stream_time = NO_TIME
         self.wall_clock_time = 0
         self.commit_requested = False
-        self.dropped = 0
+        self.counts: RecordCounts = Counter()
         self.clocks: dict[str, StreamClock] = {}
         self.flushes: list[Callable[[], None]] = []
         self.handle: Callable[[StreamError, Node, Any, Any, int, Headers], None] = _raise
@@ -120,9 +122,9 @@ class TaskContext:
         """Give the clock of that name."""
         return self.clocks.setdefault(name, StreamClock())
 
-    def drop(self) -> None:
-        """Count a record that an operator leaves out by its rules: null key, too late."""
-        self.dropped += 1
+    def drop(self, node: str, reason: Reason = "rule") -> None:
+        """Count a record that a node leaves out."""
+        self.counts[node, reason] += 1
 
 
 def _raise(error: StreamError, *_: Any) -> None:

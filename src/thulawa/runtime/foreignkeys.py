@@ -3,6 +3,14 @@
 A left row subscribes at the key it refers to; the right side keeps the subscription and answers
 with its row, now and whenever the row changes. An answer counts only if the left row is still
 the one that asked, which a fingerprint of its value tells.
+
+Several updates of a left row may be under way at once, and answers to all but the last are dropped.
+So every version of a left row is answered, also if there is no right row: it may be the one that
+has to retract the result of an earlier version. The left side keeps which version was answered last
+and whether it has a result, so that no tombstone is sent for a row that never had one.
+
+When a row of a left join gets another foreign key, the old one answers as well, with no right row.
+As in Kafka this gives a result of its own, but only until the new foreign key has answered.
 """
 
 from hashlib import blake2b
@@ -19,7 +27,6 @@ __all__ = ["Answer", "Subscription", "foreign_key_step"]
 
 _DELETE_QUIETLY = "delete"
 _DELETE_AND_ANSWER = "delete and answer"
-_ANSWER_IF_FOUND = "answer if found"
 _ANSWER = "answer"
 
 
@@ -33,11 +40,12 @@ class Subscription(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the right side tells a left row."""
+    """What the right side tells a left row; ``provisional``: another answer follows."""
 
     fingerprint: str | None
     row: Any
     partition: int
+    provisional: bool = False
 
 
 register(Subscription, 4)
@@ -58,7 +66,7 @@ def foreign_key_step(
         case "change":
             return _change(node, context, views, forward)
         case "resolve":
-            return _resolve(node, views, forward, failed)
+            return _resolve(node, context, views, forward, failed)
 
 
 def _fingerprint(value: Any) -> str | None:
@@ -71,18 +79,17 @@ def _subscribe(
     foreign_key = node.foreign_key
     assert foreign_key is not None
     versioned = views.is_versioned(node.table)
-    instruct = _left_instructions if node.left else _inner_instructions
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if versioned and not change.latest:
-            return context.drop()
+            return context.drop(node.name)
         try:
             old = None if change.old is None else foreign_key(change.old)
             new = None if change.new is None else foreign_key(change.new)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, change.new, timestamp, headers)
         mark = _fingerprint(change.new)
-        for target, instruction in instruct(change, old, new):
+        for target, instruction in _instructions(change, old, new, left=node.left):
             message = Subscription(key, mark, instruction, context.partition)
             forward(target, message, timestamp, headers)
         return None
@@ -90,23 +97,15 @@ def _subscribe(
     return process
 
 
-def _left_instructions(change: Change, old: Any, new: Any) -> list[tuple[Any, str]]:
-    if change.new is None:
-        if change.old is None:
-            return []
-        return [(None, _ANSWER)] if old is None else [(old, _DELETE_AND_ANSWER)]
-    first = [(old, _DELETE_AND_ANSWER)] if old is not None and old != new else []
-    return [*first, (new, _ANSWER)]
-
-
-def _inner_instructions(_: Change, old: Any, new: Any) -> list[tuple[Any, str]]:
-    if old is None:
-        return [] if new is None else [(new, _ANSWER_IF_FOUND)]
-    if new is None:
+def _instructions(change: Change, old: Any, new: Any, *, left: bool) -> list[tuple[Any, str]]:
+    """Return what to tell the old and the new foreign key."""
+    if change.new is None and change.old is None:
+        return []
+    if new is None and old is not None and (change.new is None or not left):
         return [(old, _DELETE_AND_ANSWER)]
-    if old == new:
-        return [(new, _ANSWER_IF_FOUND)]
-    return [(old, _DELETE_QUIETLY), (new, _ANSWER)]
+    unsubscribe = _DELETE_AND_ANSWER if left else _DELETE_QUIETLY
+    first = [(old, unsubscribe)] if old is not None and old != new else []
+    return [*first, (new, _ANSWER)]
 
 
 def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Forward:
@@ -114,7 +113,7 @@ def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Fo
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
         if key is None and value.instruction != _ANSWER:
-            return context.drop()
+            return context.drop(node.name)
         if key is not None:
             subscribers = dict(store.get(key) or ())
             if value.instruction in (_DELETE_QUIETLY, _DELETE_AND_ANSWER):
@@ -134,13 +133,14 @@ def _answer(node: ForeignKeyStep, views: Views, forward: Forward) -> Forward:
         entry = None if key is None else rows(key)
         time = timestamp if entry is None else max(timestamp, entry[1])
         row = None if entry is None else entry[0]
-        if value.instruction == _DELETE_AND_ANSWER:
-            row = None
-        elif value.instruction == _DELETE_QUIETLY or (
-            value.instruction == _ANSWER_IF_FOUND and row is None
-        ):
+        if value.instruction == _DELETE_QUIETLY:
             return
-        forward(value.primary_key, Answer(value.fingerprint, row, value.partition), time, headers)
+        deleted, mark = value.instruction == _DELETE_AND_ANSWER, value.fingerprint
+        if deleted:
+            row = None
+        provisional = deleted and node.left and mark is not None
+        answer = Answer(mark, row, value.partition, provisional)
+        forward(value.primary_key, answer, time, headers)
 
     return process
 
@@ -151,7 +151,7 @@ def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: F
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (versioned and not change.latest):
-            return context.drop()
+            return context.drop(node.name)
         subscribers = sorted(store.get(key) or (), key=lambda entry: sort_key(entry[0]))
         for primary_key, (mark, partition) in subscribers:
             forward(primary_key, Answer(mark, change.new, partition), timestamp, headers)
@@ -160,21 +160,34 @@ def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: F
     return process
 
 
-def _resolve(node: ForeignKeyStep, views: Views, forward: Forward, failed: Failed) -> Forward:
+def _resolve(
+    node: ForeignKeyStep, context: TaskContext, views: Views, forward: Forward, failed: Failed
+) -> Forward:
     rows = views.latest(node.table)
+    answered = context.store(node.store)  # (fingerprint of a version, whether it has a result)
     joiner = node.joiner
     assert joiner is not None
 
     def process(key: Any, value: Answer, timestamp: int, headers: Headers) -> None:
         entry = rows(key)
         mine = None if entry is None else entry[0]
+        before = answered.get(key) or (None, False)
         if _fingerprint(mine) != value.fingerprint:
+            return None
+        if value.provisional and before[0] == value.fingerprint:
             return None
         try:
             nothing = value.row is None and (not node.left or mine is None)
             result = None if nothing else joiner(mine, value.row)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)
+        if mine is None:
+            answered.put(key, None, timestamp)
+        else:
+            version = None if value.provisional else value.fingerprint
+            answered.put(key, (version, result is not None), timestamp)
+        if nothing and not before[1]:
+            return None
         return forward(key, result, timestamp, headers)
 
     return process

@@ -1,11 +1,13 @@
 """Global tables: stores that every task shares, filled from whole topics."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from thulawa.core.errors import SerializationError
 from thulawa.core.records import Headers
 from thulawa.runtime.handlers import ErrorRecord, Resume
+from thulawa.runtime.metrics import Reason, RecordCounts
 from thulawa.runtime.options import TaskOptions
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
@@ -31,6 +33,7 @@ class GlobalTables:
     ) -> None:
         self.topics: dict[str, GlobalTable] = {}
         self.stores: dict[str, Store] = {}
+        self.counts: RecordCounts = Counter()
         self._handler = options.handlers.deserialization
         self._send = send
         if tables is None:
@@ -53,7 +56,9 @@ class GlobalTables:
             error.node, error.topic, error.partition, error.offset = node.name, topic, 0, offset
             self._refused(error, ErrorRecord(node.name, topic, 0, offset, *raw, timestamp, ()))
             return
-        if key is not None:
+        if key is None:
+            self.counts[node.name, "rule"] += 1
+        else:
             store: Any = self.stores[node.stores[0]]
             store.put(key, value, timestamp)
 
@@ -65,3 +70,5 @@ class GlobalTables:
             self._send(
                 None, letter.topic, letter.key, letter.value, letter.timestamp, letter.headers
             )
+        reason: Reason = "dead_letter" if answer.dead_letters else "skipped"
+        self.counts[record.node or "", reason] += 1

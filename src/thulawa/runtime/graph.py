@@ -4,7 +4,7 @@ Children are made before their parents, so that every function knows at once who
 node is looked up while records flow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,8 +25,8 @@ from thulawa.runtime.asyncs import AsyncStage
 from thulawa.runtime.blocks import Many
 from thulawa.runtime.context import DirectCollector, Failed, Forward, TaskContext
 from thulawa.runtime.foreignkeys import foreign_key_step
+from thulawa.runtime.levels import Levels
 from thulawa.runtime.processors import NodeContext, process
-from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.sessions import session_aggregate
 from thulawa.runtime.sliding import sliding_aggregate
 from thulawa.runtime.stateless import branch, stateless, stateless_blocks
@@ -57,6 +57,7 @@ from thulawa.topology.nodes import (
     TableJoin,
 )
 from thulawa.topology.subtopologies import SubTopology
+from thulawa.topology.topology import Topology
 from thulawa.topology.windows import SessionWindows, SlidingWindows
 
 __all__ = ["Graph"]
@@ -70,23 +71,25 @@ class Graph:
     def __init__(
         self,
         group: SubTopology,
-        nodes: Mapping[str, Node],
+        topology: Topology,
         context: TaskContext,
-        punctuations: Punctuations,
     ) -> None:
         self._context = context
-        self._punctuations = punctuations
-        self._views = Views(nodes, context)
+        self.levels = Levels(group, topology, context)
+        self._views = Views(topology.nodes, context)
         self._functions: dict[str, Forward] = {}
         self._closers: list[Callable[[], None]] = []
         self.stages: list[AsyncStage] = []  # in the order of the graph
-        self._nodes = nodes
+        self._nodes = nodes = topology.nodes
         self._children: dict[str, list[str]] = {node.name: [] for node in group.nodes}
         for node in group.nodes:
             for parent in node.parents:
                 self._children[parent].append(node.name)
         for node in reversed(group.nodes):
-            named = {name: self._functions[name] for name in self._children[node.name]}
+            named = {
+                name: self.levels.connect(node, nodes[name], self._functions[name])
+                for name in self._children[node.name]
+            }
             self._functions[node.name] = self._made(node, named)
 
     def entry(self, source: Source) -> Forward:
@@ -95,7 +98,11 @@ class Graph:
 
     def block_entry(self, source: Source) -> Many | None:
         """Give the function that takes blocks of a source; None: its records go one by one."""
+        if self.levels.follows_time:
+            return None  # processors elsewhere are told of every record
         chain = self._chain(source)
+        if any(self.levels.of(node) for node in chain):
+            return None
         if not any(isinstance(node, Aggregate) for node in chain):
             return None  # nothing to gain: what each record costs is the user's functions
         sink, collector = chain.pop(), self._context.collector
@@ -138,7 +145,9 @@ class Graph:
     def _made(self, node: Node, children: dict[str, Forward]) -> Forward:
         forward = _to_all(list(children.values()))
         wiring = _Wiring(self._context, self._views, forward, self._failed(node), children)
-        own = NodeContext(node, self._context, self._punctuations, forward, children, wiring.failed)
+        level = self.levels.of(node)
+        punctuations = self.levels.all[level].punctuations
+        own = NodeContext(node, self._context, punctuations, forward, children, wiring.failed)
         if isinstance(node, Table) and node.supplier is not None:
             return transformed_table(
                 node, own, self._context, self._views, forward, wiring.failed, self._closers
@@ -146,8 +155,10 @@ class Graph:
         if isinstance(node, Process | AsyncCall):
             if isinstance(node, Process):
                 return process(node, own, wiring.failed, self._closers)
-            stage = AsyncStage(node, self._context, own, forward, wiring.failed)
+            following = self.levels.all[level + 1]
+            stage = AsyncStage(node, following, own, forward, wiring.failed)
             self.stages.insert(0, stage)
+            self.levels.all[level].stages.insert(0, stage)
             return stage.process
         return _MAKERS[type(node)](node, wiring)
 

@@ -4,7 +4,6 @@ By default partition *i* of every topic belongs to task *i*, which is what joins
 of the user's own may group otherwise, as long as every partition is in exactly one group.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +12,6 @@ from typing import NamedTuple, TypeAlias
 from thulawa.core.errors import ConfigurationError
 
 __all__ = ["Assignment", "PartitionGrouper", "TopicPartition", "by_number", "partition_groups"]
-
-
-_log = logging.getLogger("thulawa.streams")
 
 
 class TopicPartition(NamedTuple):
@@ -67,11 +63,13 @@ class Assignment:
 
     ``groups`` are those of the task that has a store, by the store's name, or else by ``/`` and the
     name of a topic (`planning.remembered_by`); ``repartitions`` is how
-    many partitions inner topics had.
+    many partitions inner topics had; ``durable`` are the repartitions that were topics: they may
+    hold records that are still to be read.
     """
 
     groups: Mapping[str, Sequence[Mapping[str, Sequence[int]]]] = field(default_factory=dict)
     repartitions: Mapping[str, int] = field(default_factory=dict)
+    durable: frozenset[str] = frozenset()
 
     def applied(
         self,
@@ -81,13 +79,14 @@ class Assignment:
     ) -> list[dict[str, tuple[int, ...]]]:
         """Give the groups of the tasks of these names: as they were, or ``fresh`` ones.
 
-        New partitions join the group of their number, counted round. Where there are stores, a
-        warning names them: keys that are found there from now on begin anew.
+        New partitions join the group of their number, counted round. Where there are stores, keys
+        that are sent there now have their state in other tasks: whoever keeps the assignment
+        refuses that, unless it is allowed.
         """
         name = next((name for name in names if name in self.groups), None)
         if name is None:
             return fresh
-        before, has_stores = self.groups[name], not name.startswith("/")
+        before = self.groups[name]
         groups: list[set[TopicPartition]] = [
             {
                 TopicPartition(topic, number)
@@ -98,19 +97,10 @@ class Assignment:
             for group in before
         ]
         known = set().union(*groups)
-        topics = {place.topic for place in known}
         for topic, count in partitions.items():
             for number in range(count):
                 if TopicPartition(topic, number) not in known:
                     groups[number % len(groups)].add(TopicPartition(topic, number))
-                    if topic in topics and has_stores:
-                        _log.warning(
-                            "partition %d of %r is new and joins task %d: keys that go there now "
-                            "begin anew",
-                            number,
-                            topic,
-                            number % len(groups),
-                        )
         return [_by_topic(group) for group in groups]
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from thulawa.core.errors import ConfigurationError, StreamError
+from thulawa.core.names import check_name
 from thulawa.core.records import Headers
+from thulawa.core.serdes import WithoutData
 
 __all__ = [
     "DeadLetter",
@@ -21,6 +23,7 @@ __all__ = [
     "Fail",
     "Handler",
     "Handlers",
+    "Output",
     "Response",
     "Resume",
     "Retry",
@@ -33,12 +36,29 @@ _log = logging.getLogger("thulawa.streams")
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """The record an error is about: as it came from its topic, or as it was to be sent."""
+    """The record an error is about, as it came from its topic.
+
+    Of an output that cannot be sent, ``output`` is what was to be sent, and where; the rest is the
+    record it comes of. Where that is not known any more (it had waited in a cache or a window, or
+    a punctuation sent the output) key and value are those of the output, and ``topic`` is None.
+    """
 
     node: str | None
     topic: str | None
     partition: int
     offset: int
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers
+    output: "Output | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A record that was to be sent to a topic: key and value before they are serialized."""
+
+    topic: str
     key: Any
     value: Any
     timestamp: int
@@ -108,6 +128,9 @@ class DeadLetterQueue:
 
     topic: str
 
+    def __post_init__(self) -> None:
+        check_name(self.topic, "topic")
+
     def __call__(self, error: StreamError, record: ErrorRecord) -> Response:
         """Answer with the dead letter."""
         return Resume((self.letter(error, record),))
@@ -119,17 +142,28 @@ class DeadLetterQueue:
 
 
 def _error_headers(error: StreamError, record: ErrorRecord) -> Headers:
-    cause = error.__cause__ or error
+    exception, message, stacktrace = _described(error)
     texts = {
-        "exception": type(cause).__qualname__,
-        "message": str(error.args[0]) if error.args else "",
-        "stacktrace": "".join(traceback.format_tb(cause.__traceback__)),
+        "exception": exception,
+        "message": message,
+        "stacktrace": stacktrace,
         "node": record.node or "",
         "topic": record.topic or "",
         "partition": str(record.partition),
         "offset": str(record.offset),
     }
     return tuple((f"__streams.errors.{name}", text.encode()) for name, text in texts.items())
+
+
+def _described(error: StreamError) -> tuple[str, str, str]:
+    """Return class, message and stack trace of what was raised first: by the user's function."""
+    summary = str(error.args[0]) if error.args else ""
+    cause = error.__cause__
+    if isinstance(cause, WithoutData):
+        return str(cause), summary, "".join(traceback.format_tb(error.__traceback__))
+    raised = cause or error
+    own = summary if cause is None else str(cause) or summary
+    return type(raised).__qualname__, own, "".join(traceback.format_exception(raised))
 
 
 def _place(record: ErrorRecord) -> str:
@@ -148,3 +182,10 @@ class Handlers:
         for name in ("deserialization", "processing", "production"):
             if not callable(getattr(self, name)):
                 raise ConfigurationError(f"the {name} handler must be a function")
+
+    @property
+    def dead_letter_topics(self) -> tuple[str, ...]:
+        """The topics of the handlers that are a `DeadLetterQueue`."""
+        handlers = (self.deserialization, self.processing, self.production)
+        found = [one.topic for one in handlers if isinstance(one, DeadLetterQueue)]
+        return tuple(dict.fromkeys(found))

@@ -61,10 +61,22 @@ class Letter:
             if name != ROW and not name.startswith((ERRORS, _OURS))
         )
 
+    def _original_size(self) -> int:
+        """Return how many bytes the value had before it was cut off; 0: it was not.
+
+        A sink says so behind the exception. Before it stand the headers that the record came with,
+        in which anybody may have written anything.
+        """
+        names = [name for name, _ in self.headers]
+        told = ERRORS + "exception"
+        start = len(names) - 1 - names[::-1].index(told) if told in names else 0
+        size = dict(self.headers[start:]).get(_OURS + "size") or b""
+        return int(size) if size.isdigit() else 0
+
     def destination(self, to: str | None, topics: Collection[str]) -> str | Refusal:
         """Give the topic that the record goes back to: ``to``, or the one it came from."""
-        size = self.told("size")
-        if size and int(size) > len(self.value or b""):
+        size = self._original_size()
+        if size > len(self.value or b""):
             return Refusal(f"only the first {len(self.value or b''):,} of {size} bytes are here")
         if to is None and ROW in dict(self.headers):
             return Refusal("it is a row as JSON, and no record of a topic; name one with --to")

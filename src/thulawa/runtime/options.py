@@ -54,3 +54,8 @@ class TaskOptions:
     def waits_by_the_clock(self) -> bool:
         """Whether a task may wait for records that are not at the broker yet."""
         return self.max_task_idle is not None and milliseconds(self.max_task_idle) > 0
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether a record can be left out for another reason than the rules of an operator."""
+        return self.handlers != Handlers() or self.on_bad_timestamp == "skip"

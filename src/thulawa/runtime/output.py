@@ -1,28 +1,50 @@
 """Outputs: encoded by their sink's serdes, bounded in size, answered for when they fail."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias
 
 from thulawa.core.errors import ProductionError, SerializationError, StreamError
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serdes
-from thulawa.runtime.handlers import ErrorRecord, Resume, Retry
+from thulawa.runtime.context import TaskContext
+from thulawa.runtime.handlers import ErrorRecord, Output, Resume, Retry
+from thulawa.runtime.metrics import Reason
 from thulawa.runtime.options import TaskOptions
 from thulawa.topology.nodes import Sink
 
-__all__ = ["Encoder", "chosen_partition"]
+__all__ = ["Encoded", "Encoder", "as_bytes", "chosen_partition", "record_size"]
 
 # sink or None, topic, key, value, timestamp, headers
 Send: TypeAlias = Callable[[Sink | None, str, Any, Any, int, Headers], None]
+# the most bytes of a record of a topic, None: any; raises ProductionError: no such topic
+Limit: TypeAlias = Callable[[str], int | None]
+
+_HEADER_OVERHEAD = 10
+_KEPT = 64 * 1024  # bytes of each part of a dead letter that is too large
+
+
+class Encoded(NamedTuple):
+    """A record as it is written."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
 
 
 class Encoder:
-    """What a host's collector does before it sends. ``send`` takes dead letters."""
+    """What a host's collector does before it sends. ``send`` takes dead letters.
 
-    def __init__(self, options: TaskOptions, send: Send) -> None:
+    ``limit_of`` says what a topic takes; without it, any topic takes everything.
+    """
+
+    def __init__(self, options: TaskOptions, send: Send, limit_of: Limit | None = None) -> None:
         self._handler = options.handlers.production
         self._largest = options.max_record_bytes
+        self._limit_of = limit_of
         self._send = send
+        self.context: TaskContext | None = None
+        """The task whose outputs these are: an output that fails is told by its input."""
 
     def encode(
         self,
@@ -33,17 +55,18 @@ class Encoder:
         timestamp: int,
         headers: Headers,
         failed: Exception | None = None,
-    ) -> tuple[bytes | None, bytes | None] | None:
-        """Return the bytes of key and value; None when the handler skips the record.
+    ) -> Encoded | None:
+        """Return the record as it is written; None when the handler skips it.
 
-        A dead letter (``sink`` is None) that cannot be written is an error: nothing may be
-        lost silently. ``failed`` is the error of a first attempt that the caller has made.
+        A dead letter (``sink`` is None) that is too large for its topic is cut. One that cannot be
+        written is an error: nothing may be lost silently. ``failed`` is the error of a first
+        attempt that the caller has made.
         """
         failures = 0
         while True:
             if failed is None:
                 try:
-                    return self._encoded(sink, key, value)
+                    return self._encoded(sink, topic, key, value, headers)
                 except Exception as problem:  # noqa: BLE001 serdes may be the user's own
                     failed = problem
             error, failed = _named(failed), None
@@ -52,7 +75,7 @@ class Encoder:
             if sink is None:
                 raise error
             failures += 1
-            record = ErrorRecord(sink.name, topic, 0, -1, key, value, timestamp, headers)
+            record = self._record(sink, Output(topic, key, value, timestamp, headers))
             answer = self._handler(error, record)
             if isinstance(answer, Retry) and failures < answer.attempts:
                 continue
@@ -62,36 +85,78 @@ class Encoder:
                 self._send(
                     None, letter.topic, letter.key, letter.value, letter.timestamp, letter.headers
                 )
+            if self.context is not None:
+                reason: Reason = "dead_letter" if answer.dead_letters else "skipped"
+                self.context.drop(sink.name, reason)
             return None
 
+    def _record(self, sink: Sink, output: Output) -> ErrorRecord:
+        """Return what the handler is told: the input that the output comes of, if it is known."""
+        context = self.context
+        raw = None if context is None else context.raw()
+        if context is None or raw is None:
+            key, value = output.key, output.value
+            timestamp, headers = output.timestamp, output.headers
+            return ErrorRecord(sink.name, None, -1, -1, key, value, timestamp, headers, output)
+        _, timestamp, key, value, headers = raw
+        place = context.topic, context.partition, context.offset
+        return ErrorRecord(sink.name, *place, key, value, timestamp, headers, output)
+
+    def limit(self, topic: str) -> int | None:
+        """Return the most bytes of a record of a topic; raise `ProductionError`: no such topic."""
+        limit = None if self._limit_of is None else self._limit_of(topic)
+        return min((one for one in (limit, self._largest) if one is not None), default=None)
+
     def _encoded(
-        self, sink: Sink | None, key: Any, value: Any
-    ) -> tuple[bytes | None, bytes | None]:
+        self, sink: Sink | None, topic: str, key: Any, value: Any, headers: Headers
+    ) -> Encoded:
+        limit = self.limit(topic)
         if sink is None:
-            return _bytes(_letter(key)), _bytes(_letter(value))
+            letter = Encoded(as_bytes(key), as_bytes(value), headers)
+            return letter if limit is None or record_size(*letter) <= limit else _cut(letter)
         if sink.key_serde is not None:
             key = sink.key_serde.dumps(key)
         if sink.value_serde is not None:
             value = sink.value_serde.dumps(value)
-        raw_key, raw_value = _bytes(key), _bytes(value)
-        if self._largest is not None:
-            size = len(raw_key or b"") + len(raw_value or b"")
-            if size > self._largest:
-                raise ProductionError(f"the record has {size} bytes, more than {self._largest}")
-        return raw_key, raw_value
+        encoded = Encoded(_bytes(key), _bytes(value), headers)
+        if limit is not None and (size := record_size(*encoded)) > limit:
+            raise ProductionError(f"the record has {size} bytes, more than {limit}")
+        return encoded
 
 
-def _letter(data: Any) -> Any:
-    """Return what a record without a sink holds as bytes or text.
+def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Return the bytes of a record."""
+    size = len(key or b"") + len(value or b"")
+    if headers:
+        size += sum(
+            len(name.encode()) + len(data or b"") + _HEADER_OVERHEAD for name, data in headers
+        )
+    return size
 
-    Dead letters of records behind a repartition hold values, not bytes.
+
+def _cut(letter: Encoded) -> Encoded:
+    """Return the beginning of a dead letter, with the size and the SHA-256 of its whole value."""
+    key, value, headers = letter
+    whole = value or b""
+    told = (
+        ("thulawa.errors.size", str(len(whole)).encode()),
+        ("thulawa.errors.sha256", sha256(whole).hexdigest().encode()),
+    )
+    kept = tuple((name, data and data[:_KEPT]) for name, data in headers)
+    return Encoded(key and key[:_KEPT], value and value[:_KEPT], (*kept, *told))
+
+
+def as_bytes(data: Any) -> bytes | None:
+    """Return what is written where no serde is named: bytes and text as they are, or else JSON.
+
+    So are dead letters of records behind a repartition, which hold values and not bytes.
     """
     if data is None or isinstance(data, bytes | str):
-        return data
+        return _bytes(data)
     try:
         return Serdes.json().dumps(data)
     except SerializationError:
-        return repr(data)
+        return repr(data).encode()
 
 
 def _bytes(data: Any) -> bytes | None:

@@ -4,10 +4,11 @@ A host that runs whole batches, as Spark does, runs a program as a line of stage
 that only look at one record at a time run where their topic is read, in the *front*. The
 others stand in the stage after those that feed them, several side by side where they do not.
 A repartition that leads on is a shuffle between two stages; one that leads back, as the answers
-of a foreign-key join do, is a topic, read with the next batch.
+of a foreign-key join do, is a topic, read with the next batch. So is one whose records may differ
+when a batch runs again (`runtime.durability`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from thulawa.core.errors import ConfigurationError, SerializationError, Topology
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.runtime.durability import nondeterministic_repartitions
 from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number, partition_groups
 from thulawa.runtime.output import chosen_partition
 from thulawa.runtime.refusing import check_runs
@@ -61,13 +63,28 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Repartition:
-    """A topic between two sub-topologies, and how its records find their partition."""
+    """A topic between two sub-topologies, and how its records find their partition.
+
+    ``is_topic``: it is not a shuffle. ``durable``: because its records may differ when a batch runs
+    again, for the reason in ``nondeterminism``, or because they might when the checkpoint was made.
+    """
 
     topic: str
     partitions: int
     key_serde: Serde[Any]
     partitioner: Callable[..., int] | None
     is_topic: bool
+    durable: bool = False
+    nondeterminism: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Say whether it is a shuffle or a topic, and why."""
+        if self.nondeterminism is not None:
+            return f"a topic: its records may differ on a re-run because of {self.nondeterminism}"
+        if self.durable:
+            return "a topic, as the checkpoint has it"
+        return "a topic, because it leads back" if self.is_topic else "a shuffle"
 
     def partition_of(self, key: Any, value: Any) -> int:
         """Give the partition of a record: where a topic with this key's bytes has it."""
@@ -149,7 +166,7 @@ def has_timers(nodes: Iterable[Node]) -> bool:
     )
 
 
-def plan(
+def plan(  # noqa: PLR0913 all but two are optional and named
     topology: Topology,
     partitions: Mapping[str, int],
     *,
@@ -159,13 +176,15 @@ def plan(
     in_order: bool = True,
     keeps_time: bool = False,
     assigned: Assignment | None = None,
+    exactly_once: bool = True,
 ) -> Plan:
     """Put every sub-topology in its place. ``partitions`` are those of the topics outside.
 
     The serdes stand in where the program names none. With ``in_order`` the records of several
     topics meet in the order of their timestamps even where nothing is remembered. With
     ``keeps_time`` records may be given the time of their partition, which must be remembered.
-    Tasks with state keep the partitions that they were ``assigned``.
+    Tasks with state keep the partitions that they were ``assigned``, and repartitions that were
+    topics stay topics. With ``exactly_once`` those whose records may differ on a re-run are topics.
     """
     check_runs(topology)
     key_serde = key_serde or Serdes.string()
@@ -176,8 +195,9 @@ def plan(
         topic: group.id for group in groups for node in group.sources for topic in node.topics
     }
     in_front = partial(_is_stateless, in_order=in_order, keeps_time=keeps_time)
-    stages = _stages(groups, readers, in_front)
     assigned = assigned or Assignment()
+    reasons = nondeterministic_repartitions(groups) if exactly_once else {}
+    stages = _stages(groups, readers, in_front, reasons.keys() | assigned.durable)
     counts = _counts(groups, readers, partitions, assigned.repartitions)
     repartitions: dict[str, Repartition] = {}
     parts: dict[int, Part] = {}
@@ -194,12 +214,15 @@ def plan(
                 told = topology.nodes[sink.name]
                 assert isinstance(told, Sink)
                 leads_on = stages[readers[sink.topic]] > stages[group.id]
+                durable = sink.topic in reasons or sink.topic in assigned.durable
                 repartitions[sink.topic] = Repartition(
                     sink.topic,
                     counts[sink.topic],
                     told.key_serde or key_serde,
                     sink.partitioner,
-                    is_topic=not leads_on,
+                    is_topic=durable or not leads_on,
+                    durable=durable,
+                    nondeterminism=reasons.get(sink.topic),
                 )
     return Plan(
         filled,
@@ -211,13 +234,19 @@ def plan(
 
 
 def _stages(
-    groups: list[SubTopology], readers: Mapping[str, int], in_front: Callable[[SubTopology], bool]
+    groups: list[SubTopology],
+    readers: Mapping[str, int],
+    in_front: Callable[[SubTopology], bool],
+    durable: Collection[str],
 ) -> dict[int, int]:
-    """Give each sub-topology its stage, after those that feed it as far as that can be."""
+    """Give each sub-topology its stage, after those that feed it as far as that can be.
+
+    What comes through a topic that is ``durable`` comes with the next batch, from the front.
+    """
     feeds: dict[int, set[int]] = {group.id: set() for group in groups}
     for group in groups:
         for sink in group.sinks:
-            if sink.internal:
+            if sink.internal and sink.topic not in durable:
                 feeds[readers[str(sink.topic)]].add(group.id)
     stages: dict[int, int] = {}
     visiting: set[int] = set()
@@ -344,7 +373,7 @@ def _windowed(topology: Topology, sink: Sink, inner: Serde[Any]) -> Serde[Any]:
     else:
         windowed = Serdes.time_windowed(inner, getattr(window, "size", 1))
 
-    def serialize(key: Any) -> bytes:
+    def serialize(key: Any) -> bytes | None:
         return (windowed if isinstance(key, Windowed) else inner).serialize(key)
 
     return Serde(f"{inner.name}, windowed or not", serialize, windowed.deserialize)

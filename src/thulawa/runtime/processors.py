@@ -9,8 +9,9 @@ from thulawa.core.names import check_name
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.output import as_bytes
 from thulawa.runtime.punctuation import Punctuations, Schedule
-from thulawa.topology.nodes import Node, Process
+from thulawa.topology.nodes import Node, Process, Sink
 from thulawa.topology.processor import PunctuationType
 
 __all__ = ["NodeContext", "process"]
@@ -101,10 +102,11 @@ class NodeContext:
         """Check and encode a record; give what sends it."""
         check_name(topic, "topic")
         time = max(self._task.stream_time, 0) if timestamp is None else timestamp
-        raw_key = key if key_serde is None else key_serde.dumps(key)
-        raw_value = value if value_serde is None else value_serde.dumps(value)
+        raw_key = as_bytes(key) if key_serde is None else key_serde.dumps(key)
+        raw_value = as_bytes(value) if value_serde is None else value_serde.dumps(value)
         send = self._task.collector.send
-        return lambda: send(None, topic, raw_key, raw_value, time, headers)
+        sink = Sink(name=self._node.name, topic=topic)
+        return lambda: send(sink, topic, raw_key, raw_value, time, headers)
 
     def schedule(
         self, interval: Duration, kind: PunctuationType, callback: Callable[[int], None]

@@ -208,7 +208,7 @@ class RecordQueue:
                 self._refuse(raw, TimestampError(reason))
                 return None
             if self._options.on_bad_timestamp == "skip" or self.partition_time < 0:
-                self._context.drop()
+                self._context.drop(source.name)
                 return None
             timestamp = self.partition_time
         return offset, timestamp, key, value, headers

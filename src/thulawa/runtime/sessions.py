@@ -29,6 +29,7 @@ class _Sessions:
     ) -> None:
         assert isinstance(node.window, SessionWindows)
         assert node.merge is not None
+        self._name = node.name
         self._context = context
         self._forward = forward
         self._failed = failed
@@ -44,14 +45,14 @@ class _Sessions:
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Take one record."""
         if key is None:
-            return self._context.drop()
+            return self._context.drop(self._name)
         self._clock.time = max(self._clock.time, timestamp)
         close_time = self._clock.time - self._grace - self._gap
         found = self._store.overlapping(key, timestamp - self._gap, timestamp + self._gap)
         start = min([timestamp, *(window.start for window, _ in found)])
         end = max([timestamp, *(window.end for window, _ in found)])
         if end < close_time:
-            self._context.drop()
+            self._context.drop(self._name, "late")
         else:
             try:
                 new = self._folded(key, value, [part for _, part in found])

@@ -37,11 +37,11 @@ def sliding_aggregate(
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None:
-            return context.drop()
+            return context.drop(node.name)
         clock.time = max(clock.time, timestamp)
         close_time = clock.time - windows.grace
         if timestamp + windows.difference < close_time:
-            return context.drop()
+            return context.drop(node.name, "late")
         update = _Update(node, store, key, value, timestamp, close_time)
         try:
             update.run()

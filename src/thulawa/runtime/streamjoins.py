@@ -57,6 +57,7 @@ class _Side:
         self._waiting: TimeOrderedBuffer | None = None
         if node.outer_store is not None:
             self._waiting = context.store(node.outer_store)
+        self._name = node.name
         window = node.window
         self._mine, self._theirs = (_LEFT, _RIGHT) if node.side == "left" else (_RIGHT, _LEFT)
         # A left record waits for later right ones, a right record for later left ones.
@@ -103,7 +104,7 @@ class _Side:
         if self._keeps_unmatched and value is not None:
             self._forward(key, self._joined(key, value, None), timestamp, headers)
         else:
-            self._context.drop()
+            self._context.drop(self._name)
 
     def _joined(self, key: Any, mine: Any, other: Any) -> Any:
         left, right = (mine, other) if self._mine == _LEFT else (other, mine)

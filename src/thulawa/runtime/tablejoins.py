@@ -24,7 +24,7 @@ def lookup_join(
             table_key = key if selector is None else selector(key, value)
             relaxed = left and key is None and value is not None
             if value is None or (table_key is None and not relaxed):
-                return context.drop()
+                return context.drop(node.name)
             entry = None if table_key is None else look_up(table_key, timestamp)
             if entry is None and not left:
                 return None
@@ -83,7 +83,7 @@ def table_join(
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (versioned and not change.latest):
-            return context.drop()
+            return context.drop(node.name)
         try:
             entry = other(key)
             row = None if entry is None else entry[0]

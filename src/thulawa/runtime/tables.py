@@ -1,6 +1,7 @@
 """Tables: updates as changes (new and old value), kept in a store where there is one.
 
-An update that changes nothing, none before and none after, is not sent on.
+A filter that knows old values drops updates that change nothing: no row before and none after.
+Other tables pass them on.
 """
 
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 
 from thulawa.core.errors import ProcessingError
 from thulawa.core.records import Change, Headers
-from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.context import NO_TIME, Failed, Forward, TaskContext
 from thulawa.runtime.processors import NodeContext
 from thulawa.runtime.views import Views, row_function
 from thulawa.topology.nodes import Table, TableAggregate, TableGrouping
@@ -28,9 +29,26 @@ def transformed_table(
     """Make and open the transformer of a table; give the table's function."""
     assert node.supplier is not None
     transformer = node.supplier()
-    transformer.init(_RowContext(own, node.name))
+    rows = _RowContext(own, node.name)
+    transformer.init(rows)
     closers.append(transformer.close)
-    return _derived(node, context, views, forward, failed, transformer.transform)
+    update = _derived(node, context, views, forward, failed, transformer.transform)
+
+    def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        rows.timestamp = timestamp
+        update(key, change, timestamp, headers)
+
+    def read(key: Any, entry: tuple[Any, int] | None) -> tuple[Any, int] | None:
+        before = rows.timestamp
+        value, rows.timestamp = (None, NO_TIME) if entry is None else entry
+        try:
+            result = transformer.transform(key, value)
+        finally:
+            time, rows.timestamp = rows.timestamp, before
+        return None if result is None else (result, time)
+
+    views.transformers[node.name] = read
+    return process
 
 
 class _RowContext:
@@ -39,6 +57,7 @@ class _RowContext:
     def __init__(self, context: NodeContext, node: str) -> None:
         self._context = context
         self._node = node
+        self.timestamp = NO_TIME
 
     def __getattr__(self, name: str) -> Any:
         if name in ("forward", "schedule"):
@@ -65,7 +84,7 @@ def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
 
         def pass_on(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
-                context.drop()
+                context.drop(node.name)
             else:
                 forward(key, Change(value, None), timestamp, headers)
 
@@ -75,11 +94,11 @@ def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
-            return context.drop()
+            return context.drop(node.name)
         entry = entry_of(key)
         latest = put(key, value, timestamp)
         if latest is None:
-            return context.drop()
+            return context.drop(node.name, "late")
         old = None if entry is None else entry[0]
         return forward(key, Change(value, old, latest), timestamp, headers)
 
@@ -95,20 +114,25 @@ def _derived(
     row: Callable[[Any, Any], Any],
 ) -> Forward:
     store = None if node.store is None else context.store(node.store)
-    quiet = node.operation != "pass" and not views.is_versioned(node.parents[0])
-    sends_old = views.sends_old_values(node.parents[0])
+    is_filter = node.operation.startswith("filter")
+    quiet = is_filter and node.sends_old_values and not views.is_versioned(node.parents[0])
+    # a transformer may have changed since, and is asked for old rows only where they are needed
+    computes_old = node.supplier is None or node.sends_old_values
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         try:
             new = row(key, change.new)
-            old = row(key, change.old) if store is None else store.get(key)
+            if store is not None:
+                old = store.get(key)
+            else:
+                old = row(key, change.old) if computes_old else None
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, change.new, timestamp, headers)
-        if quiet and new is None and old is None and (sends_old or store is not None):
+        if quiet and new is None and old is None:
             return None
         latest = change.latest if store is None else store.put(key, new, timestamp)
         if latest is None:
-            return context.drop()
+            return context.drop(node.name, "late")
         return forward(key, Change(new, old, latest), timestamp, headers)
 
     return process
@@ -123,7 +147,7 @@ def table_grouping(
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (versioned and not change.latest):
-            return context.drop()
+            return context.drop(node.name)
         try:
             new_key, new = (None, None) if change.new is None else selector(key, change.new)
             old_key, old = (None, None) if change.old is None else selector(key, change.old)
@@ -152,7 +176,7 @@ def table_aggregate(
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None:
-            return context.drop()
+            return context.drop(node.name)
         entry = store.entry(key)
         old = None if entry is None else entry[0]
         time = timestamp
@@ -169,7 +193,7 @@ def table_aggregate(
             return failed(error, key, change.new, timestamp, headers)
         latest = store.put(key, new, time)
         if latest is None:
-            return context.drop()
+            return context.drop(node.name, "late")
         return forward(key, Change(new, old, latest), time, headers)
 
     return process

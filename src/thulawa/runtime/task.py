@@ -6,6 +6,7 @@ task feeds it, runs it, moves its clock, and commits it; nothing here reads a cl
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -18,9 +19,9 @@ from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.patience import Patience
-from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.queues import RawRecord, RecordQueue
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
@@ -71,8 +72,10 @@ class Task:
         self.context.wall_clock_time = wall_clock_time
         self.context.handle = self._processing_failed
         self.context.at_hand = self._raw_at_hand
-        self._punctuations = Punctuations()
-        self._graph = Graph(group, topology.nodes, self.context, self._punctuations)
+        self._graph = Graph(group, topology, self.context)
+        self._levels = self._graph.levels
+        self._first_level = self._levels.all[0]
+        self._punctuations = self._first_level.punctuations
         self._commits_each = bool(self.context.flushes) and self._options.commit != "batch"
         self._run_async = run_async
         if self._graph.stages and run_async is None:
@@ -89,7 +92,8 @@ class Task:
         self._patience = Patience(None if alone else self._options.max_task_idle)
         if snapshot is not None:
             self._resume(snapshot)
-        self._punctuations.resume({} if snapshot is None else snapshot["punctuations"])
+        for level in self._levels.all:
+            level.punctuations.resume({} if snapshot is None else snapshot["punctuations"])
 
     def add(self, topic: str, partition: int, records: Iterable[RawRecord]) -> None:
         """Take in records of one partition, in offset order; a new one joins the group."""
@@ -113,7 +117,7 @@ class Task:
     @property
     def next_wall_clock_time(self) -> int | None:
         """When the clock has something for the task to do; None when it has not."""
-        due = self._punctuations.next_wall_clock_time
+        due = self._levels.next_wall_clock_time
         if self._patience.due is not None and self._has_records():
             due = min(due, self._patience.due)
         return None if due > LAST_TIMESTAMP else due
@@ -146,22 +150,18 @@ class Task:
     def settle(self) -> None:
         """Finish what async nodes have taken in."""
         if self._run_async is not None and self._graph.stages:
-            self._run_async(self._settle())
-
-    async def _settle(self) -> None:
-        # From the top: what one stage gives may be what a later one takes.
-        while any([await stage.settle() for stage in self._graph.stages]):
-            pass
+            self._run_async(self._levels.settle())
 
     def advance_wall_clock(self, now: int) -> None:
         """Move the clock, and do what is due by it."""
         self.context.wall_clock_time = now
         if self._patience.due is not None and self._has_records():
             self.run()
-        if now >= self._punctuations.next_wall_clock_time:
-            self.context.topic = None
-            self._punctuations.fire("wall_clock_time", now)
-            self.settle()
+        if now >= self._levels.next_wall_clock_time:
+            for level in self._levels.all:
+                self.context.topic = None
+                level.punctuations.fire("wall_clock_time", now)
+                self.settle()
             self.commit()
 
     def commit(self) -> None:
@@ -185,7 +185,7 @@ class Task:
                 f"{topic}/{partition}": queue.partition_time
                 for (topic, partition), queue in self._queues.items()
             },
-            "punctuations": self._punctuations.due(),
+            "punctuations": self._levels.due(),
             "held": {
                 f"{topic}/{partition}": queue.held()
                 for (topic, partition), queue in self._queues.items()
@@ -240,6 +240,11 @@ class Task:
         """Give what lanes have come to since this was last asked, by async node."""
         stages = [stage for stage in self._graph.stages if stage.node.has_lanes]
         return {stage.node.name: stage.take_lanes() for stage in stages}
+
+    def take_counts(self) -> RecordCounts:
+        """Return the counts of records that nodes left out since this was last asked."""
+        counts, self.context.counts = self.context.counts, Counter()
+        return counts
 
     def store(self, name: str) -> Any:
         """Give one of the task's stores."""
@@ -298,14 +303,14 @@ class Task:
 
     def _run_each(self, queue: RecordQueue, records: Iterable[RawRecord]) -> None:
         context, punctuations = self.context, self._punctuations
-        forward = queue.forward
+        forward, always = queue.forward, self._levels.follows_time
         context.topic, context.partition = queue.topic, queue.partition
         for context.offset, timestamp, key, value, headers in records:
             if timestamp > context.stream_time:
                 context.stream_time = timestamp
             forward(key, value, timestamp, headers)
-            if context.stream_time >= punctuations.next_stream_time:
-                self._punctuate()
+            if always or context.stream_time >= punctuations.next_stream_time:
+                self._first_level.punctuate()
                 context.topic = queue.topic
 
     def _process(self, queue: RecordQueue, record: RawRecord) -> None:
@@ -316,12 +321,7 @@ class Task:
         if timestamp > context.stream_time:
             context.stream_time = timestamp
         queue.forward(key, value, timestamp, headers)
-        if context.stream_time >= self._punctuations.next_stream_time:
-            self._punctuate()
-
-    def _punctuate(self) -> None:
-        self.context.topic = None
-        self._punctuations.fire("stream_time", self.context.stream_time)
+        self._first_level.punctuate()
 
     # --- errors
 
@@ -359,4 +359,4 @@ class Task:
             )
         if not isinstance(answer, Resume):
             raise error
-        self.context.drop()
+        self.context.drop(record.node or "", "dead_letter" if letters else "skipped")

@@ -23,6 +23,8 @@ __all__ = ["View", "Views", "row_function"]
 
 # key -> (value, timestamp), or None
 View: TypeAlias = Callable[[Any], tuple[Any, int] | None]
+# key, (value, timestamp) of the table in front -> (value, timestamp); None: there is no such row
+Row: TypeAlias = Callable[[Any, tuple[Any, int] | None], tuple[Any, int] | None]
 
 
 class Views:
@@ -31,6 +33,8 @@ class Views:
     def __init__(self, nodes: Mapping[str, Node], context: TaskContext) -> None:
         self._nodes = nodes
         self._context = context
+        # by node: what makes a row, with its time, of the parent's; tables without a store only
+        self.transformers: dict[str, Row] = {}
 
     def latest(self, name: str) -> View:
         """Give the view of what a table holds now."""
@@ -62,7 +66,7 @@ class Views:
         parent = self.as_of(node.parents[0])
         if parent is None:
             return None
-        row = _row(node)
+        row = self._row(node)
         return lambda key, timestamp: row(key, parent(key, timestamp))
 
     def is_versioned(self, name: str) -> bool:
@@ -73,13 +77,6 @@ class Views:
         if node.store is not None or node.operation in ("source", "pass"):
             return node.versioned
         return self.is_versioned(node.parents[0])
-
-    def sends_old_values(self, name: str) -> bool:
-        """Tell whether a table's updates carry the value before; only unkept sources do not."""
-        node = self._nodes[name]
-        if isinstance(node, Table) and node.store is None and node.operation != "pass":
-            return node.operation != "source" and self.sends_old_values(node.parents[0])
-        return True
 
     def _entries(self, store: str) -> View:
         view: View = self._context.store(store).entry
@@ -134,8 +131,18 @@ class Views:
 
     def _derived(self, node: Table) -> View:
         parent = self.latest(node.parents[0])
-        row = _row(node)
+        row = self._row(node)
         return lambda key: row(key, parent(key))
+
+    def _row(self, node: Table) -> Row:
+        if node.supplier is None:
+            return _row(node)
+
+        def transformed(key: Any, entry: tuple[Any, int] | None) -> tuple[Any, int] | None:
+            # looked up late: the nodes that follow are made before the transformer
+            return self.transformers[node.name](key, entry)
+
+        return transformed
 
 
 def row_function(node: Table) -> Callable[[Any, Any], Any]:
@@ -152,7 +159,7 @@ def row_function(node: Table) -> Callable[[Any, Any], Any]:
     return lambda _, value: None if value is None else function(value)
 
 
-def _row(node: Table) -> Callable[[Any, tuple[Any, int] | None], tuple[Any, int] | None]:
+def _row(node: Table) -> Row:
     function = row_function(node)
 
     def row(key: Any, entry: tuple[Any, int] | None) -> tuple[Any, int] | None:

@@ -16,7 +16,8 @@ class Choices(TypedDict, total=False):
     """Options of one operator; all have defaults.
 
     The first group is the engine's (see `thulawa.engine.Options`). ``resource`` opens
-    something once per worker, handed to the function as its second argument; ``cache`` lets
+    something once per worker, handed to the function as its second argument, and closes it when
+    it is not used any more; ``cache`` lets
     equal questions share an answer; ``timestamp`` names the column that decides which key goes
     first. ``lane`` names a column, or is a function of the row, that gives the row's lane: its
     name in ``lanes`` or its place there. ``repartition`` brings all rows of a key into one
@@ -39,6 +40,7 @@ class Choices(TypedDict, total=False):
     quarantine: Quarantine
     batch: Batch
     rate: Rate
+    resource_timeout: float
 
     name: str
     resource: Callable[[], AbstractAsyncContextManager[Any]]

@@ -14,8 +14,19 @@ from pyspark.sql import DataFrame
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.spark.operator import Operator
+from thulawa.spark.source_order import (
+    is_one_slice,
+    keeps_order_when_coalesced,
+    reads_files,
+    source_name,
+)
 
-__all__ = ["refuse_broken_order", "refuse_moving_tasks", "refuse_speculation", "title_of"]
+__all__ = [
+    "name_earlier_operators",
+    "refuse_broken_order",
+    "refuse_speculation",
+    "title_of",
+]
 
 _SPLITTING_OPTIONS = ("minPartitions", "maxRecordsPerPartition")
 _KEEPING_SOURCES = {
@@ -38,14 +49,10 @@ _SHUFFLING_NODES = {
 }
 _GROUPING_NODES = ("Groups", "WithState")  # parts of the names of functions over groups
 _TITLE = "thulawa "
-_CURE = (
-    "use repartition=True with order_by, coalesce(1) for one partition, or order='none' if order "
-    "does not matter"
-)
-_STREAMING_CURE = (
-    "use coalesce(1) for one partition, map_by_key(repartition=True, order_by=…) in foreachBatch, "
-    "or order='none' if order does not matter"
-)
+_IN_BATCHES = "use repartition=True with order_by=…"
+_IN_STREAMS = "call map_by_key(repartition=True, order_by=…) inside foreachBatch"
+_JOINED = "coalesce(1) for one partition"
+_NO_ORDER = "or order='none' if order does not matter"
 
 
 def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
@@ -56,7 +63,7 @@ def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
     for node in _nodes(plan):
         for option in _splitting_options(node):
             _refuse(operator, f"the source option {option} splits a partition; leave it out")
-    _refuse_shuffled_rows(plan, operator)
+    _refuse_shuffled_rows(df, plan, operator)
     if operator.keys:
         _refuse_scattered_keys(df, plan, operator)
 
@@ -76,35 +83,22 @@ def title_of(operator: Operator) -> str:
     return _TITLE + json.dumps({"name": operator.name, "in_order": kept})
 
 
+def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
+    """Return ``rows`` with the operators of another DataFrame's plan named in theirs.
+
+    For rows whose own plan has lost them: a checkpoint begins a new plan.
+    """
+    plan = plan_of._jdf.queryExecution().analyzed()  # noqa: SLF001
+    for node in _nodes(plan, until="Sort"):
+        if (earlier := _operator_in(node)) is not None:
+            rows = rows.alias(_TITLE + json.dumps(earlier))
+    return rows
+
+
 def refuse_speculation(df: DataFrame, operator: Operator) -> None:
     """Raise where a key's calls could be under way in two tasks at a time."""
     if _speculates(df) and not _has_no_order(operator):
         _refuse(operator, "spark.speculation runs a task twice at a time; switch it off")
-
-
-def refuse_moving_tasks(df: DataFrame) -> None:
-    """Raise where a batch that is run again may have other rows in a task: sinks tell by the task.
-
-    Such a sink takes a task's rows for written that another task had.
-    """
-    if _speculates(df):
-        raise ConfigurationError(
-            "spark.speculation runs a task twice at a time, and each would fence the other"
-        )
-    conf = df.sparkSession.conf
-    nodes = list(_nodes(df._jdf.queryExecution().analyzed()))  # noqa: SLF001
-    adaptive = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled")
-    if any(map(_shuffles, nodes)) and all(conf.get(name, "true") == "true" for name in adaptive):
-        raise ConfigurationError(
-            f"{adaptive[1]} moves rows between tasks as it sees fit; set it to false, or leave it "
-            "to thulawa.session()"
-        )
-    sources = [node for node in nodes if node.nodeName() == "StreamingRelationV2"]
-    if any(node.sourceName() == "kafka" for node in sources):
-        raise ConfigurationError(
-            "Spark's reader of Kafka may give the partitions of a topic to other tasks after a "
-            "restart; read with kafka_source instead"
-        )
 
 
 def _speculates(df: DataFrame) -> bool:
@@ -121,13 +115,12 @@ def _refuse(operator: Operator, reason: str) -> None:
     raise ConfigurationError(f"{operator.name}: {reason}")
 
 
-def _refuse_shuffled_rows(plan: Any, operator: Operator) -> None:
+def _refuse_shuffled_rows(df: DataFrame, plan: Any, operator: Operator) -> None:
+    cure = _IN_STREAMS if df.isStreaming else _IN_BATCHES
     for node in _nodes(plan, until="Sort"):  # a sort makes an order of its own
         if (shuffles := _shuffles(node)) is not None:
             _refuse(
-                operator,
-                f"{shuffles} before it changes the order of rows; use repartition=True with "
-                "order_by, or order='none' if order does not matter",
+                operator, f"{shuffles} before it changes the order of rows; {cure}, {_NO_ORDER}"
             )
         if (earlier := _operator_in(node)) is not None:
             _refuse_behind(earlier, operator)
@@ -142,16 +135,19 @@ def _shuffles(node: Any) -> str | None:
 
 
 def _operator_in(node: Any) -> dict[str, Any] | None:
-    """Give what `title_of` told of an operator that comes before."""
-    if node.nodeName() != "MapInArrow" or not (title := _function_name(node)).startswith(_TITLE):
+    """Return what `title_of` or `name_earlier_operators` wrote of an operator that comes before."""
+    match node.nodeName():
+        case "MapInArrow":
+            function = node.functionExpr()
+            title = str(function.name()) if function.nodeName() == "PythonUDF" else ""
+        case "SubqueryAlias":
+            title = str(node.alias())
+        case _:
+            return None
+    if not title.startswith(_TITLE):
         return None
     told: dict[str, Any] = json.loads(title.removeprefix(_TITLE))
     return told
-
-
-def _function_name(node: Any) -> str:
-    function = node.functionExpr()
-    return str(function.name()) if function.nodeName() == "PythonUDF" else ""
 
 
 def _refuse_behind(earlier: dict[str, Any], operator: Operator) -> None:
@@ -169,27 +165,81 @@ def _refuse_behind(earlier: dict[str, Any], operator: Operator) -> None:
 
 def _refuse_scattered_keys(df: DataFrame, plan: Any, operator: Operator) -> None:
     """Raise, or warn where it cannot be known, if rows of a key may be in several partitions."""
-    nodes = list(_nodes(plan))
-    sources = [node for node in nodes if node.children().isEmpty()]
-    names = {_source_name(node) for node in sources}
-    if _ends_in_one_partition(plan) or (len(sources) == 1 and names <= _KEEPING_SOURCES):
+    sources = [node for node in _nodes(plan) if node.children().isEmpty()]
+    if len(sources) == 1 and source_name(sources[0]) in _KEEPING_SOURCES:
         return
     if df.isStreaming:
-        if len(sources) == 1 and not any(name.startswith("FileSource") for name in names):
-            _warn(operator, f"the source {names.pop()!r} may not keep a key in one partition")
-            return
-        what = "a union" if len(sources) > 1 else "a source of files"
-        _refuse(operator, f"{what} has rows of a key in several partitions; {_STREAMING_CURE}")
-    elif (count := _partitions(df, operator.keys)) != 1:
-        reason = f"the input has {count or 'several'} partitions, and rows of a key in any of them"
-        if names == {"LogicalRDD"}:  # made by the user, or what foreachBatch is given
-            _warn(operator, f"it cannot be seen whether {reason}")
-        else:
-            _refuse(operator, f"{reason}; {_CURE}")
+        _refuse_scattered_stream(plan, sources, operator)
+    else:
+        _refuse_scattered_batch(df, plan, sources, operator)
+
+
+def _refuse_scattered_stream(plan: Any, sources: list[Any], operator: Operator) -> None:
+    names = [source_name(source) for source in sources]
+    if any(map(reads_files, sources)):
+        _refuse(
+            operator,
+            f"a source of files gives rows in an order of its own; {_IN_STREAMS}, {_NO_ORDER}",
+        )
+    elif len(sources) > 1 and not _ends_in_one_partition(plan):
+        _refuse(
+            operator,
+            "a union has rows of a key in several partitions; "
+            f"use {_JOINED}, {_IN_STREAMS}, {_NO_ORDER}",
+        )
+    elif unknown := [name for name in names if name not in _KEEPING_SOURCES]:
+        _warn(
+            operator,
+            f"the source {unknown[0]!r} may not keep a key in one partition; if so, {_IN_STREAMS}",
+        )
+
+
+def _refuse_scattered_batch(
+    df: DataFrame, plan: Any, sources: list[Any], operator: Operator
+) -> None:
+    coalesced = _ends_in_one_partition(plan)
+    count = 1 if coalesced else _partitions(df, operator.keys)
+    if count == 1:
+        if (reason := _lost_row_order(df, plan, sources, coalesced=coalesced)) is not None:
+            _refuse(operator, f"{reason}; {_IN_BATCHES}, {_NO_ORDER}")
+        return
+    reason = f"the input has {count or 'several'} partitions, and rows of a key in any of them"
+    cure = f"{_IN_BATCHES}, {_NO_ORDER}"
+    if all(map(_can_be_coalesced, sources)) and not _sorts(plan):
+        cure = f"{_IN_BATCHES}, {_JOINED}, {_NO_ORDER}"
+    if any(source.nodeName() != "LogicalRDD" or reads_files(source) for source in sources):
+        _refuse(operator, f"{reason}; {cure}")
+    # made by the user, or what foreachBatch is given: it may be hashed by key
+    _warn(operator, f"it cannot be seen whether {reason}; if so, {cure}")
+
+
+def _lost_row_order(df: DataFrame, plan: Any, sources: list[Any], *, coalesced: bool) -> str | None:
+    """Return why rows in one partition, or hashed by key, have no order of their own."""
+    for node in _line(plan):
+        if node.nodeName() == "Sort":
+            return None
+        if _merely_joins_partitions(node):
+            break
+    if coalesced and _sorts(plan):
+        return "coalesce() may join the partitions of a sort in another order"
+    if coalesced and not all(map(_can_be_coalesced, sources)):
+        return "Spark reads files and tables in an order of its own, which coalesce() does not mend"
+    if not all(is_one_slice(df, source) for source in sources if reads_files(source)):
+        return "Spark reads several files in an order of its own"
+    return None
+
+
+def _can_be_coalesced(source: Any) -> bool:
+    return source_name(source) in _KEEPING_SOURCES or keeps_order_when_coalesced(source)
+
+
+def _sorts(plan: Any) -> bool:
+    """Return whether rows are sorted before; `coalesce` goes by where partitions are, not by it."""
+    return any(node.nodeName() == "Sort" for node in _nodes(plan))
 
 
 def _warn(operator: Operator, reason: str) -> None:
-    warnings.warn(f"{operator.name}: {reason}; if so, {_CURE}", stacklevel=2)
+    warnings.warn(f"{operator.name}: {reason}", stacklevel=2)
 
 
 def _partitions(df: DataFrame, keys: tuple[str, ...]) -> int | None:
@@ -237,17 +287,6 @@ def _nodes(plan: Any, until: str = "") -> Iterator[Any]:
     children = plan.children()
     for index in range(children.size()):
         yield from _nodes(children.apply(index), until)
-
-
-def _source_name(node: Any) -> str:
-    """Give the name of a source, or the kind of the node where it has none."""
-    match kind := str(node.nodeName()):
-        case "StreamingRelationV2" | "StreamingRelation":
-            return str(node.sourceName())
-        case "DataSourceV2Relation":
-            return str(node.table().name())
-        case _:
-            return kind
 
 
 def _splitting_options(node: Any) -> list[str]:

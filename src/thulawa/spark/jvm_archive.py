@@ -57,6 +57,7 @@ def _place() -> Path | None:
 def _run_queries(folder: Path, java_options: str) -> None:
     """Start Spark, do what most programs do first, and let the JVM come to its end."""
     from thulawa.log import Log, ProducerRecord  # noqa: PLC0415 see above
+    from thulawa.spark.log_sink import log_sink  # noqa: PLC0415
     from thulawa.spark.mapping import map_by_key  # noqa: PLC0415
     from thulawa.spark.session import session  # noqa: PLC0415
 
@@ -80,8 +81,8 @@ def _run_queries(folder: Path, java_options: str) -> None:
     rows = spark.readStream.format("thulawa").option("subscribe", "in").load(log)
     mapped = rows.transform(map_by_key(_same, key="key", returns="said binary", keep=["key"]))
     named = mapped.withColumnRenamed("said", "value")
-    writer = named.writeStream.format("thulawa").option("topic", "out").trigger(availableNow=True)
-    writer.option("checkpointLocation", f"{folder}/checkpoint").start(log).awaitTermination()
+    writer = log_sink(named, log, topic="out").trigger(availableNow=True)
+    writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # the JVM ends when its parent does, and writes then

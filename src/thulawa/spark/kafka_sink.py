@@ -8,6 +8,7 @@ a task's rows to be the same when a batch is run again: what moves them is refus
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import pyarrow as pa
@@ -24,13 +25,22 @@ from thulawa.kafka.buckets import agree
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.routing import Missing, OutRecord, Oversized, Policies
 from thulawa.kafka.topics import Cleanup, TopicSpec, reachable
-from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, Written, write
-from thulawa.spark.guard import refuse_moving_tasks
+from thulawa.kafka.transactions import (
+    Batch,
+    Guarantee,
+    SinkSpec,
+    Written,
+    fence,
+    markers,
+    write,
+)
+from thulawa.spark.exactly_once import LAYOUT, ExactlyOnceWriter, layout_of
 from thulawa.spark.kafka_reader import KafkaReader
 from thulawa.spark.log_source import SCHEMA, LogBatchReader, check_names, count_of
 from thulawa.spark.record_columns import check_columns, column_values, header_pairs
 from thulawa.spark.stream_reader import LogStreamReader
 from thulawa.spark.task import streamed_task
+from thulawa.spark.task_layout import task_layout
 from thulawa.spark.whole import whole
 
 __all__ = [
@@ -65,6 +75,7 @@ _OPTIONS = (
     "markers",
     "checkpointLocation",
     "queryName",
+    LAYOUT,
 )
 
 
@@ -82,19 +93,31 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
         .option("checkpointLocation", "…").start()
 
     ``topic`` goes before a column of that name, as in Spark's own sink. Raises at once when the
-    brokers do not answer or do not let us in.
+    brokers do not answer or do not let us in, or when the plan may move rows between tasks
+    (`thulawa.spark.task_layout`). ``start()`` raises when the checkpoint is older than what the
+    sink has written.
 
     .. versionadded:: 0.1.0
     """
     spark = df.sparkSession
-    if sink.guarantee == "exactly_once":
-        refuse_moving_tasks(df)
+    exact = sink.guarantee == "exactly_once"
+    layout = task_layout(df) if exact else ""
     check_columns(df.schema, topic)
     reachable(sink.connection)
     if sink.buckets is not None and topic is not None:
         agree(sink.connection, topic, sink.buckets)
     register(spark)
-    return df.writeStream.format(FORMAT).options(**options_of(sink, topic))
+    options = options_of(sink, topic)
+    if not exact:
+        return df.writeStream.format(FORMAT).options(**options)
+    writer = ExactlyOnceWriter(
+        df,
+        writer=f"the sink {sink.group}",
+        layout=layout,
+        markers=partial(markers, sink),
+        fence=partial(fence, sink),
+    )
+    return writer.options(**options).format(FORMAT)
 
 
 @dataclass(slots=True)
@@ -130,20 +153,25 @@ class KafkaFormat(DataSource):
         """Append the batches of a query."""
         topic = self.options.get("topic")
         check_columns(schema, topic)
-        return KafkaStreamWriter(sink_of(self.options), topic)
+        sink = sink_of(self.options)
+        exact = sink.guarantee == "exactly_once"
+        return KafkaStreamWriter(
+            sink, topic, layout_of(self.options, "kafka_sink") if exact else ""
+        )
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
     """Writes each batch of a query exactly once."""
 
-    def __init__(self, sink: SinkSpec, topic: str | None) -> None:
+    def __init__(self, sink: SinkSpec, topic: str | None, layout: str) -> None:
         self._sink = sink
         self._topic = topic
+        self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         """Write the records of one task and the number of its batch."""
         settle()
-        batch = Batch(*streamed_task())
+        batch = Batch(*streamed_task(), self._layout)
         rows = (out_records(one, self._topic) for one in whole(iterator))
         return Committed(batch.task, write(self._sink, batch, rows))
 

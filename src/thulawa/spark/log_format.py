@@ -5,7 +5,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.spark.log_sink import LogBatchWriter, LogStreamWriter, LogWriter
+from thulawa.spark.exactly_once import layout_of
+from thulawa.spark.log_sink import FORMAT, LogBatchWriter, LogStreamWriter, LogWriter
 from thulawa.spark.log_source import SCHEMA, LogBatchReader, LogReader, count_of
 from thulawa.spark.stream_reader import LogStreamReader
 
@@ -23,7 +24,7 @@ class LogFormat(DataSource):
     @classmethod
     def name(cls) -> str:
         """Give the name of the format."""
-        return "thulawa"
+        return FORMAT
 
     def schema(self) -> str:
         """Give the columns that are read: those of Spark's Kafka source."""
@@ -46,7 +47,8 @@ class LogFormat(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001
         """Append the batches of a query."""
         _refuse_overwriting(overwrite)
-        return LogStreamWriter(LogWriter.of(dict(self.options), schema))
+        writer = LogWriter.of(dict(self.options), schema)
+        return LogStreamWriter(writer, layout_of(self.options, "log_sink"))
 
 
 def _refuse_overwriting(overwrite: object) -> None:

@@ -23,12 +23,15 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from thulawa.core.garbage import settle
 from thulawa.log import Log
 from thulawa.log.arrow import gathered
 from thulawa.spark.chunks import Behind, Chunk
+from thulawa.spark.exactly_once import layout_of
+from thulawa.spark.log_sink import exactly_once
 from thulawa.spark.log_source import LogReader, Ranges, count_of
 from thulawa.spark.stream_reader import LogStreamReader, Together
 from thulawa.spark.task import streamed_task
@@ -40,6 +43,7 @@ __all__ = [
     "PackedReader",
     "Through",
     "packed_reader",
+    "packed_sink",
     "read_through",
     "register",
     "stored_chunks",
@@ -111,6 +115,11 @@ def packed_reader(reader: LogReader, options: Mapping[str, str]) -> "PackedReade
     return PackedReader(reader, most, whole, together, paced, through=options["through"])
 
 
+def packed_sink(df: DataFrame, log: str) -> DataStreamWriter:
+    """Return a writer of packed rows to the topics of a log."""
+    return exactly_once(df, log, NAME)
+
+
 class PackedLogFormat(DataSource):
     """Stored batches of the embedded log, to read and to write, streaming."""
 
@@ -125,7 +134,7 @@ class PackedLogFormat(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
         """Append the batches of a query."""
-        return PackedWriter(self.options["path"])
+        return PackedWriter(self.options["path"], layout_of(self.options, "Streams"))
 
 
 class PackedReader(LogStreamReader):
@@ -155,8 +164,9 @@ class PackedReader(LogStreamReader):
 class PackedWriter(DataSourceStreamArrowWriter):
     """Writes each batch of a query exactly once."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, layout: str) -> None:
         self._address = address
+        self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
@@ -164,7 +174,10 @@ class PackedWriter(DataSourceStreamArrowWriter):
         task = streamed_task()
         with Log(self._address) as log:
             log.append_packed(
-                _outgoing(whole(iterator)), marker=(task.query, task.partition), batch=task.batch
+                _outgoing(whole(iterator)),
+                marker=(task.query, task.partition),
+                batch=task.batch,
+                layout=self._layout,
             )
         return WriterCommitMessage()
 

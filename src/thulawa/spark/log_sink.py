@@ -3,6 +3,7 @@
 Every Spark task writes its records and the number of the batch in one transaction, under a
 marker of the query and the task. A batch that is run again after a failure finds its number
 there and writes nothing. The query's id comes from its checkpoint, so this holds over restarts.
+It needs a task's rows to be the same when a batch is run again: what moves them is refused.
 """
 
 from collections.abc import Iterator
@@ -10,27 +11,78 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.garbage import settle
+from thulawa.core.markers import LastBatch
 from thulawa.core.placing import Placing
 from thulawa.log import Log, ProducerRecord
 from thulawa.log.placing import newest, placed
+from thulawa.spark.exactly_once import LAYOUT, ExactlyOnceWriter
 from thulawa.spark.log_source import check_names
 from thulawa.spark.record_columns import COLUMNS, check_columns, column_values, header_pairs
 from thulawa.spark.task import streamed_task
+from thulawa.spark.task_layout import task_layout
 from thulawa.spark.whole import whole
 
-__all__ = ["LogBatchWriter", "LogStreamWriter", "LogWriter"]
+__all__ = ["FORMAT", "LogBatchWriter", "LogStreamWriter", "LogWriter", "exactly_once", "log_sink"]
 
-_OPTIONS = ("path", "topic", "buckets", "checkpointLocation", "queryName")
+FORMAT = "thulawa"
+_OPTIONS = ("path", "topic", "buckets", "checkpointLocation", "queryName", LAYOUT)
+
+
+def log_sink(
+    df: DataFrame, log: str, *, topic: str | None = None, buckets: Buckets | None = None
+) -> DataStreamWriter:
+    """Return a writer of a streaming DataFrame that writes each batch to a log exactly once.
+
+    Give it a checkpoint and a trigger, and start it::
+
+        log_sink(rows, "file:./topics", topic="visits")
+        .option("checkpointLocation", "…").start()
+
+    ``topic`` goes before a column of that name. Raises at once when the plan may move rows between
+    tasks (`thulawa.spark.task_layout`); ``start()`` raises when the checkpoint is older than what
+    the sink has written.
+
+    .. versionadded:: 0.1.0
+    """
+    check_columns(df.schema, topic)
+    writer = exactly_once(df, log, FORMAT)
+    if topic is not None:
+        writer.option("topic", topic)
+    if buckets is not None:
+        writer.option("buckets", buckets.text)
+    return writer
+
+
+def exactly_once(df: DataFrame, log: str, form: str) -> ExactlyOnceWriter:
+    """Return a writer of a format of the embedded log that checks plan and checkpoint."""
+    layout = task_layout(df)
+    with Log(log) as opened:
+        address = opened.address  # the whole path: workers run in another folder
+    writer = ExactlyOnceWriter(
+        df,
+        writer=f"the query that writes {address}",
+        layout=layout,
+        markers=partial(_markers, address),
+    )
+    writer.format(form)
+    return writer.option("path", address)
+
+
+def _markers(address: str, query: str) -> dict[int, LastBatch]:
+    with Log(address) as log:
+        return log.markers(query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +148,9 @@ class LogBatchWriter(DataSourceArrowWriter):
 class LogStreamWriter(DataSourceStreamArrowWriter):
     """Writes each batch of a query exactly once."""
 
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: LogWriter, layout: str) -> None:
         self._writer = writer
+        self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
@@ -108,5 +161,6 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
                 self._writer.placed(whole(iterator), log),
                 marker=(task.query, task.partition),
                 batch=task.batch,
+                layout=self._layout,
             )
         return WriterCommitMessage()

@@ -1,5 +1,6 @@
 """``map_by_key`` and ``flat_map_by_key``: the engine over any DataFrame."""
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -8,15 +9,17 @@ from typing import Any, Unpack
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 from pyspark.errors import ParseException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    IntegerType,
     IntegralType,
+    LongType,
     MapType,
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -25,16 +28,19 @@ from pyspark.sql.types import (
 )
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.signatures import accepts
 from thulawa.engine import Options, Sharing
+from thulawa.engine.resources import check_resource
 from thulawa.spark.choices import Choices
-from thulawa.spark.dead_letters import place_of
+from thulawa.spark.dead_letters import POSITION, UNKNOWN, RowIdentity, place_of
 from thulawa.spark.guard import refuse_broken_order, refuse_speculation, title_of
 from thulawa.spark.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.own_workers import own_workers
 from thulawa.spark.shipping import ship
+from thulawa.spark.task_layout import has_one_source, row_places
 from thulawa.spark.worker import process
 
-__all__ = ["flat_map_by_key", "map_by_key", "split_errors"]
+__all__ = ["flat_map_by_key", "map_by_key"]
 
 _NOT_THE_ENGINE_S = frozenset(
     {
@@ -49,6 +55,7 @@ _NOT_THE_ENGINE_S = frozenset(
         "report",
     }
 )
+_POSITION_TYPES = (StringType(), IntegerType(), LongType())
 _NO_KEYS = (ArrayType, MapType, StructType, VariantType)
 _TIMES = (IntegralType, TimestampType, TimestampNTZType)
 
@@ -89,19 +96,6 @@ def flat_map_by_key(
     return _Mapping(function, key, returns, keep, choices, flat=True)
 
 
-def split_errors(df: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Split what ``on_error="column"`` gave into the good rows and the dead ones.
-
-    .. versionadded:: 0.1.0
-    """
-    if ERROR_COLUMN not in df.columns:
-        raise ConfigurationError(
-            f"there is no column {ERROR_COLUMN}: use map_by_key(..., on_error='column') before"
-        )
-    dead = f.col(ERROR_COLUMN).isNotNull()
-    return df.where(~dead).drop(ERROR_COLUMN), df.where(dead)
-
-
 class _Mapping:
     """What `DataFrame.transform` is given."""
 
@@ -115,11 +109,11 @@ class _Mapping:
         *,
         flat: bool,
     ) -> None:
-        if not callable(function):
-            raise ConfigurationError(f"{function!r} is not a function")
         self._function = function
         self._name: str = choices.get("name", getattr(function, "__qualname__", "map_by_key"))
         self._choices = choices
+        if not callable(function):
+            raise ConfigurationError(f"{function!r} is not a function")
         self._refuse_unknown_options()
         self._keys = (key,) if isinstance(key, str) else self._columns("key", key or ())
         self._returns = returns
@@ -132,6 +126,9 @@ class _Mapping:
         )
         self._identity = uuid4().hex
         self._check()
+        self._check_functions()
+        if SparkContext._active_spark_context is not None or not isinstance(returns, str):  # noqa: SLF001
+            self._declared()  # else there is nothing yet to parse DDL with
 
     def __call__(self, df: DataFrame) -> DataFrame:
         ship(df.sparkSession)
@@ -193,12 +190,32 @@ class _Mapping:
             raise self._refusal(
                 "lanes= and lane= go together: the lanes, and which one a row is of"
             )
+        if "report" in self._choices and "lanes" not in self._choices:
+            raise self._refusal(
+                "report= tells what lanes have come to: it goes with lanes= and lane="
+            )
         if self._order_by and not self._choices.get("repartition"):
             raise self._refusal("order_by goes with repartition=True")
         if self._options.order == "key" and not self._keys and self._options.unkeyed == "ordered":
             raise self._refusal(
                 "key=None means one call at a time; choose order='none' or unkeyed='parallel'"
             )
+
+    def _check_functions(self) -> None:
+        arguments = ["the row" if self._options.batch is None else "a list of rows"]
+        resource = self._choices.get("resource")
+        if resource is not None:
+            check_resource(resource, self._name)
+            arguments.append("the resource")
+        if accepts(self._function, len(arguments)):
+            return
+        hint = ""
+        if resource is None and accepts(self._function, 2):
+            hint = "; what is to be its second argument is opened with resource="
+        raise self._refusal(
+            f"the function is called with {' and '.join(arguments)}, and this one takes "
+            f"{inspect.signature(self._function)}{hint}"
+        )
 
     def _operator(self, df: DataFrame) -> Operator:
         named = [*self._keys, *self._keep, *self._order_by]
@@ -226,8 +243,24 @@ class _Mapping:
             resource=self._choices.get("resource"),
             cache=self._choices.get("cache"),
             dead_letters=None if place is None else place_of(place),
+            row_identity=UNKNOWN if place is None else self._row_identity(df),
             report=self._choices.get("report"),
             identity=self._identity,
+        )
+
+    def _row_identity(self, df: DataFrame) -> RowIdentity:
+        """Return by what dead letters know a row again; refuse a stream that has nothing."""
+        kinds = {field.name: field.dataType for field in df.schema}
+        if tuple(map(kinds.get, POSITION)) == _POSITION_TYPES and has_one_source(df):
+            return RowIdentity("record")
+        if not df.isStreaming:  # a batch is computed once; that of a foreachBatch is told apart
+            return UNKNOWN
+        if (layout := row_places(df)) is not None:
+            return RowIdentity("place", layout)
+        raise self._refusal(
+            "rows may be in other tasks when a micro-batch is run again, so that dead letters "
+            "would hide others; keep the columns topic, partition and offset of one source, or use "
+            "on_error='column' and write the rows that failed yourself"
         )
 
     def _check_types(self, schema: StructType) -> None:
@@ -260,7 +293,11 @@ class _Mapping:
             try:
                 returns = StructType.fromDDL(returns)
             except ParseException as error:
-                raise self._refusal(f"returns={returns!r} is not a schema: {error}") from error
+                reason = str(error).strip().splitlines()[0]
+                raise self._refusal(
+                    f"returns={returns!r} is not a schema: {reason}; "
+                    "write names and types, as in 'country string, code int'"
+                ) from error
         if not isinstance(returns, StructType):
             raise self._refusal(
                 f"returns={self._returns!r:.60} names no columns: 'country string' does"

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from thulawa.engine import Options
 from thulawa.engine.options import OnError
-from thulawa.spark.dead_letters import Place
+from thulawa.spark.dead_letters import UNKNOWN, Place, RowIdentity
 from thulawa.spark.lane_report import LaneReport
 
 __all__ = ["ERROR_COLUMN", "ERROR_TYPE", "Operator"]
@@ -47,6 +47,7 @@ class Operator:
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     cache: Callable[[], MutableMapping[Hashable, Any]] | None = None
     dead_letters: Place | None = None
+    row_identity: RowIdentity = UNKNOWN
     report: LaneReport | None = None
     identity: str = field(default_factory=lambda: uuid4().hex)
 

@@ -18,84 +18,40 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import ThulawaError, WrongResult
 from thulawa.core.garbage import settle
-from thulawa.engine import Engine, Outcome, Record
+from thulawa.engine import Outcome, Record
 from thulawa.engine.lane_sums import watched
 from thulawa.engine.model import NoLane
-from thulawa.engine.workers import VALUE
+from thulawa.spark.accumulators import adopt_accumulators
 from thulawa.spark.dead_letters import DeadLetters
-from thulawa.spark.loops import event_loop, run_async
+from thulawa.spark.loops import event_loop
 from thulawa.spark.operator import Operator
+from thulawa.spark.operator_states import OperatorState, lease
 from thulawa.spark.output import Output
 from thulawa.spark.rows import Batch, Row, row_type
 from thulawa.spark.task import Task, current_task
+from thulawa.spark.worker_exit import close_resources_at_exit
 
 __all__ = ["process"]
 
 _BATCHES_AHEAD = 4
 _CHUNK = 1_000
 _IN_PASSING = 10_000
-_ENGINES = 16
-
-
-_engines: dict[str, Engine] = {}
-
-
-def engine_of(operator: Operator) -> Engine:
-    """Give the operator's engine in this worker, with its resource open.
-
-    Workers outlive queries: of many operators, those used last keep their engines.
-    """
-    engine = _engines.pop(operator.identity, None)
-    if engine is None:
-        engine = _new_engine(operator)
-        _enter(engine, operator)
-    _engines[operator.identity] = engine
-    if len(_engines) > _ENGINES:
-        oldest = _engines.pop(next(iter(_engines)))
-        run_async(oldest.__aexit__(None, None, None))
-    return engine
-
-
-def _enter(engine: Engine, operator: Operator) -> None:
-    try:
-        run_async(engine.__aenter__())
-    except Exception as error:
-        raise ThulawaError(
-            f"{operator.name}: its resource could not be opened: {type(error).__name__}: {error}; "
-            "resource= takes a function that gives an async context manager, such as one made "
-            "with @asynccontextmanager"
-        ) from error
-
-
-def _new_engine(operator: Operator) -> Engine:
-    return Engine(
-        operator.function,
-        operator.options,
-        argument=VALUE,
-        resource=operator.resource,
-        cache=None if operator.cache is None else operator.cache(),
-        check=_check_list if operator.flat else None,
-    )
-
-
-def _check_list(results: Any) -> None:
-    if not isinstance(results, list | tuple):
-        raise WrongResult(f"{type(results).__name__} where a list of rows was expected")
 
 
 def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the operator over one partition."""
     settle()
-    loop = event_loop()
-    engine = engine_of(operator)
+    adopt_accumulators()
     task = current_task()
+    if task is not None:
+        close_resources_at_exit()
+    loop = event_loop()
+    state = lease(operator)
     dead_letters = _dead_letters(operator, task)
-    written = frozenset() if dead_letters is None else dead_letters.written
-    intake = Intake(operator, batches, loop, written)
+    intake = Intake(operator, batches, loop, dead_letters)
     outlet = Outlet(loop)
-    running = _run(operator, engine, intake, outlet)
+    running = _run(operator, state, intake, outlet)
     run: Future[None] = asyncio.run_coroutine_threadsafe(running, loop)
     run.add_done_callback(outlet.close)
     try:
@@ -107,21 +63,26 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     finally:
         run.cancel()
         intake.close()
+        state.release()
 
 
-async def _run(operator: Operator, engine: Engine, intake: "Intake", outlet: "Outlet") -> None:
-    if operator.report is None:
-        await engine.run(intake, outlet)
-        return
-    async with watched(engine) as lanes:
-        await engine.run(intake, outlet)
-    operator.report.add(lanes)
+async def _run(
+    operator: Operator, state: OperatorState, intake: "Intake", outlet: "Outlet"
+) -> None:
+    async with state.engine(operator) as engine:
+        if operator.report is None:
+            await engine.run(intake, outlet)
+            return
+        async with watched(engine) as lanes:
+            await engine.run(intake, outlet)
+        operator.report.add(lanes)
 
 
 def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
     if operator.dead_letters is None:
         return None
-    return DeadLetters(operator.dead_letters, operator.name, operator.signature, task)
+    place, rows = operator.dead_letters, operator.row_identity
+    return DeadLetters(place, operator.name, operator.signature, task, rows)
 
 
 def _partition(task: Task | None) -> str:
@@ -137,10 +98,10 @@ class Intake:
         operator: Operator,
         batches: Iterator[pa.RecordBatch],
         loop: asyncio.AbstractEventLoop,
-        left_out: frozenset[int] = frozenset(),
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         self._operator = operator
-        self._left_out = left_out
+        self._dead_letters = dead_letters
         self._batches = batches
         self._loop = loop
         self._slots = threading.Semaphore(_BATCHES_AHEAD)
@@ -202,8 +163,8 @@ class Intake:
         self._offset += count
         self._left -= count
         records = list(map(Record, offsets, keys, rows, times, repeat(size)))
-        if self._left_out:
-            records = [record for record in records if record.offset not in self._left_out]
+        if self._dead_letters is not None:
+            records = self._dead_letters.fresh(records)
         if self._operator.lane is not None:
             self._set_lanes(records, self._operator.lane)
         return records

@@ -7,7 +7,7 @@ are a handful of calls into C, and only odd values are looked at one by one.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from operator import itemgetter
@@ -26,6 +26,7 @@ __all__ = ["Codec", "register"]
 
 _SCALARS = frozenset((type(None), bool, int, float, str, bytes))
 _ANY, _SCALAR, _TUPLE = 0, 1, 2
+_FIRST_CUT = 4_096  # values in the first part of a list that is cut by size
 
 # --- frames: magic and version, compression, length and checksum of the content
 _FRAME = struct.Struct("<3sBII")
@@ -68,8 +69,28 @@ class Codec:
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Give the bytes of a list of values; refuse what is no plain data."""
-        (data,) = self._encoded(values, lambda column: [column])
-        return data
+        return _framed(self._content(values))
+
+    def encode_cut(self, values: Sequence[Any], most: int) -> Iterator[bytes]:
+        """Yield the bytes of a list of values in parts of at most ``most`` bytes, uncompressed.
+
+        A value that is larger has a part of its own. The parts depend on the values alone.
+
+        >>> codec = Codec()
+        >>> [codec.decode(data) for data in codec.encode_cut(["aaaa", "bbbb", "cccc"], 16)]
+        [['aaaa'], ['bbbb', 'cccc']]
+        """
+        at, count = 0, _FIRST_CUT
+        while at < len(values):
+            part = values[at : at + count]
+            content = self._content(part)
+            if len(content) > most and len(part) > 1:
+                count = len(part) // 2
+                continue
+            yield _framed(content)
+            at += len(part)
+            if len(content) <= most // 2:
+                count *= 2
 
     def encode_dealt(self, values: Sequence[Any], places: Sequence[int], parts: int) -> list[bytes]:
         """Deal values out and give the bytes of each part; each has a place, from 0 on.
@@ -78,17 +99,21 @@ class Codec:
         >>> [codec.decode(data) for data in codec.encode_dealt(["a", "b", "c"], [1, 0, 1], 2)]
         [['b'], ['a', 'c']]
         """
-        return self._encoded(values, lambda column: _dealt(column, places, parts))
+        dealt = self._contents(values, lambda column: _dealt(column, places, parts))
+        return list(map(_framed, dealt))
 
-    def _encoded(
+    def _content(self, values: Sequence[Any]) -> bytes:
+        (content,) = self._contents(values, lambda column: [column])
+        return content
+
+    def _contents(
         self, values: Sequence[Any], deal: Callable[[list[Any]], list[list[Any]]]
     ) -> list[bytes]:
         encode = self._encoder.encode
         try:
-            contents = list(map(encode, deal(self._column(values))))
+            return list(map(encode, deal(self._column(values))))
         except OverflowError:  # a number of more than 64 bits
-            contents = list(map(encode, deal(self._one_by_one(values))))
-        return list(map(_framed, contents))
+            return list(map(encode, deal(self._one_by_one(values))))
 
     def decode(self, data: bytes) -> list[Any]:
         """Give the values back; raise `StateError` when these are not such bytes."""

@@ -7,20 +7,24 @@ records from each topic-partition, so it may hold records of several topics, all
 of others, in any order of arrival; only the order within a partition is kept. Then it runs stage
 after stage, as `thulawa.runtime.planning` plans them: the tasks of a stage in random order, each
 over all its records at once. What a stage writes to a repartition that is a shuffle reaches the
-next stage in the same batch; what it writes to a topic waits there for a later batch. The same
-seed gives the same batches.
+next stage in the same batch; what it writes to a topic waits there for a later batch. A task is
+told which of its partitions have more records than the batch takes, and waits for these
+(``max_task_idle``). The same seed gives the same batches.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.planning import FRONT, Part, Plan
 from thulawa.runtime.queues import RawRecord
+from thulawa.runtime.shuffled import Shuffled
 from thulawa.runtime.task import Task
 
 __all__ = ["Delivery", "OneByOne", "RandomBatches"]
+
+Sender: TypeAlias = tuple[int, int] | None  # sub-topology and number of a task
 
 _SIZES = (1, 2, 5, 20, 100)  # the most records of one partition in a batch; one is drawn for each
 
@@ -72,22 +76,34 @@ class RandomBatches:
         self._tasks = tasks
         self._seed = seed
         self._random = Random(f"{seed}/batches")
-        self._waiting: dict[tuple[str, int], deque[RawRecord]] = defaultdict(deque)
+        # with the task that has sent them; None: a producer
+        self._waiting: dict[tuple[str, int], deque[tuple[Sender, RawRecord]]] = defaultdict(deque)
         self._shuffles = {name for name, one in plan.repartitions.items() if not one.is_topic}
+        self._shuffled = Shuffled()
+        self._running: Sender = None
+        # topic-partitions with more records than the batch takes, now and in the batch before
+        self._behind: set[tuple[str, int]] = set()
+        self._were_behind: set[tuple[str, int]] = set()
 
     def append(self, topic: str, partition: int, record: RawRecord) -> None:
         """Add a record at the end of a topic-partition."""
-        self._waiting[topic, partition].append(record)
+        if topic in self._shuffles:
+            self._shuffled.add(topic, partition, self._running, (record,))
+        else:
+            self._waiting[topic, partition].append((self._running, record))
 
     def run(self) -> None:
         """Process all records that wait, and those that come of them."""
-        while any(self._waiting.values()):
+        while self._has_records():
             self._run_batch()
 
     def run_some(self) -> None:
         """Process a random number of batches."""
-        while any(self._waiting.values()) and self._random.choice((True, False)):
+        while self._has_records() and self._random.choice((True, False)):
             self._run_batch()
+
+    def _has_records(self) -> bool:
+        return bool(self._shuffled) or any(self._waiting.values())
 
     def _run_batch(self) -> None:
         batch = self._cut()
@@ -107,31 +123,51 @@ class RandomBatches:
             raise
 
     def _cut(self) -> dict[tuple[str, int], int]:
-        """Draw how many records of each partition the next batch takes; shuffles are not cut."""
+        """Draw how many records each partition gives to the next batch: of a repartition, all."""
         most = self._random.choice(_SIZES)
-        ready = [
-            place
-            for place, records in self._waiting.items()
-            if records and place[0] not in self._shuffles
-        ]
+        ready = [place for place, records in self._waiting.items() if records]
         counts = {
             place: self._random.randint(0, min(most, len(self._waiting[place]))) for place in ready
         }
+        counts |= {
+            place: len(self._waiting[place])
+            for place in ready
+            if place[0] in self._plan.repartitions
+        }
         if ready and not any(counts.values()):
             counts[self._random.choice(ready)] = 1
+        self._were_behind = self._behind
+        self._behind = {place for place in ready if counts[place] < len(self._waiting[place])}
         return counts
 
     def _run_task(self, part: Part, number: int, batch: Mapping[tuple[str, int], int]) -> None:
         task = self._tasks[part.group.id, number]
-        has_records = False
+        has_rows = False
         for topic, partitions in part.tasks[number].items():
             for partition in partitions:
-                waiting = self._waiting[topic, partition]
-                count = (
-                    len(waiting) if topic in self._shuffles else batch.get((topic, partition), 0)
-                )
-                if count:
-                    task.add(topic, partition, [waiting.popleft() for _ in range(count)])
-                    has_records = True
-        if has_records:
+                has_rows |= part.stage != FRONT and self._tell_behind(task, topic, partition)
+                records = self._taken(topic, partition, batch)
+                if records:
+                    task.add(topic, partition, records)
+                    has_rows = True
+        if has_rows:
+            self._running = part.group.id, number
             task.run()
+            self._running = None
+
+    def _tell_behind(self, task: Task, topic: str, partition: int) -> bool:
+        """Tell a task whether a partition has more records; return whether it has or had."""
+        place = topic, partition
+        task.set_behind(topic, partition, behind=place in self._behind)
+        return place in self._behind or place in self._were_behind
+
+    def _taken(
+        self, topic: str, partition: int, batch: Mapping[tuple[str, int], int]
+    ) -> Sequence[RawRecord]:
+        waiting = self._waiting[topic, partition]
+        taken = [waiting.popleft() for _ in range(batch.get((topic, partition), 0))]
+        if topic not in self._plan.repartitions:
+            return [record for _, record in taken]
+        for sender, record in taken:
+            self._shuffled.add(topic, partition, sender, (record,))
+        return self._shuffled.take(topic, partition)

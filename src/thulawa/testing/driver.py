@@ -7,7 +7,7 @@ still until it is told to move. Async nodes run through the engine in virtual ti
 back-off costs nothing, and races are decided by a seed.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,16 +19,14 @@ from typing import Any, Self, TypeVar
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.partitioning import partition_of
-from thulawa.core.records import Headers, Windowed
+from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.context import Forward
 from thulawa.runtime.globals import GlobalTables
 from thulawa.runtime.groups import PartitionGrouper, by_number
+from thulawa.runtime.metrics import NodeMetrics, RecordCounts, node_metrics
 from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.output import Encoder, chosen_partition
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.task import Task
-from thulawa.state.codec import Codec
 from thulawa.state.keyvalue import KeyValueStore
 from thulawa.state.sessions import SessionStore
 from thulawa.state.specs import Store
@@ -40,6 +38,7 @@ from thulawa.testing.backings import (
     changelog_record,
     changelog_topic,
 )
+from thulawa.testing.collecting import Outputs, TaskCollector
 from thulawa.testing.delivery import Delivery, OneByOne, RandomBatches
 from thulawa.testing.latencies import with_random_latencies
 from thulawa.testing.loop import VirtualTimeLoop
@@ -51,7 +50,6 @@ __all__ = ["TopologyTestDriver"]
 
 S = TypeVar("S")
 _AnyStore: Any = object
-_codec = Codec()
 
 
 class TopologyTestDriver:
@@ -109,18 +107,22 @@ class TopologyTestDriver:
             if isinstance(node, Source)
             for topic in node.topics
         }
-        # Sinks for which the topology names no key serde: windowed keys are written as such.
-        self._unnamed = {
-            node.name
-            for node in topology.nodes.values()
-            if isinstance(node, Sink) and node.key_serde is None
-        }
         self._now = wall_clock_time
         self._written: dict[str, Written] = defaultdict(Written)
+        self._counts: RecordCounts = Counter()  # of tasks before a restart
         self._turns = count()  # records without a key take turns
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
-        self._encoder = Encoder(self._options, self.send)
-        self._globals = GlobalTables(self._plan.topology, self._options, self.send)
+        self._outputs = Outputs(
+            self._plan,
+            self._options,
+            self.receive,
+            self._key_serde,
+            partitions,
+            _unnamed(topology),
+        )
+        self._globals = GlobalTables(
+            self._plan.topology, self._options, TaskCollector(self._outputs).send
+        )
         self._loop = VirtualTimeLoop(seed=seed)
         self._tasks: dict[tuple[int, int], Task] = {}  # by sub-topology and number
         self._backings: dict[tuple[str, str], LoggedBacking] = {}
@@ -276,10 +278,15 @@ class TopologyTestDriver:
         """Return the stores of a task of each sub-topology, or of all, and the global ones."""
         return {name: self.get_state_store(name, task) for name in self._plan.topology.stores}
 
-    def dropped_records(self) -> int:
-        """Count the records that operators left out by their rules, or handlers skipped."""
+    def metrics(self) -> dict[str, NodeMetrics]:
+        """Return how many records each node left out, by the node's name, as `Streams` does."""
         self.process_all_available()
-        return sum(task.context.dropped for task in self._tasks.values())
+        counts = [task.context.counts for task in self._tasks.values()]
+        return node_metrics([*counts, self._globals.counts, self._counts])
+
+    def dropped_records(self) -> int:
+        """Return how many records all nodes left out, by their rules or by handlers."""
+        return sum(node.dropped_records for node in self.metrics().values())
 
     def restart(self) -> None:
         """Stop all tasks and start new ones from what their stores hold.
@@ -291,6 +298,7 @@ class TopologyTestDriver:
         self._delivery.run_some()
         snapshots = {task.id: task.snapshot() for task in self._tasks.values()}
         for task in self._tasks.values():
+            self._counts.update(task.context.counts)
             task.close()
         self._tasks.clear()
         self._make_tasks(snapshots)
@@ -318,80 +326,24 @@ class TopologyTestDriver:
             self._delivery.run()  # a processor may have sent to a topic that is read here
             return
         for timestamp, key, value, headers in records:
-            partition = self._partition(None, key, value, key)
+            partition = self._partition(key)
             self._append(topic, partition, timestamp, key, value, headers)
             if not self._in_batches:
                 self._delivery.run()
 
-    def send(
-        self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
-    ) -> None:
-        """Take an output of a task."""
-        if sink is not None and sink.internal:
-            partition = self._plan.repartitions[topic].partition_of(key, value)
-            # as Spark writes and reads them: what is no plain data cannot travel
-            key, value = _codec.decode(_codec.encode([key, value]))
-            self._written[topic].append(WrittenRecord(key, value, timestamp, headers))
-            self._append(topic, partition, timestamp, key, value, headers)
-        else:
-            self._send(sink, topic, key, value, timestamp, headers)
-
-    def _send(
-        self,
-        sink: Sink | None,
-        topic: str,
-        key: Any,
-        value: Any,
-        timestamp: int,
-        headers: Headers,
-        failed: Exception | None = None,
-    ) -> None:
-        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers, failed)
-        if encoded is None:
-            return
-        raw_key, raw_value = encoded
+    def receive(self, topic: str, partition: int | None, record: WrittenRecord) -> None:
+        """Take a record that a task wrote to a topic; None: its key decides about the partition."""
+        key, value, timestamp, headers = record[:4]
+        self._written[topic].append(record)
         if topic in self._plan.readers:
-            partition = self._partition(sink, key, value, raw_key)
-            self._append(topic, partition, timestamp, raw_key, raw_value, headers)
+            if partition is None:
+                partition = self._partition(key)
+            self._append(topic, partition, timestamp, key, value, headers)
         if topic in self._globals.topics:
             offset = self._next_offset(topic, 0)
-            self._globals.update(topic, offset, raw_key, raw_value, timestamp)
-        serdes = (None, None) if sink is None else (self._reads_key(sink, key), sink.value_serde)
-        self._written[topic].append(WrittenRecord(raw_key, raw_value, timestamp, headers, *serdes))
+            self._globals.update(topic, offset, key, value, timestamp)
 
-    def sender(self, sink: Sink, topic: str) -> Forward | None:
-        """Return a quicker `send` for a sink whose topic nobody reads; None: there is none."""
-        key_serde, value_serde = sink.key_serde, sink.value_serde
-        read = topic in self._plan.readers or topic in self._globals.topics
-        if read or sink.internal or self._options.max_record_bytes is not None:
-            return None
-        if key_serde is None or value_serde is None:
-            return None
-        dump_key, dump_value = key_serde.dumps, value_serde.dumps
-        append, send, reads_key = self._written[topic].append, self._send, self._reads_key
-
-        def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            try:
-                raw_key, raw_value = dump_key(key), dump_value(value)
-            except Exception as error:  # noqa: BLE001 the handler is asked
-                send(sink, topic, key, value, timestamp, headers, error)
-                return
-            serde = reads_key(sink, key)
-            append(WrittenRecord(raw_key, raw_value, timestamp, headers, serde, value_serde))
-
-        return to_topic
-
-    def block_sender(self, sink: Sink, topic: str) -> None:
-        """Return nothing: records are sent one by one."""
-
-    def _reads_key(self, sink: Sink, key: Any) -> Serde[Any] | None:
-        if sink.name in self._unnamed and not isinstance(key, Windowed):
-            return self._key_serde
-        return sink.key_serde
-
-    def _partition(self, sink: Sink | None, key: Any, value: Any, raw_key: bytes | None) -> int:
-        if sink is not None and sink.partitioner is not None:
-            return chosen_partition(sink.partitioner, key, value, self._partitions, sink.name)
+    def _partition(self, raw_key: bytes | None) -> int:
         if raw_key is None:
             return next(self._turns) % self._partitions
         return partition_of(raw_key, self._partitions)
@@ -421,10 +373,11 @@ class TopologyTestDriver:
         for part in self._plan.parts.values():
             for number, partitions in enumerate(part.tasks):
                 name = part.group.id, number
+                collector = TaskCollector(self._outputs)
                 self._tasks[name] = Task(
                     part.group,
                     self._plan.topology,
-                    self,
+                    collector,
                     number=number,
                     partitions=partitions,
                     options=self._options,
@@ -434,6 +387,7 @@ class TopologyTestDriver:
                     run_async=self._loop.run_until_complete,
                     snapshot=snapshots.get(f"{part.group.id}_{number}"),
                 )
+                collector.attach(self._tasks[name].context)
 
     def _next_offset(self, topic: str, partition: int) -> int:
         offset = self._offsets[topic, partition]
@@ -465,6 +419,12 @@ class TopologyTestDriver:
             task: self._backings.get((host.id, name), {}) for task, host in owners.items()
         }
         return self._plan.topology.stores[name].open(MergedBacking(name, entries))
+
+
+def _unnamed(topology: Topology) -> frozenset[str]:
+    """Return the sinks for which the topology names no key serde."""
+    sinks = (node for node in topology.nodes.values() if isinstance(node, Sink))
+    return frozenset(sink.name for sink in sinks if sink.key_serde is None)
 
 
 def _options(options: TaskOptions | None, batches: int | None) -> TaskOptions:

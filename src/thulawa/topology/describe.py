@@ -86,7 +86,8 @@ def _text(line: _Line) -> str:
         return f"Source: {node.name} (topics: [{topics}])\n      --> {_names(line.after)}"
     if isinstance(node, Sink):
         return f"Sink: {node.name} ({topic_of(node)})\n      <-- {_names(line.before)}"
-    stores = ", ".join(java_order(node.stores))
+    listed = [store for store in node.stores if store not in node.unlisted_stores]
+    stores = ", ".join(java_order(listed))
     return (
         f"Processor: {node.name} (stores: [{stores}])\n"
         f"      --> {_names(line.after)}\n      <-- {_names(line.before)}"

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from thulawa.core.callers import caller
 from thulawa.core.errors import TopologyError
+from thulawa.core.signatures import accepts
 from thulawa.topology.nodes import (
     Aggregate,
     AsyncCall,
@@ -28,7 +29,7 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.processor import AsyncProcessor
 
-__all__ = ["accepts", "check_function", "check_functions", "topic_arguments"]
+__all__ = ["check_function", "check_functions", "topic_arguments"]
 
 # what it is, the function, the arguments it gets
 _Use: TypeAlias = tuple[str, Any, tuple[str, ...]]
@@ -52,19 +53,6 @@ _FIELDS: dict[type[Node], dict[str, tuple[str, ...]]] = {
     ForeignKeyStep: {"foreign_key": ("value",), "joiner": ("value", "other value")},
     Process: {"supplier": ()},
 }
-
-
-def accepts(function: Callable[..., Any], count: int) -> bool:
-    """Tell whether a function can be called with so many arguments, as far as can be known."""
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):  # of a builtin that does not tell
-        return True
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
 
 
 def check_function(

@@ -52,6 +52,7 @@ class Node:
     name: str
     parents: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    unlisted_stores: tuple[str, ...] = ()  # of ``stores``; Kafka has none such, nor its description
     where: str = field(default="", compare=False)
 
 
@@ -126,6 +127,8 @@ class Table(Node):
     """A table made of updates, or of another table's; kept when it has a store of its own.
 
     ``supplier`` makes the `ValueTransformer` of a ``transform_values`` with state, once per task.
+    ``sends_old_values``: what follows asks for the row before. By Kafka's rule a filter then drops
+    updates without a row before and after, and a transformer without a store is asked for both.
     """
 
     operation: Literal["source", "filter", "filter_not", "map_values", "transform_values", "pass"]
@@ -134,6 +137,7 @@ class Table(Node):
     store: str | None = None
     versioned: bool = False
     supplier: Function | None = None
+    sends_old_values: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +241,8 @@ class ForeignKeyStep(Node):
     """One step of a foreign-key join.
 
     Left rows *subscribe* at the right key; the right side *receives* this, *answers* it, and
-    answers all its subscribers when it *changes*; the left side *resolves* the answers.
+    answers all its subscribers when it *changes*; the left side *resolves* the answers. ``store``
+    holds subscriptions on the right side, and on the left side the versions that were answered.
     """
 
     step: Literal["subscribe", "receive", "answer", "change", "resolve"]
@@ -274,7 +279,8 @@ class AsyncCall(Node):
     """Calls a function for many records at once, through the engine, each key in order.
 
     ``function`` is the supplier of an `AsyncProcessor` when the operation is "process". ``lane``
-    gives the lane of a record by its key and value.
+    gives the lane of a record by its key and value. ``deterministic``: it answers the same for a
+    record that is processed again.
     """
 
     operation: Literal["map", "map_values", "flat_map", "process", "batch"]
@@ -282,6 +288,7 @@ class AsyncCall(Node):
     options: Options
     resource: Function | None = None
     lane: Function | None = None
+    deterministic: bool = False
 
     @property
     def has_lanes(self) -> bool:

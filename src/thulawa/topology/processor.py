@@ -15,6 +15,7 @@ __all__ = [
     "ProcessorSupplier",
     "PunctuationType",
     "ValueTransformer",
+    "ValueTransformerContext",
 ]
 
 K = TypeVar("K")
@@ -108,12 +109,20 @@ class Processor(Generic[K, V, K1, V1]):
         """Let go of what was acquired in `init`."""
 
 
+class ValueTransformerContext(ProcessorContext[K1, V1], Protocol[K1, V1]):
+    """What a `ValueTransformer` can do besides looking at its row."""
+
+    @property
+    def timestamp(self) -> int:
+        """The timestamp of the row at hand; -1: a join asks for a row that is not there."""
+
+
 class ValueTransformer(Generic[K, V, V1]):
     """Subclass it, and give the class (or a function that makes one) to ``transform_values``."""
 
-    context: ProcessorContext[K, V1]
+    context: ValueTransformerContext[K, V1]
 
-    def init(self, context: ProcessorContext[K, V1]) -> None:
+    def init(self, context: ValueTransformerContext[K, V1]) -> None:
         """Take the context; called once, before any row. It cannot forward or schedule."""
         self.context = context
 

@@ -1,8 +1,9 @@
 """The jobs that are killed: a driver that runs one until it is killed or its query fails.
 
-``python -m tests.kafka.chaos.job JOB BOOTSTRAP NAME FOLDER`` reads NAME-in, writes NAME-out,
-and ends when its standard input does. ``map`` sends every record through `map_by_key`; ``rank`` is
-a stream program that numbers the records of each key, so its state shows in what it writes.
+``python -m tests.kafka.chaos.job JOB BOOTSTRAP NAME FOLDER RECORDS PLAN`` reads NAME-in, writes
+NAME-out, and ends when its standard input does. ``map`` sends every record through `map_by_key`;
+``rank`` is a stream program that numbers the records of each key, so its state shows in what it
+writes.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import random
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +28,23 @@ from thulawa.spark.kafka_sink import kafka_sink
 from thulawa.spark.kafka_source import kafka_source
 from thulawa.spark.streams.logs import KafkaTopics
 
-__all__ = ["JOBS", "main"]
+__all__ = ["AS_IT_WAS", "JOBS", "ONE_TASK", "main"]
 
 JOBS = ("map", "rank")
+AS_IT_WAS, ONE_TASK = "as it was", "one task"  # plans of the first job
 _SETTINGS = QUIET | {
     "spark.python.authenticate.socketTimeout": "120s",  # a crowded machine is not a failure
 }
 
 
-def main(job: str, bootstrap: str, name: str, folder: str, records: str = "60") -> None:
+def main(job: str, bootstrap: str, name: str, folder: str, records: str, plan: str) -> None:
     """Run a job."""
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
     # a batch is to have a middle
     parts = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(max(1, int(records) // 3))}
     spark = thulawa.session(name, master="local[2,4]", settings=_SETTINGS | parts)
     traps = Traps(Path(folder) / "traps")
-    run = _map if job == "map" else _rank
+    run = partial(_map, plan=plan) if job == "map" else _rank
     run(spark, Connection(bootstrap), name, folder, traps, int(records))
 
 
@@ -56,9 +59,18 @@ async def _call(row: Any) -> tuple[bytes]:
 
 
 def _map(
-    spark: Any, connection: Connection, name: str, folder: str, traps: Traps, records: int
+    spark: Any,
+    connection: Connection,
+    name: str,
+    folder: str,
+    traps: Traps,
+    records: int,
+    *,
+    plan: str,
 ) -> None:
     rows = kafka_source(spark, connection, f"{name}-in", max_records=records)
+    if plan == ONE_TASK:
+        rows = rows.coalesce(1)
     mapping = thulawa.map_by_key(
         _call, key="key", returns="value binary", keep=["key", "timestamp"], in_flight=100
     )

@@ -1,7 +1,8 @@
 """The crash matrix: every victim at every point, some rounds each, and a verdict for each cell.
 
 Changes are cells of another kind: between two drivers something is put in the place of what the
-first one left. The second must refuse it, and nothing may be lost or doubled.
+first one left. The second must refuse it, and nothing may be lost or doubled, also once it is put
+right.
 """
 
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal, TypeAlias
 
+from tests.kafka.chaos.job import ONE_TASK
 from tests.kafka.chaos.rig import VICTIMS, Rig, Victim
 from tests.kafka.chaos.traps import POINTS, STARTING_POINTS, STATE_POINTS, Point
 from tests.kafka.helpers import CLEAN, Verdict
@@ -43,7 +45,7 @@ class Cell:
 class Change:
     """What the next driver of a job finds changed."""
 
-    what: Literal["recreated topic"]
+    what: Literal["older checkpoint", "other tasks", "recreated topic"]
     job: str
 
     @property
@@ -54,8 +56,16 @@ class Change:
 
 AnyCell: TypeAlias = Cell | Change
 CELLS = tuple(Cell(victim, point) for point in POINTS for victim in VICTIMS)
-# the last of their jobs: nothing goes on after them
-CHANGES = (Change("recreated topic", "map"), Change("recreated topic", "rank"))
+CHANGES = (
+    Change("older checkpoint", "map"),
+    Change("other tasks", "map"),
+    Change("older checkpoint", "rank"),
+    # the last of their jobs: nothing goes on after them
+    Change("recreated topic", "map"),
+    Change("recreated topic", "rank"),
+)
+_OLDER = "the checkpoint is older than what its sink has written"
+_OTHER_TASKS = "its rows may be in other tasks now"
 _RECREATED = "was deleted and created again"
 
 
@@ -76,10 +86,11 @@ def run(
             rig.feed(RECORDS)
             rig.await_output()
             for cell in mine:
+                random = Random(f"{seed} {cell.name}")
                 if isinstance(cell, Change):
-                    yield _recreated(rig, cell, rounds)
+                    yield _change(rig, cell, rounds, random)
                 else:
-                    yield _cell(rig, cell, rounds, Random(f"{seed} {cell.name}"))
+                    yield _cell(rig, cell, rounds, random)
             rig.kill_driver()
             yield _row(job, "–", "read again", rounds * len(mine), 0, 0.0, rig.final_verdict())
 
@@ -104,21 +115,55 @@ def _cell(rig: Rig, cell: Cell, rounds: int, random: Random) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _recreated(rig: Rig, cell: Change, rounds: int) -> dict[str, Any]:
-    """Create the input again, with as many records as were read, with fewer and with more."""
+def _change(rig: Rig, cell: Change, rounds: int, random: Random) -> dict[str, Any]:
     starts, before, refused = rig.driver_starts, rig.verdict(), 0
     began = time.monotonic()
     for number in range(rounds):
-        rig.kill_driver()
-        rig.recreate_input((rig.fed, RECORDS // 10, 2 * rig.fed)[number % 3])
-        refused += rig.is_refused(_RECREATED)
-        rig.poll(1)  # what was written in spite of it would be phantoms
+        if cell.what == "recreated topic":
+            refused += _recreated(rig, number)
+            continue
+        refused += _older(rig) if cell.what == "older checkpoint" else _other_tasks(rig, random)
+        rig.mend()
+        rig.await_output()
     longest = (time.monotonic() - began) / rounds
     verdict = _since(before, rig.verdict())
     row = _row(
         cell.job, cell.what, "refused", refused, rig.driver_starts - starts, longest, verdict
     )
     return row | {"clean": row["clean"] and refused == rounds}
+
+
+def _older(rig: Rig) -> bool:
+    """Put an older checkpoint back, with new records waiting; put the newest back afterwards."""
+    rig.kill_driver()
+    rig.copy_checkpoint("older")
+    rig.mend()
+    rig.feed(RECORDS)
+    rig.await_output()
+    rig.kill_driver()
+    rig.copy_checkpoint("newest")
+    rig.put_back("older")
+    rig.feed_only(RECORDS)
+    refused = rig.is_refused(_OLDER)
+    rig.put_back("newest")
+    return refused
+
+
+def _other_tasks(rig: Rig, random: Random) -> bool:
+    """Kill a driver when a task has committed, and run the batch again in other tasks."""
+    rig.arm("one committed", "driver", random, passes=1)
+    rig.feed(RECORDS)
+    rig.await_sprung()
+    return rig.is_refused(_OTHER_TASKS, plan=ONE_TASK)
+
+
+def _recreated(rig: Rig, number: int) -> bool:
+    """Create the input again, with as many records as were read, with fewer and with more."""
+    rig.kill_driver()
+    rig.recreate_input((rig.fed, RECORDS // 10, 2 * rig.fed)[number % 3])
+    refused = rig.is_refused(_RECREATED)
+    rig.poll(1)  # what was written in spite of it would be phantoms
+    return refused
 
 
 def _since(before: Verdict, after: Verdict) -> Verdict:

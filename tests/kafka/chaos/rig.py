@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from tests.kafka.chaos.job import AS_IT_WAS
 from tests.kafka.chaos.traps import SELF, Point, Traps
 from tests.kafka.helpers import Judge, Verdict, filling, judge
 from thulawa.kafka.broker import Broker
@@ -54,6 +55,7 @@ class Rig:
         self._folder = folder
         self._keys = keys
         self._max_records = max_records
+        self._plan = AS_IT_WAS
         self._driver: subprocess.Popen[bytes] | None = None
         self._judge = Judge(keys=keys)
         self._starts_in_vain = 0
@@ -126,6 +128,15 @@ class Rig:
         """Remove the checkpoint of a driver that is dead: only the topics are left."""
         shutil.rmtree(self._folder / "checkpoint")
 
+    def copy_checkpoint(self, to: str) -> None:
+        """Copy the checkpoint of a driver that is dead."""
+        shutil.copytree(self._folder / "checkpoint", self._folder / to)
+
+    def put_back(self, checkpoint: str) -> None:
+        """Replace the checkpoint of a driver that is dead by a copy, which is gone then."""
+        self.lose_checkpoint()
+        (self._folder / checkpoint).rename(self._folder / "checkpoint")
+
     def recreate_input(self, records: int) -> None:
         """Delete the topic that a dead driver read, create it again, and write other records."""
         topics, topic = Topics(self._connection), f"{self.name}-in"
@@ -137,11 +148,13 @@ class Rig:
         for _ in filling(self._connection, topic, numbers, keys=self._keys):
             pass
 
-    def is_refused(self, words: str, *, patience: float = _PATIENCE) -> bool:
+    def is_refused(self, words: str, *, plan: str = AS_IT_WAS, patience: float = _PATIENCE) -> bool:
         """Start a driver; return whether it ends by itself, with an error of these words."""
         self.kill_driver()
         said = self.log.stat().st_size
+        self._plan = plan
         self._start_driver()
+        self._plan = AS_IT_WAS
         assert self._driver is not None
         try:
             failed = self._driver.wait(patience) != 0
@@ -165,7 +178,7 @@ class Rig:
         self._starts_in_vain += 1
         program = [
             sys.executable, "-m", "tests.kafka.chaos.job", self.job, self._connection.bootstrap,
-            self.name, str(self._folder), str(self._max_records),
+            self.name, str(self._folder), str(self._max_records), self._plan,
         ]  # fmt: skip
         path = os.pathsep.join((str(_ROOT), os.environ.get("PYTHONPATH", "")))
         with self.log.open("ab") as log:
@@ -177,9 +190,16 @@ class Rig:
 
     def feed(self, count: int) -> None:
         """Write the next records, each once, though the broker may die meanwhile."""
+        self._feed(count, self.mend)
+
+    def feed_only(self, count: int) -> None:
+        """Write the next records without starting a driver."""
+        self._feed(count, lambda: None)
+
+    def _feed(self, count: int, meanwhile: Callable[[], None]) -> None:
         numbers = range(self.fed, self.fed + count)
         for _ in filling(self._connection, f"{self.name}-in", numbers, keys=self._keys):
-            self.mend()
+            meanwhile()
         self.fed = numbers.stop
 
     def arm(self, point: Point, victim: Victim, random: Random, passes: int = 3) -> None:

@@ -106,12 +106,12 @@ class _TrappedFormat(KafkaFormat):
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: FBT001, N802
         traps = self.options.pop("traps")  # the format has no such option
         made = super().streamWriter(schema, overwrite)
-        return _TrappedWriter(made._sink, made._topic, Traps(Path(traps)))
+        return _TrappedWriter(made._sink, made._topic, made._layout, Traps(Path(traps)))
 
 
 class _TrappedWriter(KafkaStreamWriter):
-    def __init__(self, sink: SinkSpec, topic: str | None, traps: Traps) -> None:
-        super().__init__(sink, topic)
+    def __init__(self, sink: SinkSpec, topic: str | None, layout: str, traps: Traps) -> None:
+        super().__init__(sink, topic, layout)
         self._traps = traps
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:

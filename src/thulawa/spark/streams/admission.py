@@ -79,6 +79,7 @@ def weigh(
     losses = _losses(old, new, written.get("dropped", {}))
     losses += _resized(written.get("repartitions", {}), made)
     lost = {loss.store for loss in losses}
+    losses += _grown(written.get("groups", {}), made)  # of some keys: the others keep their state
     for part in made.parts.values():
         if lost.intersection(part.group.stores):
             prefixes.pop(part.group.id, None)
@@ -186,6 +187,32 @@ def _resized(before: Mapping[str, int], made: Plan) -> list[Loss]:
         if stores and before.get(name, one.partitions) != one.partitions:
             why = f"the repartition {name!r} had {before[name]} partitions, now {one.partitions}"
             losses.append(Loss(stores[0], why))
+    return losses
+
+
+def _grown(before: Mapping[str, Sequence[Mapping[str, Any]]], made: Plan) -> list[Loss]:
+    """Return a loss for each partition that is new to tasks with stores.
+
+    The keys that are sent to it now were sent to others before, and have their state there.
+    """
+    losses = []
+    for part in made.parts.values():
+        store = next((store for store in part.group.stores if store in before), None)
+        if store is None:
+            continue
+        had: dict[str, set[int]] = {}
+        for task in before[store]:
+            for topic, numbers in task.items():
+                had.setdefault(topic, set()).update(numbers)
+        for topic, numbers in sorted(had.items()):
+            now = {number for task in part.tasks for number in task.get(topic, ())}
+            for number in sorted(now - numbers):
+                why = (
+                    f"partition {number} of {topic!r} is new: keys that are sent there now have "
+                    f"their state in the store {store!r} of another task, and would begin with "
+                    "none; to keep them together, read the topic with a new application_id"
+                )
+                losses.append(Loss(store, why))
     return losses
 
 

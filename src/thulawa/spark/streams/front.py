@@ -5,6 +5,7 @@ nothing.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,22 +14,27 @@ import pyarrow as pa
 from thulawa.core.errors import StateError
 from thulawa.core.garbage import settle, uncollected
 from thulawa.engine.lane_sums import LaneSums
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import FRONT, Part, has_timers
+from thulawa.runtime.shuffled import merge_by_time, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.chunks import Behind, Chunk
 from thulawa.spark.log_packed import stored_chunks
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
+from thulawa.spark.streams.counting import encode_counts
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import (
     AT_END,
     BEHIND,
     CLOCK,
+    COUNTS,
     Packed,
     Topic,
     as_block,
+    opened_records,
     packed_batch,
 )
 
@@ -49,23 +55,29 @@ def front(program: Shipped, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     stage.close()
     for lanes in stage.take_lanes():
         program.tell(lanes)
+    program.count(stage.take_counts())
 
 
 def _packed(stage: "_Front", batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the front, some at a time: what one chunk becomes may be any size."""
     packed: list[Packed] = []
     held = 0
-    for chunk in stored_chunks(batches):
-        with uncollected():
-            rows = stage.behind(chunk) if isinstance(chunk, Behind) else stage.packed(chunk)
-            fresh = list(rows)
-        packed += fresh
-        held += sum(len(row.data) for row in fresh)
+    for row in _rows(stage, batches):
+        packed.append(row)
+        held += len(row.data)
         if held >= _BUNDLE_BYTES:
             yield packed_batch(packed)
             packed, held = [], 0
-    packed += stage.progress()
     if packed:
         yield packed_batch(packed)
+
+
+def _rows(stage: "_Front", batches: Iterator[Any]) -> Iterator[Packed]:
+    for chunk in stored_chunks(batches):
+        with uncollected():
+            yield from stage.behind(chunk) if isinstance(chunk, Behind) else stage.packed(chunk)
+    yield from stage.progress()
+    yield from stage.counts()
 
 
 class _Front:
@@ -146,13 +158,17 @@ class _Front:
                     slot = self._program.slot_of(task)
                     yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
-    def _run(self, part: Part, topic: Topic, chunk: Chunk) -> list[Packed]:
+    def _run(self, part: Part, topic: Topic, chunk: Chunk) -> Iterator[Packed]:
         if topic not in self._tasks:
             self._tasks[topic] = self._made(part, topic)
         task, output = self._tasks[topic]
         # no batch tells the front its time; it only tells records from the far future apart
         task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
-        task.add_block(*topic, as_block(chunk.columns))
+        block = as_block(chunk.columns)
+        if topic.name in self._plan.repartitions:
+            task.add(*topic, merge_by_time([*split_by_sender(opened_records(block)).values()]))
+        else:
+            task.add_block(*topic, block)
         task.run()
         return output.take()
 
@@ -169,10 +185,22 @@ class _Front:
             options=program.options,
             run_async=run_async,
         )
+        output.attach(task.context)
         return task, output
 
     def take_lanes(self) -> Iterator[dict[str, LaneSums]]:
         return (task.take_lanes() for task, _ in self._tasks.values())
+
+    def take_counts(self) -> RecordCounts:
+        counts: RecordCounts = Counter()
+        for task, _ in self._tasks.values():
+            counts.update(task.take_counts())
+        return counts
+
+    def counts(self) -> Iterator[Packed]:
+        """Send the counts to the next stage, which can report them; without one they stay."""
+        if self._plan.stages and (counts := self.take_counts()):
+            yield Packed(self._program.slots[0], FRONT + 1, 0, COUNTS, 0, "", encode_counts(counts))
 
     def close(self) -> None:
         for task, _ in self._tasks.values():
@@ -187,7 +215,8 @@ def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:
     """Refuse records of a partition that was not there: its keys have their state elsewhere."""
     if part.group.stores and not any(partition in task.get(topic, ()) for task in part.tasks):
         raise StateError(
-            f"partition {partition} of {topic!r} is new: keys that go there now have their state "
-            "in another task. Start the application again and the partition joins a task, where "
-            "such keys begin anew; to keep them together, begin with a new checkpoint"
+            f"partition {partition} of {topic!r} is new: keys that are sent there now have their "
+            f"state in the store {part.group.stores[0]!r} of another task. Start the application "
+            "with allow_state_loss=True and such keys begin with none; to keep them together, read "
+            "the topic with a new application_id"
         )

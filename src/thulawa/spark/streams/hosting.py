@@ -1,11 +1,14 @@
 """Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 
 from thulawa.core.garbage import uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import Part
+from thulawa.runtime.shuffled import Shuffled, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import TaskChangelogs
@@ -18,10 +21,10 @@ from thulawa.spark.streams.wire import (
     CLOCK,
     Packed,
     block_of,
+    opened_records,
     records_of,
     unpack_records,
 )
-from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
 
 __all__ = ["Hosted", "hosted"]
@@ -45,7 +48,7 @@ class Hosted:
 
     def run(
         self, rows: Iterable[Packed], now: int, kept: Kept
-    ) -> Generator[list[Packed], None, None]:
+    ) -> Generator[Iterable[Packed], None, None]:
         """Process the rows of a batch; give what leaves, then keep what the stores hold.
 
         So Spark carries the outputs while the stores are written. Nothing stays of a batch that
@@ -58,7 +61,7 @@ class Hosted:
             self.close()
             raise
 
-    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> Iterator[list[Packed]]:
+    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> Iterator[Iterable[Packed]]:
         same = self._stores.open(kept)
         if self._task is not None and not same:
             self.close()
@@ -67,8 +70,16 @@ class Hosted:
             self._task = self._made(now)
         task = self._task
         task.context.wall_clock_time = now
+        shuffled = Shuffled()
         for row in sorted(rows, key=lambda row: row.place):
-            self._add(task, row)
+            if row.data in (BEHIND, AT_END):
+                task.set_behind(row.topic, row.part, behind=row.data == BEHIND)
+            elif row.topic in self._program.plan.repartitions:
+                self._add_repartitioned(shuffled, row)
+            else:
+                self._add(task, row)
+        for topic, partition in shuffled.topic_partitions():
+            task.add(topic, partition, shuffled.take(topic, partition))
         task.run()
         task.advance_wall_clock(now)
         snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)
@@ -85,36 +96,36 @@ class Hosted:
         """Give what the lanes of async nodes have come to since this was last asked."""
         return {} if self._task is None else self._task.take_lanes()
 
+    def take_counts(self) -> RecordCounts:
+        """Return the counts of records that nodes left out since this was last asked."""
+        counts: RecordCounts = Counter() if self._task is None else self._task.take_counts()
+        if self._globals is not None:
+            counts.update(self._globals.counts)
+            self._globals.counts.clear()
+        return counts
+
     def next_wall_clock_time(self) -> int | None:
         """Tell when the task wants to be called even without records."""
         return None if self._task is None else self._task.next_wall_clock_time
 
+    def _add_repartitioned(self, shuffled: Shuffled, row: Packed) -> None:
+        if not self._program.plan.repartitions[row.topic].is_topic:
+            place = row.place.rpartition("/")[0]  # it ends with the number of the row
+            shuffled.add(row.topic, row.part, place, unpack_records(row.data))
+            return
+        senders = split_by_sender(opened_records(block_of(row)))
+        for sender, records in senders.items():
+            shuffled.add(row.topic, row.part, sender, records)
+
     def _add(self, task: Task, row: Packed) -> None:
         if row.topic == CLOCK:
-            return
-        if row.data in (BEHIND, AT_END):
-            task.set_behind(row.topic, row.part, behind=row.data == BEHIND)
             return
         if row.topic in self._program.plan.global_topics:
             assert self._globals is not None
             for offset, time, key, value, _ in records_of(row):
                 self._globals.update(row.topic, offset, key, value, time)
             return
-        repartition = self._program.plan.repartitions.get(row.topic)
-        if repartition is not None and not repartition.is_topic:
-            task.add(row.topic, row.part, unpack_records(row.data))
-        elif repartition is not None:
-            decode = Codec().decode
-            task.add(
-                row.topic,
-                row.part,
-                [
-                    (offset, time, decode(key)[0], decode(value)[0], headers)
-                    for offset, time, key, value, headers in records_of(row)
-                ],
-            )
-        else:
-            task.add_block(row.topic, row.part, block_of(row))
+        task.add_block(row.topic, row.part, block_of(row))
 
     def _made(self, now: int) -> Task:
         self._output.clear()  # what a failed attempt left
@@ -123,7 +134,7 @@ class Hosted:
         self._globals = GlobalTables(
             topology, options, self._output.send, self._stores.backing, tables
         )
-        return Task(
+        task = Task(
             self._part.group,
             topology,
             self._output,
@@ -136,6 +147,8 @@ class Hosted:
             run_async=run_async,
             snapshot=self._stores.snapshot or None,
         )
+        self._output.attach(task.context)
+        return task
 
 
 _tasks: dict[tuple[str, int, int], Hosted | Restored] = {}

@@ -1,7 +1,7 @@
 """Where an application's topics are: what Streams asks of an embedded log, or of Kafka."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
@@ -11,9 +11,10 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.secrets import masked_address
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import BrokerUnreachable, KafkaError, translated
-from thulawa.kafka.groups import commit_offsets
+from thulawa.kafka.groups import commit_offsets, committed, committed_offsets, delete_groups
 from thulawa.kafka.reading import await_committed, read_to_end
 from thulawa.kafka.routing import Policies
 from thulawa.kafka.topics import Offsets, TopicSpec
@@ -24,6 +25,7 @@ from thulawa.spark import kafka_packed, log_packed
 from thulawa.spark.kafka_sink import connection_options, kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
 from thulawa.spark.log_packed import Through
+from thulawa.spark.streams.outlets import EmbeddedOutlets, KafkaOutlets, Outlets
 from thulawa.spark.streams.reading import ReadSpec, read_topics
 from thulawa.spark.streams.wire import unpack_outgoing
 
@@ -33,10 +35,18 @@ _log = logging.getLogger("thulawa.kafka")
 _PATIENCE = 30  # seconds for one record
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
 _COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
+# as Kafka Streams has its repartition topics: no record goes before it has been read
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": str(50 * 2**20)}
 _OUTGOING = (
     "key binary, value binary, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
 )
+
+
+class Commit(Protocol):
+    """Commits offsets as those of an application, after a batch of its query."""
+
+    def __call__(self, offsets: Offsets, query: str = "", batch: int = -1) -> None: ...
 
 
 class Topics(Protocol):
@@ -52,11 +62,19 @@ class Topics(Protocol):
     def partitions(self, names: tuple[str, ...]) -> dict[str, int]:
         """Give the number of partitions of the topics that exist."""
 
-    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
-        """Make a topic, unless it is there; a compacted one must be there with these settings."""
+    def create(
+        self, name: str, partitions: int, *, compact: bool = False, keep: bool = False
+    ) -> None:
+        """Make a topic, unless it is there; a compacted one must be there with these settings.
+
+        With ``keep`` records stay until `delete_records` removes them, however old they are.
+        """
 
     def delete(self, name: str) -> None:
         """Remove a topic with everything in it."""
+
+    def delete_records(self, offsets: Offsets) -> None:
+        """Remove the records before an offset of each partition."""
 
     def read(
         self,
@@ -82,11 +100,11 @@ class Topics(Protocol):
     def put(self, name: str, key: bytes, value: bytes) -> None:
         """Write one record to partition 0 of a topic; it is there when this returns."""
 
-    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+    def settle(self, application: str, names: tuple[str, ...]) -> None:
         """End whatever an earlier life of the application left open in these topics."""
 
-    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:
-        """Give the last batch that each task of a query has written, of those that have."""
+    def last_batches(self, application: str, query: str) -> dict[int, int]:
+        """Return the last batch that each task of a query has written, of those that have."""
 
     def claim(self, application: str, query: str, batch: int, task: int) -> None:
         """Have a task's part of a batch count as written."""
@@ -94,20 +112,44 @@ class Topics(Protocol):
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics; it only needs to be started."""
 
-    def start(self, writer: Any) -> Any:
-        """Start the writer's query."""
-
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""
 
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
 
-    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None] | None:
-        """Give what tells others how far the application is; None: nobody wants to know."""
+    @property
+    def place(self) -> str:
+        """Where the broker is: two applications of one name there are one application."""
+
+    def committer(self, application: str) -> Commit:
+        """Return a function that commits offsets as those of the application."""
+
+    def committed(
+        self, application: str, names: tuple[str, ...], query: str
+    ) -> tuple[Offsets, int | None]:
+        """Return the offsets that the application has committed, and after which batch of a query.
+
+        None: nobody knows, or it was another query.
+        """
+
+    def last_written(self, application: str, query: str) -> int:
+        """Return the last batch of a query that any task has written; -1: none.
+
+        Tasks of an earlier life can write nothing more after that.
+        """
+
+    def trace(self, application: str) -> str | None:
+        """Name what there is of an application beside its topics; None: nothing."""
+
+    def forget(self, application: str) -> None:
+        """Delete what there is of an application beside its topics: committed offsets, markers."""
 
     def tick(self, name: str) -> None:
         """Write an empty record to a topic: Spark runs no batch without one to begin with."""
+
+    def outlets(self) -> Outlets:
+        """Return what tells workers which topics there are and what they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +173,14 @@ class EmbeddedTopics:
             there = set(log.topics())
             return {name: len(log.end_offsets(name)) for name in names if name in there}
 
-    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
+    def create(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        compact: bool = False,
+        keep: bool = False,  # noqa: ARG002 so they do
+    ) -> None:
         """Make a topic, unless it is there."""
         with Log(self.address) as log:
             if compact or name not in log.topics():
@@ -141,6 +190,12 @@ class EmbeddedTopics:
         """Remove a topic with everything in it."""
         with Log(self.address) as log:
             log.delete_topic(name)
+
+    def delete_records(self, offsets: Offsets) -> None:
+        """Remove the records before an offset of each partition."""
+        with Log(self.address) as log:
+            for name, before in offsets.items():
+                log.delete_records(name, before)
 
     def read(
         self,
@@ -158,11 +213,7 @@ class EmbeddedTopics:
 
     def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
         """Give the writer of packed rows to topics."""
-        return rows.writeStream.format(log_packed.NAME).outputMode("append")
-
-    def start(self, writer: Any) -> Any:
-        """Start the writer's query."""
-        return writer.start(self.address)
+        return log_packed.packed_sink(rows, self.address)
 
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""
@@ -191,22 +242,63 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             log.append({name: [ProducerRecord(key, value, partition=0)]})
 
-    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+    def settle(self, application: str, names: tuple[str, ...]) -> None:
         """Do nothing: what is not committed is not there."""
 
-    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:  # noqa: ARG002
-        """Give the last batch that each task of a query has written."""
+    def last_batches(self, application: str, query: str) -> dict[int, int]:  # noqa: ARG002
+        """Return the last batch that each task of a query has written."""
         with Log(self.address) as log:
-            found = {task: log.last_batch((query, task)) for task in range(tasks)}
-        return {task: batch for task, batch in found.items() if batch is not None}
+            return log.last_batches(query)
 
     def claim(self, application: str, query: str, batch: int, task: int) -> None:  # noqa: ARG002
         """Have a task's part of a batch count as written."""
         with Log(self.address) as log:
             log.append({}, marker=(query, task), batch=batch)
 
-    def committer(self, application: str) -> None:
-        """Tell nobody: there are no tools to look."""
+    @property
+    def place(self) -> str:
+        """Where the log is."""
+        return self.address
+
+    def committer(self, application: str) -> Commit:
+        """Return a function that commits offsets as those of the application's group."""
+
+        def commit(offsets: Offsets, query: str = "", batch: int = -1) -> None:
+            with Log(self.address) as log:
+                for topic, positions in offsets.items():
+                    with log.consumer(topic, group=application, partitions=positions) as group:
+                        group.commit(positions)
+                if query:  # last: offsets of several topics that are half written have no batch
+                    log.append({}, marker=_commits_of(query), batch=batch)
+
+        return commit
+
+    def committed(
+        self, application: str, names: tuple[str, ...], query: str
+    ) -> tuple[Offsets, int | None]:
+        """Return the offsets that the application has committed, and after which batch."""
+        with Log(self.address) as log:
+            found, batch = log.committed(application), log.last_batch(_commits_of(query))
+        return {name: positions for name, positions in found.items() if name in names}, batch
+
+    def last_written(self, application: str, query: str) -> int:  # noqa: ARG002 the query's id does
+        """Return the last batch of a query that any task has written; -1: none."""
+        with Log(self.address) as log:
+            return max(log.last_batches(query).values(), default=-1)
+
+    def trace(self, application: str) -> str | None:
+        """Name the committed offsets of the application's group, where there are some."""
+        with Log(self.address) as log:
+            return _offsets_of(application) if log.committed(application) else None
+
+    def forget(self, application: str) -> None:
+        """Delete the committed offsets; markers are by query, and the next one has another id."""
+        with Log(self.address) as log:
+            log.forget_group(application)
+
+    def outlets(self) -> Outlets:
+        """Return what tells workers which topics there are and what they take."""
+        return EmbeddedOutlets(self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,17 +325,24 @@ class KafkaTopics:
         found = BrokerTopics(self.connection).partitions(*names)
         return {name: count for name, count in found.items() if count is not None}
 
-    def create(self, name: str, partitions: int, *, compact: bool = False) -> None:
+    def create(
+        self, name: str, partitions: int, *, compact: bool = False, keep: bool = False
+    ) -> None:
         """Make a topic, unless it is there."""
         if compact:
             spec = TopicSpec(partitions=partitions, cleanup="compact", settings=_COMPACTED)
             BrokerTopics(self.connection).ensure(name, spec)
         elif not self.partitions((name,)):
-            BrokerTopics(self.connection).ensure(name, TopicSpec(partitions=partitions))
+            spec = TopicSpec(partitions=partitions, settings=_KEPT if keep else {})
+            BrokerTopics(self.connection).ensure(name, spec)
 
     def delete(self, name: str) -> None:
         """Remove a topic with everything in it."""
         BrokerTopics(self.connection).delete(name)
+
+    def delete_records(self, offsets: Offsets) -> None:
+        """Remove the records before an offset of each partition."""
+        BrokerTopics(self.connection).delete_records(offsets)
 
     def read(
         self,
@@ -263,10 +362,6 @@ class KafkaTopics:
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics."""
         return kafka_sink(rows.mapInArrow(unpack_outgoing, _OUTGOING), self.sink(application))
-
-    def start(self, writer: Any) -> Any:
-        """Start the writer's query."""
-        return writer.start()
 
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""
@@ -290,33 +385,85 @@ class KafkaTopics:
         """Write one record to partition 0 of a topic."""
         self._produce(name, key, value)
 
-    def settle(self, application: str, tasks: int, names: tuple[str, ...]) -> None:
+    def settle(self, application: str, names: tuple[str, ...]) -> None:
         """Fence the writers of an earlier life, and wait until all they wrote can be read."""
-        fence(self.sink(application), tasks)
+        fence(self.sink(application))
         await_committed(self.connection, *names)
 
-    def last_batches(self, application: str, query: str, tasks: int) -> dict[int, int]:
-        """Give the last batch that each task of a query has written."""
-        return last_batches(self.sink(application), tasks, query)
+    def last_batches(self, application: str, query: str) -> dict[int, int]:
+        """Return the last batch that each task of a query has written."""
+        return last_batches(self.sink(application), query)
 
     def claim(self, application: str, query: str, batch: int, task: int) -> None:
         """Have a task's part of a batch count as written."""
         write(self.sink(application), Batch(query, batch, task), [])
 
-    def committer(self, application: str) -> Callable[[dict[str, dict[int, int]]], None]:
+    @property
+    def place(self) -> str:
+        """Where the brokers are."""
+        return self.connection.bootstrap
+
+    def committed(
+        self, application: str, names: tuple[str, ...], query: str
+    ) -> tuple[Offsets, int | None]:
+        """Return the offsets that the application has committed, and after which batch."""
+        found: Offsets = {}
+        batches = set()
+        for place in committed(self.connection, application):
+            if place.topic in names:
+                found.setdefault(place.topic, {})[place.partition] = place.offset
+                of, _, batch = (place.metadata or "").rpartition("/")
+                batches.add(int(batch) if of == query else None)
+        return found, batches.pop() if len(batches) == 1 else None
+
+    def last_written(self, application: str, query: str) -> int:
+        """Return the last batch of a query that any task has written; fence those who could."""
+        sink = self.sink(application)
+        if self.guarantee != "exactly_once":
+            return -1
+        fence(sink)
+        return max(last_batches(sink, query).values(), default=-1)
+
+    def trace(self, application: str) -> str | None:
+        """Name the committed offsets of the application's groups, where there are some."""
+        for group in (application, self.sink(application).group):
+            if committed_offsets(self.connection, group):
+                return _offsets_of(group)
+        return None
+
+    def forget(self, application: str) -> None:
+        """Delete the groups of the application: its committed offsets, and the sink's markers."""
+        sink = self.sink(application)
+        delete_groups(self.connection, application, sink.group)
+        if self.partitions((sink.marker_topic,)):
+            self.delete(sink.marker_topic)
+
+    def committer(self, application: str) -> Commit:
         """Commit offsets as those of the group of the application's name, for ordinary tools.
 
         A commit that fails is logged and not tried again: the next one is newer.
         """
         client = AdminClient(self.connection.client())
 
-        def commit(offsets: dict[str, dict[int, int]]) -> None:
+        def commit(offsets: Offsets, query: str = "", batch: int = -1) -> None:
+            stamp = f"{query}/{batch}"
             try:
-                commit_offsets(self.connection, application, offsets, client=client)
+                commit_offsets(self.connection, application, offsets, client=client, metadata=stamp)
             except KafkaError as error:
                 _log.warning("the offsets of group %s are out of date: %s", application, error)
 
         return commit
+
+    def outlets(self) -> Outlets:
+        """Return what tells workers which topics there are and what they take.
+
+        What the sink's policies answer is left to them.
+        """
+        return KafkaOutlets(
+            self.connection,
+            may_be_missing=self.policies.missing != "fail",
+            may_be_oversized=self.policies.oversized != "fail",
+        )
 
     def sink(self, application: str) -> SinkSpec:
         """Give the sink that an application writes with."""
@@ -341,6 +488,15 @@ class KafkaTopics:
             raise BrokerUnreachable(f"{self.connection.bootstrap} took no record of {name}")
         for error in refused:
             raise translated(error, "writing a record", topic=name)
+
+
+def _commits_of(query: str) -> tuple[str, int]:
+    """Return the marker that says after which batch of a query offsets were committed."""
+    return f"{query}/committed", 0
+
+
+def _offsets_of(group: str) -> str:
+    return f"committed offsets of the group {group!r}"
 
 
 def topics_at(
@@ -373,5 +529,5 @@ def topics_at(
         with Log(address) as log:  # workers may stand in another folder
             return EmbeddedTopics(log.address)
     raise ConfigurationError(
-        f"log={address!r} is not known; use file:PATH for an embedded log, or kafka://HOST:PORT"
+        f"log={masked_address(address)!r} is not known; use file:PATH for an embedded log, or kafka://HOST:PORT"
     )

@@ -7,9 +7,15 @@ from functools import cached_property
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import FRONT, Part, Plan
 from thulawa.runtime.recovery import Recovery
+from thulawa.spark.streams.outlets import Outlets
 from thulawa.spark.streams.wire import slots
 
-__all__ = ["Program"]
+__all__ = ["Program", "offsets_topic"]
+
+
+def offsets_topic(application_id: str) -> str:
+    """Return the name of the topic that says how far an application's batches have read."""
+    return f"{application_id}-offsets"
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,7 @@ class Program:
     options: TaskOptions = field(default_factory=TaskOptions)
     clock: Callable[[int], int] | None = None
     prefixes: Mapping[int, str] = field(default_factory=dict)  # of state, by sub-topology
+    outlets: Outlets | None = None  # what topics take; None: everything
     outputs: Mapping[str, int] = field(default_factory=dict)  # partitions of the topics written
     width: int | None = None  # how many slots tasks are spread over, where state says it
     changelogs: Mapping[str, str] = field(default_factory=dict)  # store -> topic
@@ -48,6 +55,12 @@ class Program:
         """The topics that the program reads, under the names they have outside."""
         names = map(self._outside, self.plan.topics)
         return (*names, self.clock_topic) if self.has_timers else tuple(names)
+
+    @property
+    def inner_topics(self) -> tuple[str, ...]:
+        """The topics of repartitions that are no shuffles, under the names they have outside."""
+        repartitions = self.plan.repartitions
+        return tuple(self._outside(name) for name, one in repartitions.items() if one.is_topic)
 
     @property
     def together(self) -> list[dict[str, tuple[int, ...]]]:
@@ -100,7 +113,7 @@ class Program:
     @property
     def offsets_topic(self) -> str:
         """The topic that says, with the changelogs, how far their batches have read."""
-        return f"{self.application_id}-offsets"
+        return offsets_topic(self.application_id)
 
     @cached_property
     def restored(self) -> Mapping[str, tuple[int, str]]:

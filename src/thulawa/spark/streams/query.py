@@ -10,6 +10,7 @@ from pyspark.sql.functions import expr
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.log_packed import Through
 from thulawa.spark.own_workers import own_workers
+from thulawa.spark.streams.counting import CountReport
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.reading import ReadSpec
@@ -27,19 +28,26 @@ class Read(Protocol):
 
 
 def compile_program(
-    program: Program, read: Read, workers: str, reports: Mapping[str, LaneReport] = EMPTY
+    program: Program,
+    read: Read,
+    workers: str,
+    reports: Mapping[str, LaneReport] = EMPTY,
+    counts: CountReport | None = None,
 ) -> DataFrame:
     """Give what the program sends to topics, packed; reports, while it rebuilds its stores.
 
     Each stage has workers of its own, who keep its stores; ``workers`` is what their names begin
-    with. ``reports`` are told what the lanes of the async nodes of these names have come to.
+    with. ``reports`` are told what the lanes of the async nodes of these names have come to,
+    ``counts`` how many records nodes left out.
     """
-    shipped = Shipped(program, reports)
+    shipped = Shipped(program, reports, counts)
+    alone = not program.plan.stages
     spec = ReadSpec(
-        telling=bool(reports),
-        alone=not program.plan.stages,
-        # a table is there before what looks into it: a limit must not leave half of it for later
-        whole=program.plan.global_topics,
+        telling=bool(reports) or (alone and program.options.may_drop),
+        alone=alone,
+        # a table is there before what looks into it, and what the tasks of a batch have sent
+        # through a topic is processed by timestamp: a limit must not leave half of either for later
+        whole=program.plan.global_topics | {*program.inner_topics},
         together=program.together,
         paced=program.paced,
     )

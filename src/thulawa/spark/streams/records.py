@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.core.errors import ConfigurationError, StateError, StateLoss
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import Plan, remembered_by
 from thulawa.spark.offsets import Notes, of_topics
 from thulawa.spark.streams.admission import names_of, places, tables, weigh
 
-__all__ = ["Admitted", "Checkpoint"]
+__all__ = ["Admitted", "Checkpoint", "Offsets"]
 
 _ELSEWHERE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _FORMAT = 2
@@ -49,16 +49,54 @@ class Checkpoint:
             )
         self.root = Path(path.removeprefix("file:")).absolute()  # Spark may stand elsewhere
         self._file = self.root / "application.json"
+        self._adopted: Mapping[str, Any] = {}
 
     @property
     def query_path(self) -> str:
         """The folder of Spark's query."""
         return str(self.root / f"query-{self._written().get('generation', 0)}")
 
+    def adopt(self, content: Mapping[str, Any]) -> None:
+        """Go by what the application's last checkpoint held, which is not here any more.
+
+        `admit` writes it down. What a start that was cut off has left here does not count.
+        """
+        here = self._content()
+        self._adopted = {
+            "format": _FORMAT,
+            **content,
+            "starts": {},
+            "generation": max(here.get("generation", 0), content.get("generation", 0)),
+            "restoring": here.get("restoring", False),
+        }
+
+    def content(self) -> dict[str, Any]:
+        """Return what is written down beside Spark's files."""
+        return self._written()
+
     def assignment(self) -> Assignment:
         """Give which partitions make a task where there is state: it cannot move."""
         written = self._written()
-        return Assignment(written.get("groups", {}), written.get("repartitions", {}))
+        return Assignment(
+            written.get("groups", {}),
+            written.get("repartitions", {}),
+            frozenset(written.get("durable", ())),
+        )
+
+    def inner_topics(self) -> set[str] | None:
+        """Return the topics of repartitions as the last program had them; None: there was none."""
+        written = self._written()
+        if not written:
+            return None
+        if "inner_topics" in written:
+            return set(written["inner_topics"])
+        inner = {f"{written['application_id']}-{name}" for name in written["repartitions"]}
+        return inner & self.committed_offsets().keys()
+
+    def has_open_batch(self) -> bool:
+        """Return whether a batch was begun and has not been committed."""
+        begun = max(_numbered(Path(self.query_path) / "offsets"), default=-1)
+        return begun > self.last_batch()
 
     def admit(
         self,
@@ -68,8 +106,12 @@ class Checkpoint:
         allow_state_loss: bool,
         changelogs: Collection[str] = (),
         has_timers: bool = False,
+        starts: Offsets | None = None,
     ) -> Admitted:
-        """Refuse a program that would lose state; say where the state of another is."""
+        """Refuse a program that would lose state; say where the state of another is.
+
+        A query that has no checkpoint yet begins at ``starts``, unless it is known better.
+        """
         written = self._written()
         if written.get("application_id", application_id) != application_id:
             raise StateError(
@@ -79,10 +121,11 @@ class Checkpoint:
         found = weigh(written, made, changelogs=changelogs, has_timers=has_timers)
         for loss in found.losses:
             if not allow_state_loss:
-                raise StateError(f"{loss.why}; {_ASK}")
+                raise StateLoss(f"{loss.why}; {_ASK}")
             _log.warning("%s loses state: %s", application_id, loss.why)
         prefixes, number = found.numbered(made, written.get("number", 0))
-        generation, starts = written.get("generation", 0), written.get("starts", {})
+        generation = written.get("generation", 0)
+        starts = starts or written.get("starts", {})
         dropped: dict[str, str] = written.get("dropped", {}) | found.dropped
         if found.all_is_lost:
             read = self.committed_offsets() or starts
@@ -115,6 +158,12 @@ class Checkpoint:
                     for name in remembered_by(part.group, part.stage)
                 },
                 "repartitions": {name: one.partitions for name, one in made.repartitions.items()},
+                "durable": [name for name, one in made.repartitions.items() if one.durable],
+                "inner_topics": [
+                    f"{application_id}-{name}"
+                    for name, one in made.repartitions.items()
+                    if one.is_topic
+                ],
                 "stores": {
                     name: asdict(place)
                     for name, place in places(made, prefixes, changelogs).items()
@@ -211,6 +260,12 @@ class Checkpoint:
         """Give the number of the last committed batch; -1: there is none."""
         return max(_numbered(Path(self.query_path) / "commits"), default=-1)
 
+    @property
+    def batch_at_hand(self) -> bool:
+        """Whether a batch has begun and not committed."""
+        begun = max(_numbered(Path(self.query_path) / "offsets"), default=-1)
+        return begun > self.last_batch()
+
     def committed_offsets(self) -> Offsets:
         """Give how far the last committed batch has read."""
         return self.offsets_of(self.last_batch())
@@ -242,7 +297,7 @@ class Checkpoint:
         return content
 
     def _written(self) -> dict[str, Any]:
-        written = self._content()
+        written = dict(self._adopted) or self._content()
         if written and written.get("format") != _FORMAT:
             raise StateError(
                 f"{self._file} was written by another version of Thulawa: go on with that one, or "
@@ -258,6 +313,7 @@ class Checkpoint:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self._file)
+        self._adopted = {}
 
 
 def _offsets(written: Mapping[str, Mapping[str, int]]) -> Offsets:

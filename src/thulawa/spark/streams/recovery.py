@@ -8,14 +8,17 @@ program's query then goes on from it as after any other batch.
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col
 
 from thulawa.core.errors import StateError
 from thulawa.runtime.recovery import (
@@ -28,6 +31,7 @@ from thulawa.runtime.recovery import (
 )
 from thulawa.spark.streams.changelogs import MORE
 from thulawa.spark.streams.logs import Topics
+from thulawa.spark.streams.manifest import write_manifest
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
 from thulawa.spark.streams.records import Checkpoint, Offsets
@@ -35,16 +39,26 @@ from thulawa.spark.streams.restoring import Report
 from thulawa.spark.streams.running import active
 from thulawa.state.changelogs import Position
 
-__all__ = ["RestoredStore", "Restoring", "Shown", "refuse_lost_changelogs", "restore"]
+__all__ = [
+    "RestoredStore",
+    "Restoring",
+    "Shown",
+    "begin_anew",
+    "refuse_lost_changelogs",
+    "restore",
+    "unrestorable",
+]
 
 _log = logging.getLogger("thulawa.streams")
 _GENERATION = b"generation"
+_REPORTS = "reports"  # the folder, beside Spark's, of what tasks report while stores are rebuilt
+_LOOK_SECONDS = 0.5
 _RECORDS = 200_000  # of changelogs in a batch; what comes in it is in memory once more
 
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """How far restoring has come."""
+    """How far restoring has come: the offsets that were passed; compacted ones count as well."""
 
     records: int
     of: int
@@ -105,7 +119,6 @@ def restore(
     if query is not None:
         _refuse_another_life(generation, query)
         return None
-    _refuse_partial(program)
     return _Restore(spark, program, topics, checkpoint, shown).run()
 
 
@@ -128,14 +141,12 @@ class _Restore:
     def run(self) -> list[RestoredStore]:
         program, topics = self._program, self._topics
         names = (program.offsets_topic, *program.changelogs.values())
-        topics.settle(program.application_id, len(program.slots), names)
+        topics.settle(program.application_id, names)
         generation, progress = _told(topics, program.offsets_topic)  # of open transactions too, now
         assert generation is not None
-        markers = topics.last_batches(program.application_id, generation.query, len(program.slots))
+        markers = topics.last_batches(program.application_id, generation.query)
         todo = recover(generation, len(program.slots), markers, progress)
-        last = max(markers.values(), default=generation.batch)
-        self._more = _more_after(topics, program, batch_stamp(generation.query, last))
-        _refuse_lost_records(program, self._more)
+        self._more = _more_after(topics, program, generation, markers)
         query = str(uuid4())
         self._checkpoint.begin(query, restoring=True)
         self._rebuild(todo, (*names, *program.plan.global_topics))
@@ -151,28 +162,45 @@ class _Restore:
         restoring = replace(self._program, run=f"{self._program.run}-restore", recovery=todo)
         reading = partial(self._topics.read, self._spark, names, _RECORDS)
         rows = compile_program(restoring, reading, "restoring")
-        writer = rows.writeStream.foreachBatch(self._take).trigger(availableNow=True)
+        reports = Path(self._checkpoint.query_path) / _REPORTS
+        # into files: foreachBatch would wait for a thread of Python that another query may hold
+        writer = rows.select(col("data").cast("string")).writeStream.format("text")
+        writer = writer.option("path", str(reports)).trigger(availableNow=True)
         with active(self._spark):
-            query = writer.option("checkpointLocation", self._checkpoint.query_path).start()
+            query: Any = writer.option("checkpointLocation", self._checkpoint.query_path).start()
         try:
-            query.awaitTermination()
+            while not query.awaitTermination(_LOOK_SECONDS):
+                self._show()
+            query.awaitTermination()  # until it has let go of its files
         finally:
             query.stop()
+        self._show()
+        self._take(reports)
         read = self._checkpoint.committed_offsets()
         for topic, partitions in ends.items():
             for partition, end in partitions.items():
                 if read.get(topic, {}).get(partition, 0) < end:
                     raise StateError(f"{topic} was not read to its end: restoring has failed")
 
-    def _take(self, rows: DataFrame, number: int) -> None:  # noqa: ARG002 Spark's arguments
-        for row in rows.select("data").collect():
-            report = msgspec.json.decode(row[0], type=Report)
+    def _take(self, folder: Path) -> None:
+        """Add up what the tasks have reported, batch by batch."""
+        rows = self._spark.read.text(str(folder)).collect()
+        found = [msgspec.json.decode(row[0], type=Report) for row in rows]
+        for report in sorted(found, key=lambda report: report.batch):
             place = (report.store, report.task)
             before = self._reports[place].records if place in self._reports else 0
             records = before + report.records
             self._reports[place] = msgspec.structs.replace(report, records=records)
-            self._read += report.records
-        told = Restoring(self._read, self._all)
+        shutil.rmtree(folder)
+
+    def _show(self) -> None:
+        """Say how far restoring has come, where it has come further."""
+        read = self._checkpoint.committed_offsets()
+        records = sum(sum(partitions.values()) for partitions in read.values())
+        if records == self._read:
+            return
+        self._read = records
+        told = Restoring(records, self._all)
         _log.info("%s: %d of at most %d records restored", self._program.application_id,
                   told.records, told.of)  # fmt: skip
         if self._shown is not None:
@@ -198,7 +226,7 @@ class _Restore:
         """Let the program's query begin where the stores are. The order of steps matters.
 
         The new generation is told before any marker of it is written: whoever restores next must
-        not look for the old one's.
+        not look for the old one's. The manifest names the new query before the checkpoint counts.
         """
         program, checkpoint = self._program, self._checkpoint
         last = checkpoint.last_batch()
@@ -211,6 +239,7 @@ class _Restore:
         )
         for task in todo.done:
             self._topics.claim(program.application_id, query, last + 1, task)
+        write_manifest(self._topics, program.application_id, checkpoint, query)
         checkpoint.finish()
 
     def _read_on(self, offsets: Mapping[TopicPartition, int]) -> Offsets:
@@ -251,13 +280,29 @@ def _write_generation(topics: Topics, program: Program, generation: Generation) 
     topics.put(program.offsets_topic, _GENERATION, json.dumps(asdict(generation)).encode())
 
 
-def _refuse_partial(program: Program) -> None:
+def unrestorable(program: Program, topics: Topics) -> str | None:
+    """Return why a lost checkpoint of the program cannot be rebuilt; None: it can be."""
     stores = {name for part in program.plan.parts.values() for name in part.group.stores}
     if lost := sorted(stores - program.changelogs.keys()):
-        raise StateError(
-            f"the checkpoint is lost, and the store {lost[0]!r} has no changelog to be rebuilt "
-            "from; put the checkpoint back, or begin anew with thulawa reset"
-        )
+        return f"the store {lost[0]!r} has no changelog to be rebuilt from"
+    there = topics.partitions((program.offsets_topic,))
+    generation = _told(topics, program.offsets_topic)[0] if there else None
+    if generation is None:
+        return f"the topic {program.offsets_topic!r} does not say where to go on"
+    if _held_records_are_lost(program, topics, generation):
+        return "records that a task without stores held back (max_task_idle) are only there"
+    return None
+
+
+def _held_records_are_lost(program: Program, topics: Topics, generation: Generation) -> bool:
+    """Return whether a task may have held records back that no changelog has."""
+    if not any(part.stage and not part.group.stores for part in program.plan.parts.values()):
+        return False
+    if program.options.waits_by_the_clock:
+        return True
+    topics.settle(program.application_id, (program.offsets_topic,))
+    markers = topics.last_batches(program.application_id, generation.query)
+    return bool(_more_after(topics, program, generation, markers))
 
 
 def _waited_for(program: Program) -> More:
@@ -269,22 +314,22 @@ def _waited_for(program: Program) -> More:
     return found
 
 
-def _more_after(topics: Topics, program: Program, stamp: str) -> More:
-    """Return the partitions of which the broker had more than the batch of this stamp read."""
+def _more_after(
+    topics: Topics, program: Program, generation: Generation, markers: Mapping[int, int]
+) -> More:
+    """Return the partitions of which the broker had more than the last batch read."""
+    stamp = batch_stamp(generation.query, max(markers.values(), default=generation.batch))
     found = [json.loads(value or b"{}") for key, value in topics.records(program.offsets_topic)
              if key == MORE]  # fmt: skip
     return next((one["more"] for one in reversed(found) if one.get("batch") == stamp), {})
 
 
-def _refuse_lost_records(program: Program, more: More) -> None:
-    """Raise where records may be lost: those that a task without stores held back."""
-    if not more and not program.options.waits_by_the_clock:
-        return
-    if any(part.stage and not part.group.stores for part in program.plan.parts.values()):
-        raise StateError(
-            "the checkpoint is lost, and with it the records that a task without stores held back "
-            "(max_task_idle); put the checkpoint back, or begin anew with thulawa reset"
-        )
+def begin_anew(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
+    """Begin a life with empty stores, whatever changelogs there are."""
+    query = str(uuid4())
+    checkpoint.begin(query, restoring=False)
+    if program.changelogs:
+        _write_generation(topics, program, Generation(query))
 
 
 def _refuse_another_life(generation: Generation, query: str) -> None:

@@ -1,5 +1,6 @@
 """Tasks whose stores are being rebuilt from their changelogs: they process nothing meanwhile."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -8,11 +9,13 @@ import msgspec
 from thulawa.core.records import Headers
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.globals import GlobalTables
+from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import Part
 from thulawa.spark.streams.changelogs import BEFORE, POSITIONS, STAMP
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.wire import SINK, Packed, records_of
+from thulawa.spark.task import current_task
 from thulawa.state.changelogs import POSITION, Changelog, Position
 from thulawa.state.codec import Codec
 from thulawa.state.paged import Kept, PagedStores
@@ -32,6 +35,7 @@ class Report(msgspec.Struct, frozen=True):
     store: str
     task: int
     records: int
+    batch: int = 0
     found: Position | None = None
     wanted: Position | None = None
 
@@ -85,6 +89,10 @@ class Restored:
         """Give nothing: no async node runs."""
         return {}
 
+    def take_counts(self) -> RecordCounts:
+        """Return nothing: no record is processed."""
+        return Counter()
+
     def _take(self, store: str, row: Packed, snapshot: dict[str, Any]) -> Report:
         entries, log = self._stores.backing(store), self._logs[store]
         count, ends = 0, False
@@ -101,10 +109,10 @@ class Restored:
             else:
                 entries[name] = entry
         if not ends:
-            return Report(store, self._number, count)
+            return Report(store, self._number, count, _batch())
         told = snapshot.get(POSITIONS, {}).get(store)
         wanted = Position() if told is None else Position.decode(told).bare()
-        return Report(store, self._number, count, log.position(entries), wanted)
+        return Report(store, self._number, count, _batch(), log.position(entries), wanted)
 
     def _standing(self, value: bytes | None, headers: Headers) -> bytes | None:
         """Give the value that counts: that before a batch which is taken back."""
@@ -120,6 +128,12 @@ class Restored:
         data = msgspec.json.encode(msgspec.structs.replace(last, records=total))
         slot = self._program.slot_of(self._number)
         return Packed(slot, SINK, self._number, last.store, 0, "", data)
+
+
+def _batch() -> int:
+    """Return the number of the batch at hand; 0 outside Spark."""
+    task = current_task()
+    return 0 if task is None or task.batch is None else task.batch
 
 
 def _move(snapshot: dict[str, Any], store: str, position: bytes | None) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -15,6 +17,7 @@ from thulawa.spark.failures import failure_of
 from thulawa.spark.lane_report import LaneReport
 from thulawa.spark.own_workers import Seat
 from thulawa.spark.read_limits import set_read_limit
+from thulawa.spark.streams.counting import CountReport
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.query import compile_program
@@ -26,6 +29,8 @@ __all__ = ["StreamsQuery", "active", "own_session"]
 
 _log = logging.getLogger("thulawa.streams")
 _LOOK_SECONDS = 0.5  # between looks at a running query
+_DELETION_SECONDS = 30.0  # as Kafka Streams' repartition.purge.interval.ms
+_DRAIN_LOOK_SECONDS = 0.02
 _TIMER_TRIGGER = 100  # ms between batches that only look at the clock
 # warns whenever a batch takes longer than that, as each does that has anything to do
 _FALLING_BEHIND = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
@@ -76,7 +81,7 @@ def _silence(spark: SparkSession, logger: str) -> None:
 class StreamsQuery:
     """A running query in a session of its own (`own_session`)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 options by name
         self,
         spark: SparkSession,
         program: Program,
@@ -87,6 +92,7 @@ class StreamsQuery:
         trigger: int | None,
         weight: int,
         reports: Mapping[str, LaneReport],
+        counts: CountReport | None = None,
     ) -> None:
         most = max_records.first if isinstance(max_records, Fetching) else max_records
         self.topics = program.topics
@@ -95,7 +101,10 @@ class StreamsQuery:
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
             _silence(spark, _FALLING_BEHIND)
+        self._inner = program.inner_topics
+        self._next_deletion = time.monotonic() + _DELETION_SECONDS
         self._name = program.application_id
+        self._spark = spark
         self._checkpoint = checkpoint
         self._log = topics
         self._told: Offsets = {}
@@ -106,13 +115,13 @@ class StreamsQuery:
         with ExitStack() as unless_started:
             self._seat = Seat()
             unless_started.callback(self._seat.leave)
-            rows = compile_program(program, read, f"streams {self._seat.number}", reports)
+            rows = compile_program(program, read, f"streams {self._seat.number}", reports, counts)
             writer = topics.write(rows, self._name).queryName(self._name)
             writer = writer.option("checkpointLocation", checkpoint.query_path)
             if trigger is not None:
                 writer = writer.trigger(processingTime=f"{trigger} milliseconds")
             with active(spark), pool_of(spark, self._name, weight):
-                self._query = topics.start(writer)
+                self._query = writer.start()
                 unless_started.callback(self._query.stop)
             self._commit = topics.committer(self._name)
             if isinstance(max_records, Fetching):
@@ -149,6 +158,7 @@ class StreamsQuery:
                 while not self._query.awaitTermination(_LOOK_SECONDS):
                     self._look("tell how far it is", self._tell)
                     self._look("size its batches", self._fetch)
+                    self._look("delete records that it has read", self._delete_read)
             # a wait with a time limit is over when the query is told to stop, or has failed:
             # before it has let go of what it holds, and another with its id may start
             self._query.awaitTermination()
@@ -162,6 +172,15 @@ class StreamsQuery:
             self._seat.leave()
             self._look("tell how far it is", self._tell)
         return None
+
+    def rounds(self) -> Iterator[tuple[str, ...]]:
+        """Yield the topics that have to be read to their end, one round after the other.
+
+        A record passes each repartition once at most: after the last round, whatever was in the
+        topics before the first has left the application.
+        """
+        yield self.topics
+        yield from repeat(self._inner, len(self._inner))
 
     @property
     def fetching(self) -> FetchStatistics | None:
@@ -198,16 +217,41 @@ class StreamsQuery:
 
     def _tell(self) -> None:
         """Tell others how far the query is."""
-        if self._commit is not None:
-            offsets = self.committed_offsets()
-            if offsets != self._told:
-                self._commit(offsets)
-            self._told = offsets
+        batch = self._checkpoint.last_batch()
+        offsets = self._checkpoint.offsets_of(batch)
+        if offsets != self._told:
+            self._commit(offsets, self._checkpoint.query or "", batch)
+        self._told = offsets
+
+    def _delete_read(self) -> None:
+        """Delete what committed batches have read of inner topics: nobody reads it again."""
+        if not self._inner or time.monotonic() < self._next_deletion:
+            return
+        self._next_deletion = time.monotonic() + _DELETION_SECONDS
+        read = self.committed_offsets()
+        self._log.delete_records({name: read[name] for name in self._inner if name in read})
 
     def _last_report(self) -> dict[str, Any] | None:
         report: Any = self._query._jsq.lastProgress()  # noqa: SLF001 Python's would make it over
         found: dict[str, Any] | None = None if report is None else json.loads(report.json())
         return found
+
+    def drain(self, timeout: float) -> bool:
+        """Read no further records; return whether no batch is at hand any more.
+
+        Where Spark does not let the limit be changed, the next batch may begin before the stop,
+        and leaves no trace.
+        """
+        deadline = time.monotonic() + timeout
+        self._fetches = None  # it would set the limit again
+        set_read_limit(self._spark, self._query, 0)
+        while self._query.isActive and (
+            self._query.status["isTriggerActive"] or self._checkpoint.batch_at_hand
+        ):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_DRAIN_LOOK_SECONDS)
+        return True
 
     def stop(self) -> None:
         """End the query."""

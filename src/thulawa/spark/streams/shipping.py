@@ -16,7 +16,9 @@ from thulawa.core.errors import TopologyError
 
 if TYPE_CHECKING:
     from thulawa.engine.lane_sums import LaneSums
+    from thulawa.runtime.metrics import RecordCounts
     from thulawa.spark.lane_report import LaneReport
+    from thulawa.spark.streams.counting import CountReport
     from thulawa.spark.streams.program import Program
     from thulawa.topology.topology import Topology
 
@@ -44,9 +46,15 @@ def check_travels(topology: "Topology") -> None:
 class Shipped:
     """A sealed program, and outside the seal the reports: a task tells by those it came with."""
 
-    def __init__(self, program: "Program", reports: Mapping[str, "LaneReport"] = EMPTY) -> None:
+    def __init__(
+        self,
+        program: "Program",
+        reports: Mapping[str, "LaneReport"] = EMPTY,
+        counts: "CountReport | None" = None,
+    ) -> None:
         self._run = program.run
         self._reports = dict(reports)
+        self._counts = counts
         self._data: bytes = cloudpickle.dumps(program)  # type: ignore[no-untyped-call]
 
     def open(self) -> "Program":
@@ -64,3 +72,8 @@ class Shipped:
         for node, sums in lanes.items():
             if node in self._reports:
                 self._reports[node].add(sums)
+
+    def count(self, counts: "RecordCounts") -> None:
+        """Report the records that nodes left out, in a task."""
+        if self._counts is not None:
+            self._counts.add(counts)

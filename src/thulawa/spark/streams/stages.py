@@ -1,14 +1,16 @@
 """What a stage does with the rows of a batch: each task its own, the others passed on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
 
 from thulawa.runtime.planning import Part
+from thulawa.spark.streams.counting import decode_counts
 from thulawa.spark.streams.hosting import hosted
 from thulawa.spark.streams.shipping import Shipped
-from thulawa.spark.streams.wire import CLOCK, Packed
+from thulawa.spark.streams.wire import CLOCK, COUNTS, Packed
 
 __all__ = ["Stage"]
 
@@ -21,6 +23,7 @@ class Stage:
     def __init__(self, program: Shipped, stage: int, handle: Any, state: Any) -> None:
         self._program = program.open()
         self._tell = program.tell
+        self._count = program.count
         self._stage = stage
         self._handle = handle
         self._state = state
@@ -35,9 +38,12 @@ class Stage:
                 packed, batch_time = Packed(*row[:-1]), row[-1]
                 if packed.stage != self._stage:
                     others.append(packed)
+                elif packed.topic == COUNTS:
+                    self._count(decode_counts(packed.data))
                 else:
                     mine.setdefault(self._part_of(packed), []).append(packed)
-        yield from _frames(others)
+        # Spark's sort by slot has put them in any order if it has spilled
+        yield from _frames(sorted(others, key=attrgetter("place")))
         for (group, number), batch in mine.items():
             yield from self._run(group, number, batch, batch_time)
 
@@ -66,6 +72,7 @@ class Stage:
         for out in task.run(rows, program.now(batch_time), kept):
             yield from _frames(out)
         self._tell(task.take_lanes())
+        self._count(task.take_counts())
         due = task.next_wall_clock_time()
         if due is not None and program.has_timers:
             self._handle.registerTimer(program.timer(due, batch_time))
@@ -89,7 +96,7 @@ class _State:
         self._state.removeKey((self._prefix + name,))
 
 
-def _frames(rows: list[Packed]) -> Iterator[pd.DataFrame]:
+def _frames(rows: Iterable[Packed]) -> Iterator[pd.DataFrame]:
     """Give rows to Spark some at a time: it takes the first while the next are made ready."""
     frame: list[Packed] = []
     size = 0

@@ -2,8 +2,10 @@
 
 Spark's cost is by the row, so records travel packed: one row holds many records of one
 partition, or all that one task has for another. ``slot`` is the column rows are shuffled by,
-``stage`` and ``task`` say who they are for (stage `SINK`: they leave), ``place`` puts the rows
-of a partition back in order after a shuffle. A stage is told the time of the batch with each.
+``stage`` and ``task`` say who they are for (stage `SINK`: they leave). ``place`` puts rows back in
+order after a shuffle, whose sort does not keep the order of rows of one slot once it spills: no two
+rows of a batch for one partition have the same place. A stage is told the time of the batch with
+each row.
 """
 
 from collections import defaultdict
@@ -24,6 +26,7 @@ __all__ = [
     "AT_END",
     "BEHIND",
     "CLOCK",
+    "COUNTS",
     "PACKED",
     "SINK",
     "Outgoing",
@@ -31,6 +34,7 @@ __all__ = [
     "Topic",
     "as_block",
     "block_of",
+    "opened_records",
     "packed_batch",
     "records_of",
     "slots",
@@ -59,10 +63,14 @@ _PACKED_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
+ROW_BYTES = 2**24  # a row is cut before it holds more than this, uncompressed
 SINK = -1
 ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
+COUNTS = "/counts"  # in the place of a topic: counts of the front, to be reported
 BEHIND, AT_END = b"+", b"-"  # in the place of records: whether the broker has more of a partition
+
+_codec = Codec()
 
 
 class Topic(NamedTuple):
@@ -110,6 +118,15 @@ def as_block(columns: Columns) -> Block:
 def records_of(row: Packed) -> Iterable[RawRecord]:
     """Give the records of a source that a row holds, one by one."""
     return block_of(row).records()
+
+
+def opened_records(block: Block) -> list[RawRecord]:
+    """Return the records of a repartition's topic as they were sent: keys and values, not bytes."""
+    decode = _codec.decode
+    return [
+        (offset, time, decode(key)[0], decode(value)[0], headers)
+        for offset, time, key, value, headers in block.records()
+    ]
 
 
 class Outgoing:
@@ -202,12 +219,13 @@ def _outgoing_rows(topic: str, part: int, columns: Columns) -> pa.RecordBatch:
 
 # --- records between tasks
 
-_codec = Codec()
 
+def pack_records(records: list[RawRecord], codec: Codec = _codec) -> Iterator[bytes]:
+    """Yield what one task has for another, in order, cut such that no row is beyond `ROW_BYTES`.
 
-def pack_records(records: list[RawRecord], codec: Codec = _codec) -> bytes:
-    """Pack what one task has for another."""
-    return codec.encode(records)
+    Spark and Arrow hold no row of 2 GiB. A single record is not cut.
+    """
+    return codec.encode_cut(records, ROW_BYTES)
 
 
 def unpack_records(data: bytes, codec: Codec = _codec) -> list[RawRecord]:

@@ -1,0 +1,55 @@
+"""Which repartitions have to be topics, because what feeds them may differ on a re-run.
+
+A shuffle hands records to tasks that commit one by one. When the batch is cut off between two of
+these commits, it runs again, and everything in front of the shuffle is computed anew. If the
+second answer sends a record to another task, the record is written twice or not at all. A topic
+is written by the task that computed the answer, once, and then read as it is. So under exactly
+once a repartition is a shuffle only if every function in front of it, back to the topics that its
+sub-topology reads, is known to be deterministic (`topology.determinism`).
+"""
+
+from collections.abc import Iterable, Iterator
+
+from thulawa.topology.determinism import node_nondeterminism
+from thulawa.topology.nodes import Node, Sink
+from thulawa.topology.subtopologies import SubTopology
+
+__all__ = ["nondeterministic_repartitions"]
+
+
+def nondeterministic_repartitions(groups: Iterable[SubTopology]) -> dict[str, str]:
+    """Return the repartition topics whose records may differ on a re-run, each with the reason."""
+    reasons: dict[str, str] = {}
+    for group in groups:
+        for sink in group.sinks:
+            if sink.internal:
+                reason = next(_reasons_before(group, sink), None)
+                if reason is not None:
+                    reasons.setdefault(str(sink.topic), reason)
+    return reasons
+
+
+def _reasons_before(group: SubTopology, sink: Sink) -> Iterator[str]:
+    for node in _upstream(group, sink):
+        reason = node_nondeterminism(node)
+        if reason is not None:
+            where = f" (at {node.where})" if node.where else ""
+            yield f"{node.name}{where}: {reason}"
+
+
+def _upstream(group: SubTopology, sink: Sink) -> Iterator[Node]:
+    """Yield the nodes whose answers reach a sink, through other nodes or through a store."""
+    nodes = {node.name: node for node in group.nodes}
+    users: dict[str, list[str]] = {}
+    for node in group.nodes:
+        for store in node.stores:
+            users.setdefault(store, []).append(node.name)
+    waiting, seen = [sink.name], {sink.name}
+    while waiting:
+        node = nodes[waiting.pop()]
+        yield node
+        feeding = (*node.parents, *(user for store in node.stores for user in users[store]))
+        for name in feeding:
+            if name not in seen:
+                seen.add(name)
+                waiting.append(name)

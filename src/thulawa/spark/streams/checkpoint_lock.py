@@ -1,0 +1,161 @@
+"""Exclusive ownership of a checkpoint folder: one process at a time runs an application on it.
+
+The owner holds a lock of the operating system (``flock``) on a file in the folder and writes there
+who it is. The system releases the lock when the process ends, however it ends, so a process that
+was killed is followed at once on the same host. Another host may mount the folder and not see such
+locks: an owner on another host is known to live by its *heartbeat*, a counter that it writes every
+few seconds. Whoever wants to take over watches the counter for `LEASE` seconds. No clocks of two
+hosts are compared.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from thulawa.core.errors import StateError
+
+__all__ = ["LEASE", "CheckpointLock", "Owner"]
+
+LEASE = 10.0  # seconds without a heartbeat after which an owner on another host counts as gone
+_BEAT = 2.0  # seconds between heartbeats
+_LOOK = 0.25
+_SIZE = 1_024  # bytes of the file: written in place, always whole
+_FILE = "owner.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that runs an application on a checkpoint."""
+
+    host: str
+    machine: str  # the same for all processes that see each other's locks
+    pid: int
+    started: str
+    beat: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, started {self.started}"
+
+
+class CheckpointLock:
+    """The lock of one checkpoint folder. `acquire` it before anything there is read."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._path = root / _FILE
+        self._file: int | None = None
+        self._stopping = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    @property
+    def path(self) -> Path:
+        """The lock's file."""
+        return self._path
+
+    def acquire(self) -> None:
+        """Become the owner; raise `StateError` with host and pid where another one lives."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        file, is_exclusive = self._opened()
+        try:
+            owner = _read(self._path)
+            gone = owner is None or (is_exclusive and owner.machine == _machine())
+            if owner is not None and not gone and self._beats(owner):
+                raise self._in_use(owner)
+            self._own(file)
+        except BaseException:
+            os.close(file)
+            raise
+
+    def release(self) -> None:
+        """Give the folder up; a folder that holds nothing else is removed."""
+        if self._file is None:
+            return
+        self._stopping.set()
+        if self._heart is not None:
+            self._heart.join()
+        with suppress(OSError):  # a disk that is gone: so is what is on it
+            if _is_same(self._file, self._path):
+                self._path.unlink()
+        os.close(self._file)
+        self._file = None
+        with suppress(OSError):  # there is a checkpoint in it
+            self._root.rmdir()
+
+    def _opened(self) -> tuple[int, bool]:
+        """Return the open file, and whether the system keeps others on this host from locking."""
+        while True:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(file)
+                raise self._in_use(_read(self._path)) from None
+            except OSError:  # a file system without locks: heartbeats alone decide
+                return file, False
+            if _is_same(file, self._path):
+                return file, True
+            os.close(file)  # its owner has just removed it
+
+    def _in_use(self, owner: Owner | None) -> StateError:
+        who = "a process that is just starting" if owner is None else str(owner)
+        return StateError(
+            f"the checkpoint {self._root} is in use by {who}: stop it first, or give this "
+            "application an application_id and a checkpoint of its own"
+        )
+
+    def _beats(self, owner: Owner) -> bool:
+        """Watch the heartbeat of an owner; False when none came for the time of a lease."""
+        deadline = time.monotonic() + LEASE
+        while time.monotonic() < deadline:
+            time.sleep(_LOOK)
+            if (now := _read(self._path)) is not None and now != owner:
+                return True
+        return False
+
+    def _own(self, file: int) -> None:
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        owner = Owner(socket.gethostname(), _machine(), os.getpid(), started)
+        _write(file, owner)
+        self._file = file
+        self._stopping.clear()
+        self._heart = threading.Thread(
+            target=self._beat, args=(file, owner), name="checkpoint-lock", daemon=True
+        )
+        self._heart.start()
+
+    def _beat(self, file: int, owner: Owner) -> None:
+        while not self._stopping.wait(_BEAT):
+            owner = replace(owner, beat=owner.beat + 1)
+            with suppress(OSError):  # a full disk ends the query by itself
+                _write(file, owner)
+
+
+def _machine() -> str:
+    """Return the id of the running system: containers on one system have it in common."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return socket.gethostname()
+
+
+def _read(path: Path) -> Owner | None:
+    try:
+        return Owner(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # gone, or not written yet
+        return None
+
+
+def _write(file: int, owner: Owner) -> None:
+    os.pwrite(file, json.dumps(asdict(owner)).encode().ljust(_SIZE), 0)
+
+
+def _is_same(file: int, path: Path) -> bool:
+    """Tell whether an open file is still the one of this name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), path.stat())
+    return False

@@ -1,0 +1,195 @@
+"""Accept only plans whose rows are in the same tasks when a micro-batch is run again.
+
+A sink that writes exactly once knows what is written by query, micro-batch and task. So a row must
+be in the same task when its micro-batch is run again, in another driver, on other hosts, with other
+settings. Of Spark's operators only these are known to keep to that (Spark 4.2, read from the last
+operator towards the sources):
+
+=====================================  ==========================================================
+operator                               why a row stays in its task
+=====================================  ==========================================================
+sources of `STABLE_SOURCES`            the offset log says how a micro-batch is dealt out to tasks
+narrow operators (`_NARROW`)           each task reads the task of the same number before it
+coalesce(1), repartition(1)            there is one task
+stateful operators                     a row's task is the hash of its key, modulo a number of
+                                       partitions that the checkpoint holds
+union                                  tasks of the inputs in their order, one after the other
+join with a broadcast static table     a task of the stream has its rows joined where they are
+=====================================  ==========================================================
+
+Everything else is refused, among it:
+
+=====================================  ==========================================================
+operator                               what moves rows
+=====================================  ==========================================================
+coalesce(n), n > 1                     groups partitions by the hosts that run them
+repartition by n, by columns, range    ``spark.sql.shuffle.partitions`` of this run, adaptive
+                                       execution, or samples decide; the key may be computed
+                                       differently the second time
+Spark's reader of Kafka                up to four partitions in the order of a hash map
+files                                  splits depend on the number of cores
+rate, rate-micro-batch                 as many partitions as there are cores
+other joins with tables, subqueries    whether Spark shuffles depends on statistics
+=====================================  ==========================================================
+
+What lies before a stateful operator or a single task does not matter: its rows are dealt out anew.
+"""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from thulawa.core.errors import ConfigurationError
+
+__all__ = ["STABLE_SOURCES", "has_one_source", "row_places", "task_layout"]
+
+STABLE_SOURCES = frozenset({"thulawa", "thulawa-packed", "thulawa-kafka", "thulawa-kafka-packed"})
+_ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
+                      "CollectMetrics", "ResolvedHint", "Generate"})  # fmt: skip
+_NARROW = _ORDERED | {"Sample", "MapInArrow", "MapInPandas", "MapPartitions",
+                      "MapElements", "DeserializeToObject", "SerializeFromObject"}  # fmt: skip
+_STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct",
+                       "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
+                       "TransformWithState", "TransformWithStateInPandas",
+                       "TransformWithStateInPySpark"})  # fmt: skip
+_REPARTITIONS = frozenset({"Repartition", "RepartitionByExpression"})
+_BROADCAST_JOINS = frozenset({"Inner", "LeftOuter", "LeftSemi", "LeftAnti"})
+_THROUGH_A_TOPIC = "Write the rows to a topic by that key and read them from there"
+_LONGEST = 100  # characters: a marker has room for little
+
+
+def task_layout(df: DataFrame) -> str:
+    """Return how the tasks of a streaming DataFrame get their rows: the same text, the same tasks.
+
+    Raise `ConfigurationError` where a micro-batch that is run again may have a row in another task.
+    """
+    if df.sparkSession.conf.get("spark.speculation", "false") == "true":
+        raise ConfigurationError(
+            "spark.speculation runs a task twice at a time, and each attempt would fence the "
+            "other; switch it off"
+        )
+    text = _layout(df._jdf.queryExecution().analyzed())  # noqa: SLF001 the plan's only door
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}…{blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def row_places(df: DataFrame) -> str | None:
+    """Return a name of the plan where a row has the same place in its task in every run.
+
+    None where it may have another, or where that is not known. This is less than `task_layout`
+    accepts: nothing may reorder rows within a task, and no other rows may come or go, so that an
+    edited plan has another name.
+    """
+    node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    text = []
+    while node.nodeName() in _ORDERED and node.deterministic() and node.subqueries().isEmpty():
+        text += [str(node.nodeName()), *(one.sql() for one in _items(node.expressions()))]
+        node = node.children().apply(0)
+    if not _is_stable_source(node):
+        return None
+    text.append(str(node.sourceName()))
+    return f"rows {blake2b(repr(text).encode(), digest_size=8).hexdigest()}"
+
+
+def has_one_source(df: DataFrame) -> bool:
+    """Return whether all rows come from one source: none meets itself again in a union or join."""
+    node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    while node.children().size() == 1:
+        node = node.children().apply(0)
+    return bool(node.children().isEmpty())
+
+
+def _layout(node: Any) -> str:
+    name = str(node.nodeName())
+    if _is_stable_source(node):
+        return str(node.sourceName())
+    if name in _STATEFUL and node.isStreaming():
+        return "stateful"
+    if name in _REPARTITIONS and _partitions(node) == 1:
+        return "one"
+    if _is_narrow(node):
+        return _layout(node.children().apply(0))
+    if name == "Union":
+        return f"union({','.join(map(_layout, _children(node)))})"
+    if name == "Join":
+        return _joined(node)
+    raise _refusal(node)
+
+
+def _is_narrow(node: Any) -> bool:
+    """Return whether each task reads the task of the same number; a subquery becomes a join."""
+    name = str(node.nodeName())
+    sorts_tasks = name == "Sort" and not getattr(node, "global")()
+    return (name in _NARROW or sorts_tasks) and bool(node.subqueries().isEmpty())
+
+
+def _is_stable_source(node: Any) -> bool:
+    return node.nodeName() == "StreamingRelationV2" and str(node.sourceName()) in STABLE_SOURCES
+
+
+def _joined(node: Any) -> str:
+    left, right = _children(node)
+    if left.isStreaming() and right.isStreaming():
+        return "stateful"
+    if str(node.joinType()) in _BROADCAST_JOINS and left.isStreaming() and _is_broadcast(right):
+        return _layout(left)
+    raise _refusal(node)
+
+
+def _is_broadcast(node: Any) -> bool:
+    """Return whether a side of a join is marked with ``broadcast()``."""
+    while node.nodeName() != "ResolvedHint" and node.children().size() == 1:
+        node = node.children().apply(0)
+    return node.nodeName() == "ResolvedHint" and str(node.hints().strategy()) == "Some(broadcast)"
+
+
+def _partitions(node: Any) -> int | None:
+    """Return the number of partitions that the user asked for; None: Spark chooses."""
+    if node.nodeName() == "Repartition":
+        return int(node.numPartitions())
+    chosen = node.optNumPartitions()
+    return int(chosen.get()) if chosen.isDefined() else None
+
+
+def _children(node: Any) -> Iterator[Any]:
+    return _items(node.children())
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    """Yield the items of a sequence of Scala's."""
+    return (sequence.apply(index) for index in range(sequence.size()))
+
+
+def _refusal(node: Any) -> ConfigurationError:
+    what, cure = _described(node)
+    return ConfigurationError(
+        f"{what} may put rows into other tasks when a micro-batch is run again, and a sink that "
+        f"writes exactly once goes by tasks: rows would be lost or written twice.\n{cure}"
+    )
+
+
+def _described(node: Any) -> tuple[str, str]:
+    """Say what moves rows, and what to do instead."""
+    what = f"the operator {node.nodeName()}"
+    cure = "Leave it out"
+    if not node.subqueries().isEmpty():
+        what, cure = "a subquery", "Join the stream with broadcast(table)"
+    match str(node.nodeName()):
+        case "StreamingRelationV2" | "StreamingRelation" if str(node.sourceName()) == "kafka":
+            what, cure = "Spark's reader of Kafka", "Read with kafka_source instead"
+        case "StreamingRelationV2" | "StreamingRelation":
+            what, cure = f"the source {node.sourceName()!s:.60}", "Write its rows to a topic first"
+        case "Repartition" if not node.shuffle():
+            what = f"coalesce({node.numPartitions()})"
+            cure = "Leave it out, set maxPartitions of the source"
+        case "Repartition" | "RepartitionByExpression" | "RebalancePartitions":
+            what, cure = "a repartition", _THROUGH_A_TOPIC
+        case "FlatMapGroupsInPandas" | "FlatMapGroupsInArrow":
+            what, cure = "a function over groups", _THROUGH_A_TOPIC
+        case "Join":
+            what = "a join with a table"
+            cure = "Join the stream, on the left, with broadcast(table), inner or left"
+    return what, f"{cure}; or bring all rows into one task with coalesce(1) behind it"

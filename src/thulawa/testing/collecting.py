@@ -1,0 +1,111 @@
+"""Where the outputs of a driver's tasks go: to topics, as bytes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from thulawa.core.records import Headers, Windowed
+from thulawa.core.serdes import Serde
+from thulawa.runtime.context import Forward, TaskContext
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.output import Encoder, chosen_partition
+from thulawa.runtime.planning import Plan
+from thulawa.state.codec import Codec
+from thulawa.testing.topics import WrittenRecord
+from thulawa.topology.nodes import Sink
+
+__all__ = ["Outputs", "TaskCollector"]
+
+_codec = Codec()
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the collectors of all tasks share.
+
+    ``receive`` takes a topic, a partition (None: by key) and a record. ``unnamed`` are the sinks
+    for which the topology names no key serde: windowed keys are written as such there.
+    """
+
+    plan: Plan
+    options: TaskOptions
+    receive: Callable[[str, int | None, WrittenRecord], None]
+    key_serde: Serde[Any]
+    partitions: int
+    unnamed: frozenset[str] = frozenset()
+
+
+class TaskCollector:
+    """The collector of one task."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
+        self._encoder = Encoder(outputs.options, self.send)
+
+    def attach(self, context: TaskContext) -> None:
+        """Set the task whose outputs these are."""
+        self._encoder.context = context
+
+    def send(
+        self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> None:
+        """Take one output."""
+        if sink is not None and sink.internal:
+            partition = self._outputs.plan.repartitions[topic].partition_of(key, value)
+            # as Spark writes and reads them: what is no plain data cannot travel
+            key, value = _codec.decode(_codec.encode([key, value]))
+            self._outputs.receive(topic, partition, WrittenRecord(key, value, timestamp, headers))
+        else:
+            self._send(sink, topic, key, value, timestamp, headers)
+
+    def _send(
+        self,
+        sink: Sink | None,
+        topic: str,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Headers,
+        failed: Exception | None = None,
+    ) -> None:
+        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers, failed)
+        if encoded is None:
+            return
+        partition = None
+        if sink is not None and sink.partitioner is not None:
+            count = self._outputs.partitions
+            partition = chosen_partition(sink.partitioner, key, value, count, sink.name)
+        serdes = (None, None) if sink is None else (self._reads_key(sink, key), sink.value_serde)
+        raw_key, raw_value, headers = encoded
+        record = WrittenRecord(raw_key, raw_value, timestamp, headers, *serdes)
+        self._outputs.receive(topic, partition, record)
+
+    def sender(self, sink: Sink, topic: str) -> Forward | None:
+        """Return a quicker `send` for a sink that only serializes; None: there is none."""
+        key_serde, value_serde = sink.key_serde, sink.value_serde
+        if sink.internal or sink.partitioner or self._outputs.options.max_record_bytes is not None:
+            return None
+        if key_serde is None or value_serde is None:
+            return None
+        dump_key, dump_value = key_serde.dumps, value_serde.dumps
+        receive, send, reads_key = self._outputs.receive, self._send, self._reads_key
+
+        def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                raw_key, raw_value = dump_key(key), dump_value(value)
+            except Exception as error:  # noqa: BLE001 the handler is asked
+                send(sink, topic, key, value, timestamp, headers, error)
+                return
+            serde = reads_key(sink, key)
+            record = WrittenRecord(raw_key, raw_value, timestamp, headers, serde, value_serde)
+            receive(topic, None, record)
+
+        return to_topic
+
+    def block_sender(self, sink: Sink, topic: str) -> None:
+        """Return nothing: records are sent one by one."""
+
+    def _reads_key(self, sink: Sink, key: Any) -> Serde[Any] | None:
+        if sink.name in self._outputs.unnamed and not isinstance(key, Windowed):
+            return self._outputs.key_serde
+        return sink.key_serde

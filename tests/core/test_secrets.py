@@ -1,0 +1,50 @@
+"""Passwords in addresses are neither shown nor accepted where they cannot be kept secret."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.registry import HttpSchemaRegistry
+from thulawa.core.secrets import masked_address
+from thulawa.counts.influx import Influx
+from thulawa.kafka.connection import Connection
+from thulawa.log import Log
+from thulawa.spark.streams.logs import topics_at
+
+ADDRESSES = [
+    "admin:hunter2@localhost:8086",
+    "http:/admin:hunter2@localhost:8086",
+    "tcp://admin:hunter2@localhost:8086",
+    "one:9092,admin:hunter2@two:9092",
+    "kafka://admin:x@hunter2@two:9092",
+    "kafka://admin:x/hunter2@two:9092",
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda address: Influx(address, database="d"),
+        Connection,
+        HttpSchemaRegistry,
+        Log,
+        topics_at,
+    ],
+    ids=["influx", "kafka", "registry", "log", "streams"],
+)
+def test_an_address_with_a_password_is_refused_without_showing_it(
+    use: Callable[[str], Any], address: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        use(address)
+    assert "hunter2" not in str(caught.value)
+    assert "admin" not in str(caught.value)
+
+
+def test_an_address_without_one_is_shown_as_it_is(tmp_path: Path) -> None:
+    for address in ("localhost:9092", "http://localhost:8086/x", f"file:{tmp_path}"):
+        assert masked_address(address) == address
