@@ -31,7 +31,6 @@ from benchmarks.report import Column, Progress, Report, Row, figure, machine, pe
 from benchmarks.sessions import QUIET
 from benchmarks.workload import Keys
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.maven import connector_jars
 from thulawa.kafka.topics import Topics
 
 __all__ = ["main"]
@@ -118,7 +117,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @contextmanager
 def _bench(seconds: float, records: int) -> Iterator[Bench]:
     peers.build()
-    connector_jars()
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         connected(_RUN) as connection,

@@ -21,7 +21,7 @@ from thulawa.kafka.errors import (
     UnknownTopic,
 )
 from thulawa.kafka.groups import commit_offsets, committed_offsets, lag
-from thulawa.kafka.maven import connector_jars
+from thulawa.kafka.maven import jars
 from thulawa.kafka.topics import Topics, TopicSpec, reachable
 
 
@@ -71,7 +71,7 @@ def test_a_missing_java_or_maven_is_named(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("THULAWA_CACHE", str(tmp_path))
     with pytest.raises(ToolMissing, match="mvn"):
-        connector_jars()
+        jars("broker")
 
 
 def test_a_wrong_password_is_told_from_silence(broker: Broker, connection: Connection) -> None:
@@ -118,26 +118,15 @@ def test_a_group_shows_committed_offsets_and_lag(
     assert lag(connection, f"{name}-group") == {name: {0: 6}}
 
 
-def test_a_connection_speaks_to_both_clients_and_shows_no_secret() -> None:
+def test_a_connection_shows_no_secret() -> None:
     settings = {
-        "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ann",
-        "sasl.password": 'se"cret', "ssl.ca.location": "/ca.pem",
+        "sasl.username": "ann", "sasl.password": "s3cret", "ssl.key.password": "s3cret",
+        "sasl.oauthbearer.assertion.private.key.passphrase": "s3cret",
     }  # fmt: skip
     connection = Connection("kafka://one:9092,two:9092", settings)
-    assert "cret" not in repr(connection)
-    java = connection.spark()
-    assert java["kafka.sasl.jaas.config"].endswith(r'username="ann" password="se\"cret";')
-    assert java["kafka.ssl.truststore.location"] == "/ca.pem"
-    assert java["kafka.bootstrap.servers"] == "one:9092,two:9092"
-
-
-def test_a_key_and_its_passphrase_are_secrets_in_both_languages() -> None:
-    connection = Connection(
-        "a:1",
-        {"sasl.oauthbearer.assertion.private.key.passphrase": "s3cret"},
-        {"ssl.keystore.key": "s3cret", "ssl.key.password": "s3cret"},
-    )
     assert "s3cret" not in repr(connection)
+    assert connection.client()["bootstrap.servers"] == "one:9092,two:9092"
+    assert connection.client()["sasl.password"] == "s3cret"
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "a:1,b", "http://x"])
@@ -152,11 +141,3 @@ def test_a_setting_that_the_client_does_not_know_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=r'No such .* "no\.such"'):
         use(Connection("localhost:1", {"no.such": "1"}))
-
-
-def test_a_setting_that_java_spells_differently_is_refused_unless_said_in_java() -> None:
-    settings = {"ssl.key.location": "/key.pem"}
-    with pytest.raises(ConfigurationError, match=r"ssl\.key\.location"):
-        Connection("a:1", settings).spark()
-    said = Connection("a:1", settings, {"ssl.keystore.location": "/key.p12"})
-    assert said.spark()["kafka.ssl.keystore.location"] == "/key.p12"

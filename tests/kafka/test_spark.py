@@ -103,7 +103,9 @@ def test_a_source_reads_by_pattern_from_chosen_offsets_with_a_password(
     [
         ({"minPartitions": "8"}, "splits"),
         ({"maxRecordsPerPartition": "10"}, "splits"),
-        ({"failOnDataLoss": "False"}, "silently"),
+        ({"failOnDataLoss": "False"}, "always end the query"),
+        ({"groupIdPrefix": "x"}, "no option groupIdPrefix, .* it has maxPartitions"),
+        ({"kafka.client.rack": "x"}, r"Connection\(address, settings\)"),
         ({"startingOffsets": "latest"}, "starting="),
     ],
 )
@@ -210,10 +212,11 @@ def test_a_sink_behind_tasks_that_may_move_is_refused(
     topics.ensure(name)
     sink = SinkSpec(connection=connection, application=name)
     columns = ["key", "value"]
-    steady = kafka_source(spark, connection, name).select(columns)  # which loads the connector
-    reader = spark.readStream.format("kafka").options(**connection.spark(), subscribe=name)
-    plain = reader.load().select(columns)
-    with pytest.raises(ConfigurationError, match="kafka_source"):
+    steady = kafka_source(spark, connection, name).select(columns)
+    rate = spark.readStream.format("rate").load()
+    binary = rate.value.cast("string").cast("binary")
+    plain = rate.select(binary.alias("key"), binary.alias("value"))
+    with pytest.raises(ConfigurationError, match="the source rate"):
         kafka_sink(plain, sink, topic=name)
     for moving in (steady.coalesce(2), steady.repartition(2, "key"), steady.repartition("key")):
         with pytest.raises(ConfigurationError, match="may put rows into other tasks"):

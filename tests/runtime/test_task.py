@@ -349,8 +349,69 @@ def test_records_that_wait_are_kept_with_the_tasks_state() -> None:
     assert [value for _, _, value, _ in log.sent] == ["one", "two"]
 
 
-def test_without_patience_records_are_taken_as_they_come() -> None:
+def values(log: Log) -> list[object]:
+    return [value for _, _, value, _ in log.sent]
+
+
+def test_a_task_waits_for_a_partition_that_has_more_at_the_broker_and_for_no_other() -> None:
     task, log = idle(TaskOptions(commit="batch"))
+    task.set_behind("b", 0, behind=True)
+    task.add("a", 0, [(0, 10, "k", "late", ())])
+    task.run()
+    assert log.sent == []
+    assert task.next_wall_clock_time is None, "it is the next batch that is waited for"
+    task.add("b", 0, [(0, 5, "k", "early", ()), (1, 8, "k", "later", ())])
+    task.run()
+    assert values(log) == ["early", "later"]
+    task.set_behind("b", 0, behind=False)
+    task.run()
+    assert values(log) == ["early", "later", "late"]
+    task.add("b", 0, [(2, 11, "k", "alone", ())])
+    task.run()
+    assert values(log)[3:] == ["alone"], "no longer is one of them waited for"
+
+
+def test_what_waits_and_what_it_waits_for_are_kept_with_the_tasks_state() -> None:
+    options = TaskOptions(commit="batch")
+    task, _ = idle(options)
+    task.set_behind("b", 0, behind=True)
+    task.add("a", 0, [(0, 10, "k", "late", ())])
+    task.run()
+    again, log = idle(options, task.snapshot())
+    again.run()
+    assert log.sent == []
+    again.set_behind("b", 0, behind=False)
+    again.run()
+    assert values(log) == ["late"]
+
+
+def test_the_time_for_a_partition_runs_from_when_it_is_read_to_its_end() -> None:
+    task, log = idle(IDLE)
+    task.set_behind("b", 0, behind=True)
+    task.add("a", 0, [(0, 10, "k", "one", ())])
+    task.run()
+    task.advance_wall_clock(500)
+    assert log.sent == []
+    task.set_behind("b", 0, behind=False)
+    task.run()
+    assert task.next_wall_clock_time == 600
+    task.advance_wall_clock(600)
+    assert values(log) == ["one"]
+
+
+def test_a_task_of_one_partition_waits_for_nothing() -> None:
+    topology, log = merged_topics(), Log()
+    (group,) = topology.subtopologies()
+    task = Task(group, topology, log, partitions={"a": (0,)})
+    task.set_behind("a", 0, behind=True)
+    task.add("a", 0, [(0, 10, "k", "one", ())])
+    task.run()
+    assert values(log) == ["one"]
+
+
+def test_without_patience_records_are_taken_as_they_come() -> None:
+    task, log = idle(TaskOptions(commit="batch", max_task_idle=None))
+    task.set_behind("b", 0, behind=True)
     task.add("a", 0, [(0, 10, "k", "late", ())])
     task.run()
     assert [value for _, _, value, _ in log.sent] == ["late"]

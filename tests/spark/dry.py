@@ -6,9 +6,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from thulawa.log.batches import Columns
 from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Part, Plan, plan
+from thulawa.runtime.task import Task
+from thulawa.spark.chunks import Behind, Chunk
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.hosting import hosted
 from thulawa.spark.streams.program import Program
@@ -17,10 +20,9 @@ from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import CLOCK, COUNTS, SINK, Packed, packed_batch, unpack_outgoing
 from thulawa.topology.topology import Topology
 
-__all__ = ["DryQuery", "Input", "Kept", "dry_run", "source_rows"]
+__all__ = ["DryQuery", "Input", "Kept", "dry_run", "source_chunks"]
 
 _runs = count()
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class Input(NamedTuple):
@@ -93,7 +95,7 @@ class DryQuery:
                 self._application,
                 self.plan,
                 allow_state_loss=allow_state_loss,
-                has_timers=self._program().has_timers,
+                has_timers=self.program().has_timers,
             ).prefixes
             if self._checkpoint.query_path != before:
                 self.state = {}
@@ -101,9 +103,9 @@ class DryQuery:
 
     def restart(self) -> None:
         """Lose every worker, and what it had in memory."""
-        self._shipped = Shipped(self._program())
+        self._shipped = Shipped(self.program())
 
-    def _program(self) -> Program:
+    def program(self) -> Program:
         run = f"{self._application}/{next(_runs)}"
         return Program(self._application, run, self.plan, self._options)
 
@@ -127,13 +129,37 @@ class DryQuery:
 
     def attempt_packed(self, inputs: Inputs) -> tuple[list[Packed], State]:
         """Run a batch; return the rows for the sink, and the state there would be."""
+        topics = self._shipped.open().topics
+        # a partition of Spark each
+        read = [
+            [*source_chunks({place: records})]
+            for place, records in inputs.items()
+            if place[0] in topics
+        ]
+        return self._run(read)
+
+    def held(self) -> int:
+        """Give how many records wait in the tasks of this worker."""
+        program = self._shipped.open()
+        tasks: list[Task | None] = [
+            getattr(hosted(program, part, number), "_task", None)
+            for part in self.plan.parts.values()
+            for number in range(len(part.tasks) if part.stage else 0)
+        ]
+        return sum(len(q) for task in tasks if task for q in task._queues.values())
+
+    def attempt_read(self, read: Sequence[Sequence[Chunk | Behind]]) -> tuple[Rows, State]:
+        """Run a batch of what a source has read, by the partitions of Spark."""
+        leaving, state = self._run(read)
+        return _left(leaving), state
+
+    def _run(self, read: Sequence[Sequence[Chunk | Behind]]) -> tuple[list[Packed], State]:
         program = self._shipped.open()
         state = {place: Kept(kept) for place, kept in self.state.items()}
         rows = [
             row
-            for place, records in inputs.items()  # a partition of Spark each
-            if place[0] in program.topics
-            for batch in front(self._shipped, source_rows({place: records}))
+            for one in read
+            for batch in front(self._shipped, iter(one))
             for row in _unpacked(batch)
         ]
         for stage in range(1, self.plan.stages + 1):
@@ -145,7 +171,7 @@ class DryQuery:
                         row for row in mine if row.task == task and _is_for(row, part, self.plan)
                     ]
                     place = stage, self._prefixes[part.group.id], task
-                    if own or (not inputs and place in state):
+                    if own or (not read and place in state):
                         kept = state.setdefault(place, Kept())
                         run = hosted(program, part, task).run(own, self.now, kept)
                         rows += chain.from_iterable(run)
@@ -185,21 +211,10 @@ def _left(rows: list[Packed]) -> Rows:
     return [row for out in unpack_outgoing(iter([packed_batch(rows)])) for row in out.to_pylist()]
 
 
-def source_rows(inputs: Inputs) -> Iterator[pa.RecordBatch]:
+def source_chunks(inputs: Inputs) -> Iterator[Chunk]:
+    """Yield the records of each partition as a source gives them."""
     for (topic, partition), records in inputs.items():
-        if not records:
-            continue
-        offsets, times, keys, values, headers = zip(*records, strict=True)
-        many = len(records)
-        micros = pa.array([time * 1000 for time in times], pa.timestamp("us", tz="UTC"))
-        yield pa.record_batch(
-            {
-                "key": pa.array(keys, pa.binary()),
-                "value": pa.array(values, pa.binary()),
-                "topic": [topic] * many,
-                "partition": pa.array([partition] * many, pa.int32()),
-                "offset": pa.array(offsets, pa.int64()),
-                "timestamp": micros,
-                "headers": pa.array(headers, _HEADERS),
-            }
-        )
+        if records:
+            offsets, times, keys, values, headers = zip(*records, strict=True)
+            named = [tuple((one["key"], one["value"]) for one in row or ()) for row in headers]
+            yield Chunk(topic, partition, offsets[0], Columns(offsets, times, keys, values, named))

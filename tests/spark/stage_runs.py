@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from tests.spark.dry import Input, Kept, source_rows
+from tests.spark.dry import Input, Kept, source_chunks
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import plan
+from thulawa.spark.chunks import Chunk
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
@@ -71,9 +72,9 @@ class ShuffledRun:
         self.bundles.append(sum(len(row.data) for row in packed))
         return packed
 
-    def _source(self, place: tuple[str, int], records: Sequence[Input]) -> Iterator[pa.RecordBatch]:
+    def _source(self, place: tuple[str, int], records: Sequence[Input]) -> Iterator[Chunk]:
         for at in range(0, len(records), _SOURCE_ROWS):
-            yield from source_rows({place: records[at : at + _SOURCE_ROWS]})
+            yield from source_chunks({place: records[at : at + _SOURCE_ROWS]})
 
     def _slots(self, rows: list[Packed]) -> Iterator[list[Packed]]:
         for slot in sorted({row.slot for row in rows}):

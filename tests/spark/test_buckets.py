@@ -19,7 +19,8 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.log import Log, ProducerRecord
 from thulawa.spark.kafka_sink import KafkaFormat
 from thulawa.spark.log_sink import LogWriter, log_sink
-from thulawa.spark.log_source import LogReader, LogStreamReader, share
+from thulawa.spark.log_source import LogReader
+from thulawa.spark.stream_reader import LogStreamReader, share
 
 TWO = Buckets({"Platinum": 70, "Gold": 30})
 DROP = Buckets({"Platinum": 70, "Gold": 30}, unknown="drop")
@@ -222,7 +223,7 @@ def reader_of(log: Log, **options: Any) -> LogReader:
 
 def taken_by_bucket(log: Log, most: int, **options: Any) -> dict[str, int]:
     reader = reader_of(log, buckets=TWO.text, **options)
-    start, end = reader.starts(), reader.ends()
+    start, end = reader.starts(), reader.look().ends
     upto = share(start, end, most, reader.split())["orders"]
     return {
         name: sum(upto[str(place)] for place in places) for name, places in TWO.layout(6).items()
@@ -258,7 +259,7 @@ def test_a_trigger_takes_of_each_bucket_what_the_order_says(
 def test_without_buckets_a_trigger_takes_the_same_of_each_partition(log: Log) -> None:
     flood(log, 1_000, 9_000)
     reader = reader_of(log)
-    upto = share(reader.starts(), reader.ends(), 60, reader.split())["orders"]
+    upto = share(reader.starts(), reader.look().ends, 60, reader.split())["orders"]
     assert [*upto.values()] == [10] * 6
 
 

@@ -138,3 +138,35 @@ def test_a_changelog_that_is_gone_is_not_taken_for_an_empty_store(tmp_path: Path
             streams(tmp_path, None).restore()
     with Log(address(tmp_path)) as log:
         assert "app-counts-changelog" not in log.topics()
+
+
+@pytest.mark.timeout(900)
+def test_records_that_wait_when_the_checkpoint_is_lost_are_not_lost_with_it(
+    tmp_path: Path, spark: Any
+) -> None:
+    with Log(address(tmp_path)) as log:
+        for topic in ("users", "clicks"):
+            log.create_topic(topic, partitions=2)
+        users = [ProducerRecord(b"u%d" % n, b'"name"', (), 1_000 + n) for n in range(300)]
+        clicks = [ProducerRecord(b"u%d" % n, b"%d" % n, (), 5_000 + n) for n in range(300)]
+        log.append({"users": users, "clicks": clicks})
+    builder = StreamsBuilder()
+    table = builder.table("users", materialized=Materialized(name="users", changelog=True))
+    builder.stream("clicks").join(table, lambda click, user: click).to("out")
+
+    def started(most: int | None) -> Streams:
+        return Streams(
+            builder.build(), application_id="app", log=address(tmp_path), spark=spark,
+            checkpoint=str(tmp_path / "checkpoint"), max_records=most,
+        )  # fmt: skip
+
+    with started(100) as application:
+        application.process_batches(2, "5 minutes")
+    with Log(address(tmp_path)) as log:
+        assert sum(log.end_offsets("out").values()) == 0, "all clicks that were read wait"
+    shutil.rmtree(tmp_path / "checkpoint")
+    with started(None) as application:
+        application.process_all_available("5 minutes")
+    with Log(address(tmp_path)) as log:
+        found = [record.value for p in (0, 1) for record in log.read("out", p, 0)]
+    assert Counter(found) == Counter(b"%d" % n for n in range(300))

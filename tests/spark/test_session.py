@@ -38,8 +38,7 @@ def test_what_is_needed_is_set() -> None:
 
 
 def test_what_the_builder_has_stays() -> None:
-    options = chosen(SparkSession.Builder().config(STATE, "mine").config("spark.jars", "a.jar"))
-    assert (options[STATE], options["spark.jars"]) == ("mine", "a.jar")
+    assert chosen(SparkSession.Builder().config(STATE, "mine"))[STATE] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -54,9 +53,9 @@ def test_what_the_file_of_defaults_sets_is_not_overridden(tmp_path: Path, line: 
 def test_what_the_arguments_of_spark_submit_set_is_not_overridden(
     monkeypatch: pytest.MonkeyPatch, argument: str
 ) -> None:
-    arguments = f"--jars a.jar {argument.format(STATE)} pyspark-shell"
+    arguments = f"--name a {argument.format(STATE)} pyspark-shell"
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
-    assert {*SET, "spark.jars"} - chosen(SparkSession.Builder()).keys() == {STATE, "spark.jars"}
+    assert SET - chosen(SparkSession.Builder()).keys() == {STATE}
 
 
 def test_a_spark_that_runs_already_is_asked(

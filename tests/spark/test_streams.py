@@ -161,6 +161,27 @@ def test_counts_go_on_after_a_restart_and_can_be_looked_into(folder: Path, spark
     ]
 
 
+def test_a_table_is_there_before_the_stream_that_is_joined_whatever_the_limit(
+    folder: Path, spark: Any
+) -> None:
+    with Log(address(folder)) as log:
+        for topic in ("users", "clicks"):
+            log.create_topic(topic, partitions=2)
+        users = [ProducerRecord(b"u%d" % n, b'"name"', (), 1_000 + n) for n in range(400)]
+        clicks = [ProducerRecord(b"u%d" % n, b"1", (), 5_000 + n) for n in range(400)]
+        log.append({"users": users, "clicks": clicks})
+    builder = StreamsBuilder()
+    table = builder.table("users")
+    builder.stream("clicks").join(table, lambda one, name: name).to("out")
+    for part in (150, None):  # the second start goes on with what waits
+        with streams(builder.build(), folder, spark, max_records=part) as running:
+            if part is None:
+                running.process_all_available("100 s")
+            else:
+                running.process_batches(2)
+    assert len(read(folder, "out")) == 400
+
+
 def test_a_global_table_is_there_before_what_looks_into_it_whatever_the_limit(
     folder: Path, spark: Any
 ) -> None:

@@ -47,12 +47,6 @@ def inputs() -> dict[tuple[str, int], list[Input]]:
     }
 
 
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_module, "_BUNDLE_ROWS", 50)
-
-
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", range(5))
 def test_order_survives_rows_that_arrive_in_any_order(seed: int) -> None:
     expected = ShuffledRun(program(), {"in": PARTITIONS}, None).outputs(inputs())

@@ -1,33 +1,29 @@
 """What a program sends from one stage to the next, without a query around it."""
 
-import pyarrow as pa
+from collections.abc import Iterator
 
 from thulawa.dsl import Grouped, Materialized, StreamsBuilder
+from thulawa.log.batches import Columns
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import plan
+from thulawa.spark.chunks import Chunk
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import unpack_records
 from thulawa.state.codec import Codec
 
-RECORDS, PAGES = 100_000, 1_000
+RECORDS, PAGES, CHUNK = 100_000, 1_000, 25_000
 
 
-def visits() -> pa.RecordBatch:
-    """Visits as the log's source gives them: who came, and which page was seen."""
-    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    return pa.record_batch(
-        {
-            "key": [b"visitor %d" % (n * 31 % 9_973) for n in range(RECORDS)],
-            "value": [b'{"page":"/p/%d","ms":120}' % (n * 7 % PAGES) for n in range(RECORDS)],
-            "topic": ["visits"] * RECORDS,
-            "partition": pa.array([0] * RECORDS, pa.int32()),
-            "offset": pa.array(range(RECORDS), pa.int64()),
-            "timestamp": pa.array(range(RECORDS), pa.timestamp("us", tz="UTC")),
-            "headers": pa.nulls(RECORDS, headers),
-        }
-    )
+def visits() -> Iterator[Chunk]:
+    """Visits as a source gives them: who came, and which page was seen."""
+    for start in range(0, RECORDS, CHUNK):
+        offsets = range(start, start + CHUNK)
+        keys = [b"visitor %d" % (n * 31 % 9_973) for n in offsets]
+        values = [b'{"page":"/p/%d","ms":120}' % (n * 7 % PAGES) for n in offsets]
+        columns = Columns(offsets, [n // 1_000 for n in offsets], keys, values, [()] * CHUNK)
+        yield Chunk("visits", 0, start, columns)
 
 
 def sent(*, two_step: bool) -> tuple[int, int]:
@@ -41,9 +37,7 @@ def sent(*, two_step: bool) -> tuple[int, int]:
     program = Program("app", f"app/{two_step}", planned, TaskOptions(commit="batch"))
     packed = [
         data
-        for batch in front(
-            Shipped(program), iter(visits().slice(at, 10_000) for at in range(0, RECORDS, 10_000))
-        )
+        for batch in front(Shipped(program), visits())
         for data in batch.column("data").to_pylist()
     ]
     return sum(len(unpack_records(data, Codec())) for data in packed), sum(map(len, packed))
@@ -53,5 +47,5 @@ def test_two_steps_shuffle_parts_and_not_records() -> None:
     records, size = sent(two_step=False)
     parts, size_of_parts = sent(two_step=True)
     assert records == RECORDS
-    assert parts <= 4 * PAGES  # the front takes about 25,000 records at a time
+    assert parts <= 4 * PAGES  # one for each of four chunks
     assert size_of_parts < size / 20

@@ -12,7 +12,6 @@ import pytest
 from tests.spark import dry
 from tests.spark.dry import DryQuery, Input
 from thulawa.dsl import Grouped, KStream, StreamsBuilder, TimeWindows, Topology
-from thulawa.spark.streams import front as front_stage
 from thulawa.testing import seeds
 
 PARTITIONS, RECORDS, BATCHES = 3, 1_880, 4
@@ -104,14 +103,14 @@ def test_every_visit_is_counted_whichever_task_read_it(lookup: Lookup, seed: int
 def test_the_records_of_one_task_stay_in_order_over_several_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = dry.source_rows
+    source = dry.source_chunks
 
     def in_parts(inputs: Any) -> Any:
-        for batch in source(inputs):
-            yield from (batch.slice(at, 10) for at in range(0, batch.num_rows, 10))
+        for place, records in inputs.items():
+            for at in range(0, len(records), 10):
+                yield from source({place: records[at : at + 10]})
 
-    monkeypatch.setattr(dry, "source_rows", in_parts)
-    monkeypatch.setattr(front_stage, "_BUNDLE_ROWS", 10)
+    monkeypatch.setattr(dry, "source_chunks", in_parts)
     builder = StreamsBuilder()
     grouped = builder.stream("visits").group_by(lambda _, n: "all")
     grouped.aggregate(list, lambda _, n, seen: [*seen, n]).to_stream().to("out")

@@ -259,13 +259,20 @@ class Streams:
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
         """Wait until everything that was in the topics when this was called has been processed.
 
-        This includes what it becomes in repartition topics. What a task holds back for others
-        (``max_task_idle``) may be processed after that.
+        This includes what it becomes in repartition topics. What a task holds back for records
+        that are not written yet (a ``max_task_idle`` longer than 0) may be processed after that.
         """
         self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         assert self._query is not None
-        for names in self._query.rounds():
+        self._await_read(self._query, deadline)
+        if self._query.has_more:
+            # records that were read may wait for some that came since
+            self._await_read(self._query, deadline)
+
+    def _await_read(self, query: StreamsQuery, deadline: float) -> None:
+        """Wait until the topics are read to their ends, and what that brought about too."""
+        for names in query.rounds():
             wanted = self._topics.end_offsets(names)
             while not self._reached(wanted):
                 self._check_alive(deadline)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from thulawa.kafka.broker import brokers
-from thulawa.kafka.maven import fetched
 
 __all__ = ["Finding", "examine", "spark_s_needs"]
 
@@ -42,7 +41,6 @@ def examine() -> Iterator[Finding]:
     yield from _spark()
     yield _stateful()
     yield _uvloop()
-    yield _connector()
     yield _broker()
 
 
@@ -122,14 +120,6 @@ def _library(name: str, fits: Callable[[str], object], advice: str) -> Finding:
     if version is not None and fits(version):
         return Finding(name, "ok", version)
     return Finding(name, "missing", version or "none", advice)
-
-
-def _connector() -> Finding:
-    found = [jar.name for jar in fetched("connector") if jar.name.startswith("spark-sql-kafka")]
-    if found:
-        return Finding("Kafka connector", "ok", found[0])
-    advice = "only for Kafka: thulawa kafka jars fetches it (Maven is needed)"
-    return Finding("Kafka connector", "optional", "none", advice)
 
 
 def _broker() -> Finding:

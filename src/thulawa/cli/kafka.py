@@ -1,4 +1,4 @@
-"""``thulawa kafka``: a broker for development on this machine, and the connector's jars."""
+"""``thulawa kafka``: a broker for development on this machine."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from thulawa.cli.failures import explained
 from thulawa.core.errors import ConfigurationError
 from thulawa.kafka.broker import Broker, Status, brokers
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.maven import JarSet, connector_jars, fetched
+from thulawa.kafka.maven import JarSet, fetched
 from thulawa.kafka.topics import reachable
 
 __all__ = ["app"]
@@ -86,15 +86,6 @@ def status(
     for one in found:
         table.add_row(one.name, one.bootstrap, f"{one.running} of {one.nodes}", one.folder)
     Console().print(table)
-
-
-@app.command()
-@explained
-def jars() -> None:
-    """Fetch the jars of Spark's Kafka connector, and print where they are."""
-    _tell_of_fetching("connector")
-    for jar in connector_jars():
-        typer.echo(str(jar))
 
 
 def _tell_of_fetching(jars: JarSet) -> None:

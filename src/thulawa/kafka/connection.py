@@ -1,8 +1,4 @@
-"""Where the brokers are and how they let us in: one description for both Kafka clients.
-
-Settings have the names of librdkafka, which the Python client speaks. Spark speaks through the
-Java client; what the two spell differently is translated, and what cannot be is refused.
-"""
+"""Where the brokers are and how they let us in. Settings have the names of librdkafka."""
 
 import os
 from collections.abc import Mapping
@@ -18,13 +14,7 @@ _SECRETS = (
     "password", "passphrase", "secret", "jaas", "key.pem", "keystore.key", "certificate.pem",
     "token",
 )  # fmt: skip
-_SAME_IN_JAVA = ("security.protocol", "client.id", "client.dns.lookup", "client.rack")
 _SCHEME = "kafka://"
-_LOGINS = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
 
 
 def is_secret(setting: str) -> bool:
@@ -41,16 +31,12 @@ def masked(settings: Mapping[str, str]) -> dict[str, str]:
 class Connection:
     """Brokers, and the settings that every client of them needs.
 
-    ``java`` holds settings for Spark's client alone, in Java's names: they go before what is
-    translated from ``settings``.
-
     >>> Connection("localhost:9092", {"sasl.password": "x"})
     Connection('localhost:9092', {'sasl.password': '***'})
     """
 
     bootstrap: str
     settings: Mapping[str, str] = field(default_factory=dict)
-    java: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bootstrap", self.bootstrap.removeprefix(_SCHEME))
@@ -85,7 +71,7 @@ class Connection:
         return cls(found, _settings_in(os.environ.get("THULAWA_KAFKA_SETTINGS")))
 
     def __repr__(self) -> str:
-        shown = [repr(self.bootstrap), *(repr(masked(s)) for s in (self.settings, self.java) if s)]
+        shown = [repr(self.bootstrap), *([repr(masked(self.settings))] if self.settings else [])]
         return f"Connection({', '.join(shown)})"
 
     def client(self, **more: str | float | bool) -> dict[str, str | float | bool]:
@@ -96,38 +82,6 @@ class Connection:
             **self.settings,
         }
         return chosen | {name.replace("_", "."): value for name, value in more.items()}
-
-    def spark(self) -> dict[str, str]:
-        """Give the options of Spark's Kafka connector."""
-        options = {"kafka.bootstrap.servers": self.bootstrap}
-        for name, value in (self._translated() | dict(self.java)).items():
-            options[f"kafka.{name}"] = value
-        return options
-
-    def _translated(self) -> dict[str, str]:
-        left = dict(self.settings)
-        java = {name: left.pop(name) for name in _SAME_IN_JAVA if name in left}
-        mechanism = left.pop("sasl.mechanism", left.pop("sasl.mechanisms", None))
-        if mechanism is not None:
-            java["sasl.mechanism"] = mechanism
-            name, password = left.pop("sasl.username", None), left.pop("sasl.password", None)
-            if name is not None and mechanism in _LOGINS:
-                java["sasl.jaas.config"] = _jaas(mechanism, name, password or "")
-        if (authority := left.pop("ssl.ca.location", None)) is not None:
-            java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
-        if left.pop("ssl.endpoint.identification.algorithm", None) == "none":
-            java["ssl.endpoint.identification.algorithm"] = ""
-        if not self.java:
-            self._refuse_untranslated(left)
-        return java
-
-    def _refuse_untranslated(self, left: Mapping[str, str]) -> None:
-        security = [name for name in left if name.startswith(("ssl.", "sasl."))]
-        if security:
-            raise ConfigurationError(
-                f"{', '.join(sorted(security))}: Spark's Kafka client spells this differently; "
-                "say it in Java's names too, as Connection(…, java={…})"
-            )
 
 
 def _settings_in(path: str | None) -> dict[str, str]:
@@ -149,8 +103,3 @@ def _settings_in(path: str | None) -> dict[str, str]:
             )
         settings[name.strip()] = value.strip()
     return settings
-
-
-def _jaas(mechanism: str, name: str, password: str) -> str:
-    quoted = [text.replace("\\", "\\\\").replace('"', '\\"') for text in (name, password)]
-    return f'{_LOGINS[mechanism]} required username="{quoted[0]}" password="{quoted[1]}";'

@@ -42,6 +42,7 @@ __all__ = [
     "UnknownTopic",
     "again",
     "bounded",
+    "passes",
     "translated",
 ]
 
@@ -181,6 +182,11 @@ _PASSING = (
 )
 
 
+def passes(error: Code) -> bool:
+    """Return whether a failure may be over when the step is done again."""
+    return error.retriable() or error.code() in _PASSING
+
+
 def again(step: Callable[[], _T], patience: float, *, pause: float = 0.1) -> _T:
     """Do a step, and again for ``patience`` seconds while its failure is one that passes."""
     deadline = time.monotonic() + patience
@@ -188,9 +194,7 @@ def again(step: Callable[[], _T], patience: float, *, pause: float = 0.1) -> _T:
         try:
             return step()
         except KafkaException as error:
-            code = error.args[0]
-            passes = code.retriable() or code.code() in _PASSING
-            if not passes or time.monotonic() > deadline:
+            if not passes(error.args[0]) or time.monotonic() > deadline:
                 raise
         time.sleep(pause)
 

@@ -1,6 +1,6 @@
-"""Jars from Maven, fetched once into a cache: the broker's and those of Spark's connector.
+"""Jars from Maven, fetched once into a cache: those of the broker for development.
 
-Each set is a pom beside this file. Its jars lie in a folder named after the pom's content, so a
+A set is a pom beside this file. Its jars lie in a folder named after the pom's content, so a
 new version of the pom is a new folder. A set is fetched beside its place and moved there whole:
 two processes may fetch at once, and one that is killed leaves nothing half done.
 """
@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 
 from thulawa.kafka.errors import BrokerFailed, ToolMissing
 
-__all__ = ["JarSet", "cache_folder", "connector_jars", "fetched", "jars", "made"]
+__all__ = ["JarSet", "cache_folder", "fetched", "jars", "made"]
 
-JarSet: TypeAlias = Literal["broker", "connector"]
+JarSet: TypeAlias = Literal["broker"]
 
 _POMS = Path(__file__).parent / "maven"
 _PATIENCE = 600.0
@@ -30,11 +30,6 @@ def cache_folder() -> Path:
     if chosen:
         return Path(chosen).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thulawa"
-
-
-def connector_jars() -> list[Path]:
-    """Give the jars of Spark's Kafka connector, for ``spark.jars``; fetched on first use."""
-    return jars("connector")
 
 
 def fetched(name: JarSet) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias, cast
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -9,14 +10,28 @@ from confluent_kafka import KafkaError as Code
 
 from thulawa.core.placing import LOOK_BACK
 from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import BrokerUnreachable, translated
+from thulawa.kafka.errors import BrokerUnreachable, passes, translated
 from thulawa.kafka.topics import Topics
 
-__all__ = ["await_committed", "columns_of", "headers_of", "newest", "read_between", "read_to_end"]
+__all__ = [
+    "Place",
+    "await_committed",
+    "columns_of",
+    "first_times",
+    "headers_of",
+    "newest",
+    "place_of",
+    "read_between",
+    "read_spans",
+    "read_to_end",
+]
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
 
 _CHUNK = 10_000
+_POLL = 0.02  # seconds
 
 
 def read_to_end(
@@ -52,16 +67,64 @@ def read_between(
     patience: float = 30.0,
     keep: bool = False,
 ) -> Iterator[list[Message]]:
-    """Give the records of partitions with offsets in [start, end), in the order of each.
+    """Yield records of one topic with offsets in [start, end) by partition, as `read_spans`."""
+    named = {(topic, partition): span for partition, span in spans.items()}
+    return read_spans(connection, named, patience=patience, keep=keep)
 
-    As `read_to_end`, and raises `OffsetsLost` where retention has removed the start. With ``keep``
-    the consumer is kept for the next call in this process, for those that read again and again: to
-    make one costs as much as to read thousands of records.
+
+def read_spans(
+    connection: Connection,
+    spans: Mapping[Place, tuple[int, int]],
+    *,
+    patience: float = 30.0,
+    keep: bool = False,
+    ahead: int | None = None,
+) -> Iterator[list[Message]]:
+    """Yield the records of topic-partitions with offsets in [start, end), each in offset order.
+
+    Only committed records. Raises `OffsetsLost` where retention has removed the start, and
+    `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more. With
+    ``keep`` the consumer is kept for the next call in this process, for those that read again and
+    again: to make one costs as much as to read thousands of records. ``ahead`` bounds how many
+    records of a partition the client fetches beyond what was taken, which are lost at the end.
     """
-    left = {partition: end for partition, (start, end) in spans.items() if end > start}
+    left = {place: end for place, (start, end) in spans.items() if end > start}
     if not left:
         return
-    settings = {
+    with _consumer(connection, ahead=ahead, keep=keep) as consumer:
+        consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+        count = sum(end - spans[place][0] for place, end in left.items())
+        yield from _until(consumer, left, count, patience)
+
+
+def first_times(
+    connection: Connection, spans: Mapping[Place, tuple[int, int]], *, patience: float = 30.0
+) -> dict[Place, int]:
+    """Return the timestamp of the first record of each topic-partition in [start, end), if any."""
+    left = {place: end for place, (start, end) in spans.items() if end > start}
+    found: dict[Place, int] = {}
+    with _consumer(connection, ahead=1, keep=True) as consumer:
+        consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+        deadline = time.monotonic() + patience
+        while left:
+            for one in _records(consumer, len(left)):
+                place = place_of(one)
+                if (one.offset() or 0) < left.pop(place, 0):
+                    found[place] = one.timestamp()[1]
+                    consumer.pause([TopicPartition(*place)])
+            if left:
+                _drop_finished(consumer, left)
+            if left and time.monotonic() > deadline:
+                raise BrokerUnreachable(
+                    f"nothing came for {patience:.0f} s", topic=next(iter(left))[0]
+                )
+    return found
+
+
+@contextmanager
+def _consumer(connection: Connection, *, ahead: int | None, keep: bool) -> Iterator[Consumer]:
+    """Make a consumer of committed records, or take one that was kept; keep it after no error."""
+    settings: dict[str, str | float | bool] = {
         **connection.client(),
         "group.id": "thulawa-reader",
         "enable.auto.commit": False,
@@ -72,15 +135,18 @@ def read_between(
         # second for each assignment, if the client had its way
         "fetch.wait.max.ms": 10,
     }
+    if ahead is not None:
+        settings |= {"queued.min.messages": ahead, "fetch.queue.backoff.ms": 10}
     key = tuple(sorted(settings.items()))
     consumer = _kept.pop(key, None) or Consumer(settings)
     done = False
     try:
-        consumer.assign([TopicPartition(topic, p, spans[p][0]) for p in left])
-        yield from _until(consumer, topic, left, patience)
+        yield consumer
         done = True
     finally:
         if done and keep:
+            # a partition that is paused would be so when it is assigned again
+            consumer.resume(consumer.assignment())
             consumer.unassign()  # else it would go on fetching
             _kept[key] = consumer
         else:
@@ -133,52 +199,63 @@ def await_committed(connection: Connection, *topics: str, patience: float = 60.0
 
 
 def _until(
-    consumer: Consumer, topic: str, left: dict[int, int], patience: float
+    consumer: Consumer, left: dict[Place, int], ahead: int, patience: float
 ) -> Iterator[list[Message]]:
     last = time.monotonic()
-    ahead = _CHUNK
-    alone = len(left) == 1
+    partitions = len(left)
     while left:
-        # no more than there are: it waits for as many as it is asked for
-        messages = consumer.consume(min(_CHUNK, ahead), timeout=0.2)
-        records = _wanted(messages, topic, left, alone=alone)
-        # what ends a transaction takes an offset too: the position tells, not the last record
-        ahead = _drop_finished(consumer, topic, left)
+        # No more than there are: it waits for as many as it is asked for. There may be fewer, for
+        # what ends a transaction has an offset: so it does not wait for long.
+        messages = _records(consumer, min(_CHUNK, ahead))
+        ends = dict(left)
+        ahead, beyond = _drop_finished(consumer, left)
+        if beyond or len(ends) < partitions:  # only then is there anything to leave out
+            messages = [one for one in messages if (one.offset() or 0) < ends.get(place_of(one), 0)]
         if messages:
             last = time.monotonic()
+            yield messages
         elif left and time.monotonic() - last > patience:
             raise BrokerUnreachable(
-                f"nothing came for {patience:.0f} s; is a transaction still open?", topic=topic
+                f"nothing came for {patience:.0f} s; is a transaction still open?",
+                topic=next(iter(left))[0],
             )
-        if records:
-            yield records
 
 
-def _wanted(
-    messages: list[Message], topic: str, left: dict[int, int], *, alone: bool
-) -> list[Message]:
-    """Give the records that are asked for; of a partition ``alone`` the last one tells of all."""
+def _records(consumer: Consumer, most: int) -> list[Message]:
+    """Return the next records; raise where there is an error that does not pass."""
+    messages = consumer.consume(most, timeout=_POLL)
     told = [(error, one) for one in messages if (error := one.error()) is not None]
     for error, one in told:
-        if error.code() != Code._PARTITION_EOF:  # noqa: SLF001
-            raise translated(error, "reading", topic=topic, partition=one.partition())
-    if told:
-        messages = [one for one in messages if one.error() is None]
-    if alone and messages and (messages[-1].offset() or 0) < next(iter(left.values())):
-        return messages
-    return [one for one in messages if (one.offset() or 0) < left.get(one.partition() or 0, 0)]
+        if error.code() != Code._PARTITION_EOF and not passes(error):  # noqa: SLF001
+            raise translated(error, "reading", topic=one.topic(), partition=one.partition())
+    return [one for one in messages if one.error() is None] if told else messages
 
 
-def _drop_finished(consumer: Consumer, topic: str, left: dict[int, int]) -> int:
-    """Forget partitions that are read; give how many records may be ahead in the others."""
+def place_of(message: Message) -> Place:
+    """Return the topic and the partition of a record that was read."""
+    return cast("Place", (message.topic(), message.partition()))
+
+
+def _drop_finished(consumer: Consumer, left: dict[Place, int]) -> tuple[int, bool]:
+    """Forget partitions that are read.
+
+    Return how many records may be ahead in the others, and whether any was read beyond its end.
+    The position tells, not the last record: what ends a transaction has an offset too.
+    """
     try:
-        places = consumer.position([TopicPartition(topic, p) for p in left])
+        places = consumer.position([TopicPartition(*place) for place in left])
     except KafkaException as error:
-        raise translated(error, "reading", topic=topic) from error
-    ahead = 0
-    for place in places:
-        if place.offset >= left[place.partition]:
-            del left[place.partition]
+        raise translated(error, "reading", topic=next(iter(left))[0]) from error
+    ahead, beyond = 0, False
+    finished = []
+    for one in places:
+        end = left[one.topic, one.partition]
+        beyond = beyond or one.offset > end
+        if one.offset >= end:
+            finished.append(TopicPartition(one.topic, one.partition))
+            del left[one.topic, one.partition]
         else:
-            ahead += left[place.partition] - place.offset if place.offset >= 0 else _CHUNK
-    return ahead
+            ahead += end - one.offset if one.offset >= 0 else _CHUNK
+    if finished and left:
+        consumer.pause(finished)  # what the client would fetch of them now is of no use
+    return ahead, beyond

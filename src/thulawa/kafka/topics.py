@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import (
     AdminClient,
@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
     ResourceType,
+    TopicDescription,
 )
 
 from thulawa.core.errors import ConfigurationError
@@ -41,6 +42,7 @@ Offsets: TypeAlias = dict[str, dict[int, int]]
 """Topic, partition, offset."""
 
 _TIMEOUT = 10.0
+_NO_ID = str(Uuid(0, 0))
 _T = TypeVar("_T")
 
 
@@ -119,13 +121,37 @@ class Topics:
 
     def partitions(self, *topics: str) -> dict[str, int | None]:
         """Give how many partitions each topic has; None where there is no such topic."""
-        if not topics:
+        found = self._described(topics)
+        return {topic: None if one is None else len(one.partitions) for topic, one in found.items()}
+
+    def names(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        try:
+            return sorted(self._client.list_topics(timeout=self._timeout).topics)
+        except KafkaException as error:
+            raise self._told(error, "") from error
+
+    def ids_and_ends(self, *topics: str) -> tuple[dict[str, str], Offsets]:
+        """Return the id of each topic, and its end offsets as `end_offsets` does.
+
+        A topic that is deleted and created again has another id. Brokers before Kafka 2.8 give
+        topics none: they are left out.
+        """
+        found = self._described(topics)
+        counts = {name: None if one is None else len(one.partitions) for name, one in found.items()}
+        ends = self._offsets_of(counts, OffsetSpec.latest)
+        ids = {name: str(one.topic_id) for name, one in found.items() if one is not None}
+        return {name: one for name, one in ids.items() if one != _NO_ID}, ends
+
+    def _described(self, topics: Iterable[str]) -> dict[str, TopicDescription | None]:
+        """Describe topics; None where there is no such topic."""
+        if not (names := list(dict.fromkeys(topics))):  # the client refuses one named twice
             return {}
-        asked = self._client.describe_topics(TopicCollection(list(topics)), **self._limit)
-        found: dict[str, int | None] = {}
+        asked = self._client.describe_topics(TopicCollection(names), **self._limit)
+        found: dict[str, TopicDescription | None] = {}
         for topic, answer in asked.items():
             try:
-                found[topic] = len(self._result(answer, topic).partitions)
+                found[topic] = self._result(answer, topic)
             except UnknownTopic:
                 found[topic] = None
         return found
@@ -241,7 +267,11 @@ class Topics:
     def _offsets(
         self, topics: Iterable[str], spec: Callable[[], Any], *, committed: bool = True
     ) -> Offsets:
-        counts = self.partitions(*topics)
+        return self._offsets_of(self.partitions(*topics), spec, committed=committed)
+
+    def _offsets_of(
+        self, counts: Mapping[str, int | None], spec: Callable[[], Any], *, committed: bool = True
+    ) -> Offsets:
         asked: dict[TopicPartition, Any] = {}
         for topic, count in counts.items():
             if count is None:

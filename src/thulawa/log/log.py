@@ -88,6 +88,10 @@ class Log:
         with self._database.snapshot() as sql:
             return topics.describe(sql, topic)
 
+    def topic_id(self, topic: str) -> int:
+        """Return the id of a topic: one that is deleted and created again has another."""
+        return self._find(topic).id
+
     def delete_topic(self, topic: str) -> None:
         """Remove a topic, its records and its groups' positions."""
         topics.delete(self._database, topic)

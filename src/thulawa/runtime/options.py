@@ -21,9 +21,11 @@ class TaskOptions:
     processed. Where these two are not said (None), `Streams` has one day and ``"batch"``, and the
     test driver no bound and ``"record"``.
 
-    A task that reads several partitions takes the earliest record of those it has. With
-    ``max_task_idle`` it waits that long for a partition that has none, so that records that
-    come in different batches meet in the order of their time too.
+    A task that reads several partitions takes the earliest record of those it has. It does not
+    take one while another of its partitions has records at the broker that no batch has read yet
+    (``max_task_idle=0``, Kafka's default). With a longer ``max_task_idle`` it waits that long for a
+    partition that is read to its end too. None: it waits for nothing, and records that come in
+    different batches may meet in another order than that of their time.
     """
 
     handlers: Handlers = field(default_factory=Handlers)
@@ -31,7 +33,7 @@ class TaskOptions:
     max_ahead: Duration | None = None
     max_record_bytes: int | None = None
     commit: Literal["record", "batch"] | None = None
-    max_task_idle: Duration | None = None
+    max_task_idle: Duration | None = 0
 
     def __post_init__(self) -> None:
         if self.on_bad_timestamp not in ("fail", "skip", "partition_time"):
@@ -47,6 +49,11 @@ class TaskOptions:
             milliseconds(self.max_ahead, name="max_ahead")
         if self.max_task_idle is not None:
             milliseconds(self.max_task_idle, name="max_task_idle")
+
+    @property
+    def waits_by_the_clock(self) -> bool:
+        """Whether a task may wait for records that are not at the broker yet."""
+        return self.max_task_idle is not None and milliseconds(self.max_task_idle) > 0
 
     @property
     def may_drop(self) -> bool:

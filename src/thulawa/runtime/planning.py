@@ -135,6 +135,23 @@ class Plan:
             and (node.name in looked_into or stores & {*node.stores})
         ]
 
+    def fed_by(self, part: Part) -> set[str]:
+        """Return the topics whose records reach a part, be it by shuffles from other parts."""
+        found: set[str] = set()
+        waiting = [part]
+        while waiting:
+            for topic in (topic for task in waiting.pop().tasks for topic in task):
+                one = self.repartitions.get(topic)
+                if one is None or one.is_topic:
+                    found.add(topic)
+                    continue
+                waiting += [
+                    other
+                    for other in self.parts.values()
+                    if other is not part and any(sink.topic == topic for sink in other.group.sinks)
+                ]
+        return found
+
     @property
     def has_timers(self) -> bool:
         """Whether a processor of the user's own may ask to be called by the clock."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.engine.lane_sums import LaneSums
@@ -89,9 +88,8 @@ class Task:
         }
         self._expected = frozenset(self._queues)
         self._taken_from: RecordQueue | None = None
-        self._patience: Patience | None = None
-        if self._options.max_task_idle is not None and len(self._queues) > 1:
-            self._patience = Patience(milliseconds(self._options.max_task_idle))
+        alone = len(self._queues) <= 1
+        self._patience = Patience(None if alone else self._options.max_task_idle)
         if snapshot is not None:
             self._resume(snapshot)
         for level in self._levels.all:
@@ -105,6 +103,10 @@ class Task:
         """Take in records in columns."""
         self._queue_of(topic, partition).extend_block(block)
 
+    def set_behind(self, topic: str, partition: int, *, behind: bool) -> None:
+        """Take note whether the broker has records of a partition that no batch has read yet."""
+        self._patience.set_behind((topic, partition), behind=behind)
+
     def _queue_of(self, topic: str, partition: int) -> RecordQueue:
         queue = self._queues.get((topic, partition))
         if queue is None:
@@ -116,7 +118,7 @@ class Task:
     def next_wall_clock_time(self) -> int | None:
         """When the clock has something for the task to do; None when it has not."""
         due = self._levels.next_wall_clock_time
-        if self._patience is not None and self._patience.due is not None and self._has_records():
+        if self._patience.due is not None and self._has_records():
             due = min(due, self._patience.due)
         return None if due > LAST_TIMESTAMP else due
 
@@ -126,7 +128,7 @@ class Task:
         if self._commits_each:
             while self._run_one():
                 self.commit()
-        elif len(busy) == 1 and self._patience is None:
+        elif len(busy) == 1 and not self._patience.active:
             self._run_alone(busy[0])
         else:
             while self._run_one():
@@ -153,7 +155,7 @@ class Task:
     def advance_wall_clock(self, now: int) -> None:
         """Move the clock, and do what is due by it."""
         self.context.wall_clock_time = now
-        if self._patience is not None and self._has_records():
+        if self._patience.due is not None and self._has_records():
             self.run()
         if now >= self._levels.next_wall_clock_time:
             for level in self._levels.all:
@@ -189,7 +191,8 @@ class Task:
                 for (topic, partition), queue in self._queues.items()
                 if len(queue)
             },
-            "idle_since": None if self._patience is None else self._patience.since,
+            "idle_since": self._patience.since,
+            "behind": sorted(f"{topic}/{number}" for topic, number in self._patience.behind),
         }
 
     def _resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -202,8 +205,11 @@ class Task:
             queue.partition_time = time
         for queue, records in self._remembered(snapshot.get("held", {})):
             queue.extend(records)
-        if self._patience is not None:
-            self._patience.since = snapshot.get("idle_since")
+        self._patience.since = snapshot.get("idle_since")
+        for place in snapshot.get("behind", ()):
+            topic, _, partition = place.rpartition("/")
+            if (topic, int(partition)) in self._expected:  # else it is another task's by now
+                self.set_behind(topic, int(partition), behind=True)
 
     def _remembered(self, by_place: Mapping[str, Any]) -> Iterator[tuple[RecordQueue, Any]]:
         """Give what a snapshot has of partitions, with their queues; topics may have gone."""
@@ -262,7 +268,7 @@ class Task:
     def _next_queue(self) -> RecordQueue | None:
         best: tuple[int, str, int] | None = None
         chosen = None
-        missing = False
+        empty = []
         for name, queue in self._queues.items():
             time = queue.head_time()
             if time is not None:
@@ -270,11 +276,10 @@ class Task:
                 if best is None or place < best:
                     best, chosen = place, queue
             elif name in self._expected:  # one that joined may be another task's by now
-                missing = True
-        if chosen is not None and self._patience is not None:
-            held = self._patience.holds(self.context.wall_clock_time, missing=missing)
-            return None if held else chosen
-        return chosen
+                empty.append(name)
+        if chosen is None or not self._patience.active:
+            return chosen
+        return None if self._patience.holds(self.context.wall_clock_time, empty) else chosen
 
     def _run_alone(self, queue: RecordQueue) -> None:
         """Process the records of the only partition that has any: no choice, less work."""

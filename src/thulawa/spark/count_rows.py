@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
 from thulawa.counts.model import Count
 from thulawa.kafka.connection import Connection
 from thulawa.spark.counting import inputs_at
-from thulawa.spark.kafka_source import load_connector
+from thulawa.spark.kafka_sink import FORMAT, connection_options, register
 
 __all__ = ["DataFrameSink", "read_counts"]
 
@@ -79,6 +79,6 @@ def read_counts(spark: SparkSession, log: str, output: str, *, merge: bool = Fal
 def _records(spark: SparkSession, log: str, topic: str) -> DataFrame:
     if log.startswith("file:"):
         return spark.read.format("thulawa").option("subscribe", topic).load(log)
-    load_connector(spark)
-    options = Connection.of(log).spark() | {"kafka.isolation.level": "read_committed"}
-    return spark.read.format("kafka").options(**options).option("subscribe", topic).load()
+    register(spark)
+    options = connection_options(Connection.of(log))
+    return spark.read.format(FORMAT).options(**options).option("subscribe", topic).load()

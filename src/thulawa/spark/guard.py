@@ -22,15 +22,11 @@ from thulawa.spark.source_order import (
 )
 
 __all__ = [
-    "STEADY",
     "name_earlier_operators",
     "refuse_broken_order",
     "refuse_speculation",
     "title_of",
 ]
-
-STEADY = "thulawaSteady"
-"""An option that nobody reads: it says that a source keeps its partitions in their tasks."""
 
 _SPLITTING_OPTIONS = ("minPartitions", "maxRecordsPerPartition")
 _KEEPING_SOURCES = {

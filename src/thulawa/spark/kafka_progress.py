@@ -16,7 +16,7 @@ from thulawa.kafka.connection import Connection
 from thulawa.kafka.errors import KafkaError
 from thulawa.kafka.groups import commit_offsets
 from thulawa.kafka.topics import Offsets
-from thulawa.spark.offsets import of_topics
+from thulawa.spark.offsets import KAFKA, Notes, of_topics
 
 __all__ = ["GroupCommits", "progress_offsets"]
 
@@ -27,9 +27,10 @@ def progress_offsets(progress: Any) -> Offsets:
     """Give the end offsets of a query's Kafka sources, from its progress."""
     found: Offsets = {}
     for source in progress.sources:
-        if "Kafka" not in source.description:
-            continue
-        for topic, partitions in of_topics(json.loads(source.endOffset)).items():
+        end = json.loads(source.endOffset)
+        if "Kafka" not in source.description and Notes.of(end).broker != KAFKA:
+            continue  # neither Spark's own reader of Kafka nor ours
+        for topic, partitions in of_topics(end).items():
             found[topic] = {int(partition): offset for partition, offset in partitions.items()}
     return found
 

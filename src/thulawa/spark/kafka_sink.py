@@ -36,8 +36,9 @@ from thulawa.kafka.transactions import (
 )
 from thulawa.spark.exactly_once import LAYOUT, ExactlyOnceWriter, layout_of
 from thulawa.spark.kafka_reader import KafkaReader
-from thulawa.spark.log_source import SCHEMA, LogStreamReader, check_names, count_of
+from thulawa.spark.log_source import SCHEMA, LogBatchReader, check_names, count_of
 from thulawa.spark.record_columns import check_columns, column_values, header_pairs
+from thulawa.spark.stream_reader import LogStreamReader
 from thulawa.spark.task import streamed_task
 from thulawa.spark.task_layout import task_layout
 from thulawa.spark.whole import whole
@@ -128,7 +129,7 @@ class Committed(WriterCommitMessage):
 
 
 class KafkaFormat(DataSource):
-    """Kafka, to write the batches of a query to, and to read buckets from by their weights."""
+    """Kafka, to read from, batch and streaming, and to write the batches of a query to."""
 
     @classmethod
     def name(cls) -> str:
@@ -139,8 +140,12 @@ class KafkaFormat(DataSource):
         """Give the columns that are read: those of the embedded log's source."""
         return SCHEMA
 
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002 there is but one
-        """Read what comes, so many records of each bucket at a time."""
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 there is but one
+        """Read what is there."""
+        return LogBatchReader(KafkaReader.of_kafka(self.options, connection_of(self.options)))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
+        """Read what comes, so many records at a time."""
         reader = KafkaReader.of_kafka(self.options, connection_of(self.options))
         return LogStreamReader(reader, count_of(self.options, "maxOffsetsPerTrigger"))
 

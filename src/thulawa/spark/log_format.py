@@ -7,7 +7,8 @@ from pyspark.sql.types import StructType
 from thulawa.core.errors import ConfigurationError
 from thulawa.spark.exactly_once import layout_of
 from thulawa.spark.log_sink import FORMAT, LogBatchWriter, LogStreamWriter, LogWriter
-from thulawa.spark.log_source import SCHEMA, LogBatchReader, LogReader, LogStreamReader, count_of
+from thulawa.spark.log_source import SCHEMA, LogBatchReader, LogReader, count_of
+from thulawa.spark.stream_reader import LogStreamReader
 
 __all__ = ["LogFormat", "register"]
 

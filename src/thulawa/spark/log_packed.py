@@ -4,10 +4,13 @@ Spark's cost is by the row, so a row is a stored batch of up to a thousand recor
 back as one. What the front of a program makes of them is made where they are read: to hand them to
 Spark and take them back from it cost as much as to read them. Which columns there are is between
 this format and `spark.streams`; users have the format ``thulawa``, with a row for each record.
+Kafka's topics are read in the same way (`thulawa.spark.kafka_packed`).
 """
 
+import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -26,15 +29,28 @@ from pyspark.sql.types import StructType
 from thulawa.core.garbage import settle
 from thulawa.log import Log
 from thulawa.log.arrow import gathered
+from thulawa.spark.chunks import Behind, Chunk
 from thulawa.spark.exactly_once import layout_of
 from thulawa.spark.log_sink import exactly_once
-from thulawa.spark.log_source import LogReader, LogStreamReader, Range, Ranges, count_of
+from thulawa.spark.log_source import LogReader, Ranges, count_of
+from thulawa.spark.stream_reader import LogStreamReader, Together
 from thulawa.spark.task import streamed_task
 from thulawa.spark.whole import whole
 
-__all__ = ["NAME", "STORED", "Through", "packed_sink", "read_through", "register"]
+__all__ = [
+    "NAME",
+    "OPTIONS",
+    "PackedReader",
+    "Through",
+    "packed_reader",
+    "packed_sink",
+    "read_through",
+    "register",
+    "stored_chunks",
+]
 
-Through: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Through: TypeAlias = Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
+"""Takes chunks, or rows of stored ones (`stored_chunks`)."""
 
 NAME = "thulawa-packed"
 _SCHEMA = pa.schema(
@@ -45,7 +61,7 @@ _SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-STORED = tuple(_SCHEMA.names)
+OPTIONS = ("through", "whole", "together", "paced")
 _ROWS, _BYTES = 1_000, 2**23  # that go to Spark at a time
 
 
@@ -54,18 +70,49 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(PackedLogFormat)
 
 
-def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return batches
+def _stored(chunks: Iterator[Chunk | Behind]) -> Iterator[pa.RecordBatch]:
+    """Give chunks to Spark as rows."""
+    return gathered(map(_row, chunks), rows=_ROWS, size=_BYTES)
+
+
+def _row(one: Chunk | Behind) -> pa.RecordBatch:
+    body = (int(one.behind), None) if isinstance(one, Behind) else (one.first, one.data)
+    row = [[one.topic], [one.partition], *([part] for part in body)]
+    return pa.record_batch(row, schema=_SCHEMA)
+
+
+def stored_chunks(
+    batches: Iterator[pa.RecordBatch | Chunk | Behind],
+) -> Iterator[Chunk | Behind]:
+    """Yield the chunks of rows of Spark, and chunks as they are."""
+    for batch in batches:
+        if isinstance(batch, Chunk | Behind):
+            yield batch
+            continue
+        columns = [batch.column(name).to_pylist() for name in _SCHEMA.names]
+        for topic, partition, first, data in zip(*columns, strict=True):
+            if data is None:
+                yield Behind(topic, partition, bool(first))
+            else:
+                yield Chunk(topic, partition, first, data)
 
 
 def read_through(
-    reader: Any, address: str, through: Through = _unchanged, columns: str | None = None
+    reader: Any, address: str | None, through: Through = _stored, columns: str | None = None
 ) -> DataFrame:
-    """Read what a function makes of stored batches, in these columns; else as they are stored."""
+    """Read what a function makes of chunks, in these columns; else rows for `stored_chunks`."""
     sealed = b64encode(cloudpickle.dumps(through)).decode()  # type: ignore[no-untyped-call]
     schema = columns or from_arrow_schema(_SCHEMA)
     rows: DataFrame = reader.schema(schema).option("through", sealed).load(address)
     return rows
+
+
+def packed_reader(reader: LogReader, options: Mapping[str, str]) -> "PackedReader":
+    """Return the stream reader of a format that reads chunks."""
+    most = count_of(options, "maxOffsetsPerTrigger")
+    whole = frozenset(options.get("whole", "").split(","))
+    together, paced = (json.loads(options.get(name, "[]")) for name in ("together", "paced"))
+    return PackedReader(reader, most, whole, together, paced, through=options["through"])
 
 
 def packed_sink(df: DataFrame, log: str) -> DataStreamWriter:
@@ -83,10 +130,7 @@ class PackedLogFormat(DataSource):
 
     def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 `through` gives it
         """Read what comes."""
-        most = count_of(self.options, "maxOffsetsPerTrigger")
-        reader = LogReader.of(self.options, also=("through", "whole"))
-        whole = frozenset(self.options.get("whole", "").split(","))
-        return PackedReader(reader, most, whole, self.options["through"])
+        return packed_reader(LogReader.of(self.options, also=OPTIONS), self.options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
         """Append the batches of a query."""
@@ -97,23 +141,24 @@ class PackedReader(LogStreamReader):
     """Reads what comes, so many records at a time."""
 
     def __init__(
-        self, reader: LogReader, most: int | None, whole: Collection[str], through: str
+        self,
+        reader: LogReader,
+        most: int | None,
+        whole: Collection[str],
+        together: Together,
+        paced: Together,
+        *,
+        through: str,
     ) -> None:
-        super().__init__(reader, most, whole)
+        super().__init__(reader, most, whole, together, paced)
         self._through = through  # sealed: whoever only asks for offsets does without
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give what the function makes of one partition of Spark."""
         assert isinstance(partition, Ranges)
+        settle()
         through = cast("Through", cloudpickle.loads(b64decode(self._through)))
-        return through(gathered(self._stored(partition.ranges), rows=_ROWS, size=_BYTES))
-
-    def _stored(self, ranges: list[Range]) -> Iterator[pa.RecordBatch]:
-        with Log(self._reader.address) as log:
-            for one in ranges:
-                for first, data in log.read_packed(one.topic, one.partition, one.start, one.end):
-                    row = ([one.topic], [one.partition], [first], [data])
-                    yield pa.record_batch(list(row), schema=_SCHEMA)
+        return through(chain(partition.behind, self._reader.chunks(partition.ranges)))
 
 
 class PackedWriter(DataSourceStreamArrowWriter):

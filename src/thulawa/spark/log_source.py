@@ -1,44 +1,36 @@
-"""The embedded log as a Spark source: rows as Kafka's connector gives them, no broker.
+"""The embedded log as a Spark source: what is read, and in which partitions of Spark.
 
 One Spark partition per topic partition, rows in offset order; with ``maxPartitions`` several
-topic partitions, one after the other, to a Spark partition, where there are more. A trigger
-reads up to ``maxOffsetsPerTrigger`` records, shared evenly over the partitions, or with ``buckets``
-by their weights or strictly in turn; what one does not use goes to the others. Topics that are
-to be read ``whole`` do not count: a trigger reads them to their end.
+topic partitions, one after the other, to a Spark partition, where there are more. Which records
+a batch of a streaming query has is decided in `thulawa.spark.stream_reader`.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from thulawa.core.admission import evenly
-from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.core.errors import ConfigurationError
 from thulawa.core.garbage import settle
 from thulawa.log import Columns, Log
-from thulawa.spark.admitting import Admission, Assigned, Split, assigned, chosen
-from thulawa.spark.offsets import DEALT, of_topics
+from thulawa.spark.admitting import Admission, Assigned, Place, Split, assigned, chosen
+from thulawa.spark.chunks import Behind, Chunk
+from thulawa.spark.offsets import Offsets
 
 __all__ = [
     "SCHEMA",
     "LogBatchReader",
     "LogReader",
-    "LogStreamReader",
-    "Offsets",
     "Range",
+    "Ranges",
+    "Seen",
     "check_names",
     "count_of",
     "named",
-    "share",
 ]
 
 SCHEMA = (
@@ -58,7 +50,7 @@ _OPTIONS = (
     "bucketOrder",
 )
 
-Offsets: TypeAlias = dict[str, dict[str, int]]
+_EARLIEST, _LATEST = -2, -1  # in the place of an offset to begin at, as in Spark's Kafka source
 
 
 class Range(NamedTuple):
@@ -71,10 +63,18 @@ class Range(NamedTuple):
 
 
 class Ranges(InputPartition):
-    """What one partition of Spark reads."""
+    """What one partition of Spark reads, and what it tells of partitions that tasks wait for."""
 
-    def __init__(self, ranges: list[Range]) -> None:
+    def __init__(self, ranges: list[Range], behind: Sequence[Behind] = ()) -> None:
         self.ranges = ranges
+        self.behind = behind
+
+
+class Seen(NamedTuple):
+    """What the broker says of the topics: their ids, and the offsets of the next records."""
+
+    ids: dict[str, str]
+    ends: Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +88,36 @@ class LogReader:
     assigned: Assigned | None = None
     admission: Admission = field(default_factory=Admission)
 
+    @property
+    def broker(self) -> str:
+        """Which kind of broker has the topics, as offsets note it."""
+        return ""
+
     @classmethod
     def of(
-        cls, options: Mapping[str, str], address: str | None = None, *, also: Sequence[str] = ()
+        cls,
+        options: Mapping[str, str],
+        address: str | None = None,
+        *,
+        also: Sequence[str] = (),
+        pattern: str | None = None,
     ) -> "LogReader":
         """Read the options of the source; Spark does not keep the case of their names.
 
-        ``also`` are options that somebody else reads.
+        ``also`` are options that somebody else reads. With a ``pattern`` no topics are named.
         """
         check_names(options, (*_OPTIONS, *also), "source")
         address = address or options.get("path")
         subscribed = options.get("subscribe")
         places = assigned(options)
-        if not address or bool(subscribed) == bool(places):
+        ways = [way for way in (subscribed, places, pattern) if way]
+        if not address or len(ways) != 1:
             raise ConfigurationError(
                 "the source needs a path and topics, or partitions of topics: "
                 '.option("subscribe", "visits").load("file:./topics")'
             )
-        topics = tuple(places or (name.strip() for name in (subscribed or "").split(",")))
+        named = (name.strip() for name in subscribed.split(",")) if subscribed else ()
+        topics = tuple(places or named)
         starting = options.get("startingOffsets", "earliest")
         return cls(
             address,
@@ -117,54 +129,71 @@ class LogReader:
         )
 
     def starts(self) -> Offsets:
-        """Give the offsets to begin at."""
+        """Return the offsets to begin at."""
         return chosen(self._starts(), self.assigned)
 
     def _starts(self) -> Offsets:
         if self.starting == "latest":
-            return self._ends()
+            return self._look().ends
         first = self._firsts()
         if self.starting == "earliest":
             return first
-        wanted, ends = _chosen(self.starting), self._ends()
-        if others := sorted(wanted.keys() - set(self.topics)):
+        wanted, ends = _chosen(self.starting), self._look().ends
+        if others := sorted(wanted.keys() - ends.keys()):
             raise ConfigurationError(f"startingOffsets names {others}, which are not subscribed to")
-        for topic, offsets in wanted.items():
-            _check_within(topic, offsets, first[topic], ends[topic])
-        return {topic: places | wanted.get(topic, {}) for topic, places in first.items()}
+        return {
+            topic: places | _within(topic, wanted.get(topic, {}), places, ends[topic])
+            for topic, places in first.items()
+        }
+
+    def firsts(self) -> Offsets:
+        """Return the offsets of the first records that are still there."""
+        return chosen(self._firsts(), self.assigned)
 
     def _firsts(self) -> Offsets:
         with Log(self.address) as log:
             return {topic: named(log.start_offsets(topic)) for topic in self.topics}
 
-    def ends(self) -> Offsets:
-        """Give the offsets of the next records to be written."""
-        return chosen(self._ends(), self.assigned)
+    def look(self) -> Seen:
+        """Return the ids of the topics, and where they end."""
+        seen = self._look()
+        return Seen(seen.ids, chosen(seen.ends, self.assigned))
 
-    def _ends(self) -> Offsets:
+    def _look(self) -> Seen:
         with Log(self.address) as log:
-            return {topic: named(log.end_offsets(topic)) for topic in self.topics}
+            ids = {topic: str(log.topic_id(topic)) for topic in self.topics}
+            return Seen(ids, {topic: named(log.end_offsets(topic)) for topic in self.topics})
+
+    def times(self, spans: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
+        """Return the timestamps of the first records from an offset on, where so many wait."""
+        found = {}
+        with Log(self.address) as log:
+            for (topic, number), (start, _) in spans.items():
+                for record in log.read(topic, int(number), start, limit=1):
+                    found[topic, number] = record.timestamp
+        return found
+
+    def reads(self, topic: str) -> bool:
+        """Return whether records of a topic of this name are wanted."""
+        return topic in self.topics
 
     def split(self) -> Split:
         """Say how the limit of a trigger is shared."""
         if self.admission.buckets is None:
             return evenly
-        return self.admission.split({topic: len(places) for topic, places in self._ends().items()})
+        counts = {topic: len(places) for topic, places in self._look().ends.items()}
+        return self.admission.split(counts)
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[Ranges]:
+    def partitions(self, start: Offsets, end: Offsets, most: int | None = None) -> list[Ranges]:
         """Deal out what is new to the partitions of Spark, one to each topic partition or more."""
-        ranges = self._ranges(start, end)
-        most = end.get(DEALT, {}).get("partitions", self.most_partitions)
+        ranges = [
+            Range(topic, int(partition), start[topic][partition], upto)
+            for topic, partitions in sorted(end.items())
+            for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
+            if upto > start[topic][partition]
+        ]
         count = min(most or len(ranges), len(ranges))
         return [Ranges(ranges[place::count]) for place in range(count)]
-
-    def _ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        return [
-            Range(topic, int(partition), start.get(topic, {}).get(partition, 0), upto)
-            for topic, partitions in sorted(of_topics(end).items())
-            for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
-            if upto > start.get(topic, {}).get(partition, 0)
-        ]
 
     def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of a partition, each in offset order."""
@@ -180,6 +209,13 @@ class LogReader:
             for one in ranges:
                 for columns in log.read_columns(one.topic, one.partition, one.start, one.end):
                     yield one, columns
+
+    def chunks(self, ranges: list[Range]) -> Iterator[Chunk]:
+        """Read ranges as stream programs take them: many records at a time, packed or not."""
+        with Log(self.address) as log:
+            for one in ranges:
+                for first, data in log.read_packed(one.topic, one.partition, one.start, one.end):
+                    yield Chunk(one.topic, one.partition, first, data)
 
 
 def check_names(options: Mapping[str, str], known: Iterable[str], what: str) -> None:
@@ -215,18 +251,22 @@ def _chosen(text: str) -> dict[str, dict[str, Any]]:
     )
 
 
-def _check_within(
+def _within(
     topic: str, chosen: dict[str, Any], first: dict[str, int], end: dict[str, int]
-) -> None:
-    """Refuse offsets that the topic does not have."""
+) -> dict[str, int]:
+    """Return the offsets that are meant; refuse those that the topic does not have."""
+    found = {}
     for partition, offset in chosen.items():
         if partition not in end:
             raise ConfigurationError(f"startingOffsets: {topic} has no partition {partition!r}")
-        if type(offset) is not int or not first[partition] <= offset <= end[partition]:
+        begin = {_EARLIEST: first[partition], _LATEST: end[partition]}.get(offset, offset)
+        if type(begin) is not int or not first[partition] <= begin <= end[partition]:
             raise ConfigurationError(
                 f"startingOffsets: partition {partition} of {topic} begins at {first[partition]} "
                 f"and ends at {end[partition]}, so it has no offset {offset!r}"
             )
+        found[partition] = begin
+    return found
 
 
 class LogBatchReader(DataSourceReader):
@@ -237,98 +277,12 @@ class LogBatchReader(DataSourceReader):
 
     def partitions(self) -> list[Ranges]:
         """Give the ranges that exist now."""
-        return self._reader.partitions(self._reader.starts(), self._reader.ends())
+        reader = self._reader
+        return reader.partitions(reader.starts(), reader.look().ends, reader.most_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of them."""
         return self._reader.read(partition)
-
-
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what comes, so much at a time.
-
-    Offsets say how their batch is dealt out too. A batch that is run again is so in the same
-    partitions whatever ``maxPartitions`` has become: exactly-once sinks go by their numbers.
-    """
-
-    def __init__(
-        self, reader: LogReader, most: int | None, whole: Collection[str] = frozenset()
-    ) -> None:
-        self._reader = reader
-        self._most = most
-        self._whole = whole
-        self._target: Offsets | None = None
-
-    def initialOffset(self) -> Offsets:
-        """Give the offsets to begin at."""
-        return self._dealt(self._reader.starts())
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Give the limit of a trigger."""
-        return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Remember where to stop."""
-        self._target = self._reader.ends()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Offsets:
-        """Give the offsets up to which the next batch reads."""
-        ends = self._reader.ends() if self._target is None else self._target
-        _refuse_made_anew(start, ends)
-        if isinstance(limit, ReadMaxRows):
-            shared = {topic: places for topic, places in ends.items() if topic not in self._whole}
-            ends = ends | share(start, shared, limit.max_rows, self._reader.split())
-        return self._dealt(ends)
-
-    def _dealt(self, offsets: Offsets) -> Offsets:
-        return offsets | {DEALT: {"partitions": self._reader.most_partitions or 0}}
-
-    def reportLatestOffset(self) -> Offsets:
-        """Give the end of the log, for the query's progress."""
-        return self._reader.ends()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Ranges]:
-        """Give the ranges of a batch."""
-        return self._reader.partitions(start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of them."""
-        return self._reader.read(partition)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Keep what was read: retention is the topic's affair."""
-
-    def stop(self) -> None:
-        """Hold nothing that needs closing."""
-
-
-def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Offsets:
-    """Move on by at most ``most`` records, shared as ``split`` says."""
-    waiting = {
-        (topic, partition): end - start.get(topic, {}).get(partition, 0)
-        for topic, partitions in ends.items()
-        for partition, end in partitions.items()
-    }
-    taken = split(waiting, most)
-    return {
-        topic: {
-            partition: start.get(topic, {}).get(partition, 0) + taken[topic, partition]
-            for partition in partitions
-        }
-        for topic, partitions in ends.items()
-    }
-
-
-def _refuse_made_anew(start: Offsets, ends: Offsets) -> None:
-    """Refuse a partition that ends before what was read of it: new records would be skipped."""
-    for topic, places in ends.items():
-        for partition, end in places.items():
-            read = start.get(topic, {}).get(partition, 0)
-            if end < read:
-                raise StateError(
-                    f"partition {partition} of {topic!r} ends at {end}, and the checkpoint has "
-                    f"read it up to {read}: the topic was made anew; begin with a new checkpoint"
-                )
 
 
 def named(offsets: Mapping[int, int]) -> dict[str, int]:

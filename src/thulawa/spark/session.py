@@ -10,7 +10,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
-from thulawa.kafka.maven import fetched
 from thulawa.spark import jvm_archive
 from thulawa.spark.log_format import register
 from thulawa.spark.shipping import is_local, ship
@@ -33,8 +32,6 @@ def configure(builder: Any) -> Any:
     (`thulawa.spark.worker_python`); rows travel as Arrow; state lives in RocksDB; no task runs
     twice at a time, and none of a streaming query is joined with others; tracebacks are whole; the
     JVM starts sooner where its classes were made ready (`thulawa.spark.jvm_archive`).
-    Spark's Kafka connector is there when it was fetched before (``thulawa kafka jars``);
-    else `thulawa.spark.kafka_source` fetches and adds it.
 
     .. versionadded:: 0.1.0
     """
@@ -50,8 +47,6 @@ def configure(builder: Any) -> Any:
     }
     if java := jvm_archive.options():
         defaults["spark.driver.extraJavaOptions"] = java
-    if connector := fetched("connector"):
-        defaults["spark.jars"] = ",".join(map(str, connector))
     options = builder._options  # noqa: SLF001 the only way to see them
     chosen = {*options, *_set_elsewhere()}
     master = options.get("spark.master")
@@ -69,7 +64,7 @@ def _set_elsewhere() -> set[str]:
         SparkContext._ensure_initialized()  # noqa: SLF001
         return {setting for setting, _ in SparkConf().getAll()}
     arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    named = {"spark.jars"} if "--jars" in arguments else set()
+    named: set[str] = set()
     if "--master" in arguments or "MASTER" in os.environ:
         named.add("spark.master")
     return {*_IN_FILE.findall(_defaults_file()), *_IN_ARGUMENTS.findall(arguments), *named}

@@ -42,11 +42,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.spark.guard import STEADY
 
 __all__ = ["STABLE_SOURCES", "has_one_source", "row_places", "task_layout"]
 
-STABLE_SOURCES = frozenset({"thulawa", "thulawa-packed", "thulawa-kafka"})
+STABLE_SOURCES = frozenset({"thulawa", "thulawa-packed", "thulawa-kafka", "thulawa-kafka-packed"})
 _ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
                       "CollectMetrics", "ResolvedHint", "Generate"})  # fmt: skip
 _NARROW = _ORDERED | {"Sample", "MapInArrow", "MapInPandas", "MapPartitions",
@@ -128,12 +127,7 @@ def _is_narrow(node: Any) -> bool:
 
 
 def _is_stable_source(node: Any) -> bool:
-    if node.nodeName() != "StreamingRelationV2":
-        return False
-    source = str(node.sourceName())
-    return source in STABLE_SOURCES or (
-        source == "kafka" and bool(node.extraOptions().containsKey(STEADY))
-    )
+    return node.nodeName() == "StreamingRelationV2" and str(node.sourceName()) in STABLE_SOURCES
 
 
 def _joined(node: Any) -> str:

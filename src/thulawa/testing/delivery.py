@@ -7,8 +7,9 @@ records from each topic-partition, so it may hold records of several topics, all
 of others, in any order of arrival; only the order within a partition is kept. Then it runs stage
 after stage, as `thulawa.runtime.planning` plans them: the tasks of a stage in random order, each
 over all its records at once. What a stage writes to a repartition that is a shuffle reaches the
-next stage in the same batch; what it writes to a topic waits there for a later batch. The same
-seed gives the same batches.
+next stage in the same batch; what it writes to a topic waits there for a later batch. A task is
+told which of its partitions have more records than the batch takes, and waits for these
+(``max_task_idle``). The same seed gives the same batches.
 """
 
 from collections import defaultdict, deque
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol, TypeAlias
 
-from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.planning import FRONT, Part, Plan
 from thulawa.runtime.queues import RawRecord
 from thulawa.runtime.shuffled import Shuffled
 from thulawa.runtime.task import Task
@@ -80,6 +81,9 @@ class RandomBatches:
         self._shuffles = {name for name, one in plan.repartitions.items() if not one.is_topic}
         self._shuffled = Shuffled()
         self._running: Sender = None
+        # topic-partitions with more records than the batch takes, now and in the batch before
+        self._behind: set[tuple[str, int]] = set()
+        self._were_behind: set[tuple[str, int]] = set()
 
     def append(self, topic: str, partition: int, record: RawRecord) -> None:
         """Add a record at the end of a topic-partition."""
@@ -132,21 +136,30 @@ class RandomBatches:
         }
         if ready and not any(counts.values()):
             counts[self._random.choice(ready)] = 1
+        self._were_behind = self._behind
+        self._behind = {place for place in ready if counts[place] < len(self._waiting[place])}
         return counts
 
     def _run_task(self, part: Part, number: int, batch: Mapping[tuple[str, int], int]) -> None:
         task = self._tasks[part.group.id, number]
-        has_records = False
+        has_rows = False
         for topic, partitions in part.tasks[number].items():
             for partition in partitions:
+                has_rows |= part.stage != FRONT and self._tell_behind(task, topic, partition)
                 records = self._taken(topic, partition, batch)
                 if records:
                     task.add(topic, partition, records)
-                    has_records = True
-        if has_records:
+                    has_rows = True
+        if has_rows:
             self._running = part.group.id, number
             task.run()
             self._running = None
+
+    def _tell_behind(self, task: Task, topic: str, partition: int) -> bool:
+        """Tell a task whether a partition has more records; return whether it has or had."""
+        place = topic, partition
+        task.set_behind(topic, partition, behind=place in self._behind)
+        return place in self._behind or place in self._were_behind
 
     def _taken(
         self, topic: str, partition: int, batch: Mapping[tuple[str, int], int]

@@ -1,7 +1,8 @@
 """The crash matrix: every victim at every point, some rounds each, and a verdict for each cell.
 
 Changes are cells of another kind: between two drivers something is put in the place of what the
-first one left. The second must refuse it, and nothing may be lost once it is put right.
+first one left. The second must refuse it, and nothing may be lost or doubled, also once it is put
+right.
 """
 
 import time
@@ -44,7 +45,7 @@ class Cell:
 class Change:
     """What the next driver of a job finds changed."""
 
-    what: Literal["older checkpoint", "other tasks"]
+    what: Literal["older checkpoint", "other tasks", "recreated topic"]
     job: str
 
     @property
@@ -59,9 +60,13 @@ CHANGES = (
     Change("older checkpoint", "map"),
     Change("other tasks", "map"),
     Change("older checkpoint", "rank"),
+    # the last of their jobs: nothing goes on after them
+    Change("recreated topic", "map"),
+    Change("recreated topic", "rank"),
 )
 _OLDER = "the checkpoint is older than what its sink has written"
 _OTHER_TASKS = "its rows may be in other tasks now"
+_RECREATED = "was deleted and created again"
 
 
 def chosen(words: Sequence[str]) -> list[AnyCell]:
@@ -113,7 +118,10 @@ def _cell(rig: Rig, cell: Cell, rounds: int, random: Random) -> dict[str, Any]:
 def _change(rig: Rig, cell: Change, rounds: int, random: Random) -> dict[str, Any]:
     starts, before, refused = rig.driver_starts, rig.verdict(), 0
     began = time.monotonic()
-    for _ in range(rounds):
+    for number in range(rounds):
+        if cell.what == "recreated topic":
+            refused += _recreated(rig, number)
+            continue
         refused += _older(rig) if cell.what == "older checkpoint" else _other_tasks(rig, random)
         rig.mend()
         rig.await_output()
@@ -147,6 +155,15 @@ def _other_tasks(rig: Rig, random: Random) -> bool:
     rig.feed(RECORDS)
     rig.await_sprung()
     return rig.is_refused(_OTHER_TASKS, plan=ONE_TASK)
+
+
+def _recreated(rig: Rig, number: int) -> bool:
+    """Create the input again, with as many records as were read, with fewer and with more."""
+    rig.kill_driver()
+    rig.recreate_input((rig.fed, RECORDS // 10, 2 * rig.fed)[number % 3])
+    refused = rig.is_refused(_RECREATED)
+    rig.poll(1)  # what was written in spite of it would be phantoms
+    return refused
 
 
 def _since(before: Verdict, after: Verdict) -> Verdict:

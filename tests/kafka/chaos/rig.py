@@ -21,7 +21,6 @@ from tests.kafka.chaos.traps import SELF, Point, Traps
 from tests.kafka.helpers import Judge, Verdict, filling, judge
 from thulawa.kafka.broker import Broker
 from thulawa.kafka.errors import BrokerFailed
-from thulawa.kafka.maven import connector_jars
 from thulawa.kafka.reading import read_to_end
 from thulawa.kafka.topics import Topics, TopicSpec
 
@@ -64,7 +63,6 @@ class Rig:
 
     def _made_reader(self) -> Consumer:
         self.traps.folder.mkdir(parents=True)
-        connector_jars()
         topics = Topics(self._connection)
         for topic in (f"{self.name}-in", self.output):
             topics.ensure(topic, TopicSpec(partitions=PARTITIONS))
@@ -138,6 +136,17 @@ class Rig:
         """Replace the checkpoint of a driver that is dead by a copy, which is gone then."""
         self.lose_checkpoint()
         (self._folder / checkpoint).rename(self._folder / "checkpoint")
+
+    def recreate_input(self, records: int) -> None:
+        """Delete the topic that a dead driver read, create it again, and write other records."""
+        topics, topic = Topics(self._connection), f"{self.name}-in"
+        topics.delete(topic)
+        while topic in topics.names():  # the broker takes a moment
+            time.sleep(0.1)
+        topics.ensure(topic, TopicSpec(partitions=PARTITIONS))
+        numbers = range(self.fed, self.fed + records)
+        for _ in filling(self._connection, topic, numbers, keys=self._keys):
+            pass
 
     def is_refused(self, words: str, *, plan: str = AS_IT_WAS, patience: float = _PATIENCE) -> bool:
         """Start a driver; return whether it ends by itself, with an error of these words."""

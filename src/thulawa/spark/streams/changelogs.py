@@ -4,12 +4,14 @@ Both leave with the outputs of the batch, through the same sink and in the same 
 """
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from thulawa.core.records import Headers
 from thulawa.runtime.planning import Part
 from thulawa.runtime.recovery import batch_stamp
+from thulawa.spark.chunks import Behind
 from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.wire import SINK, Outgoing, Packed, Topic
@@ -18,10 +20,11 @@ from thulawa.state.changelogs import Changelog, Position
 from thulawa.state.codec import Codec
 from thulawa.state.paged import PagedStores
 
-__all__ = ["BEFORE", "POSITIONS", "STAMP", "ReadSoFar", "TaskChangelogs"]
+__all__ = ["BEFORE", "MORE", "POSITIONS", "STAMP", "ReadSoFar", "TaskChangelogs"]
 
 STAMP, BEFORE = "batch", "before"  # headers of a changelog's records
 POSITIONS = "changelogs"  # in a task's snapshot: where its changelogs are
+MORE = b"more"  # in the topic of offsets: the partitions of which the broker had more
 
 _codec = Codec()
 
@@ -74,6 +77,7 @@ class ReadSoFar:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._ranges: dict[Topic, tuple[int, int, int]] = {}
+        self._more: dict[str, list[str]] = {}
 
     @property
     def wanted(self) -> bool:
@@ -85,19 +89,31 @@ class ReadSoFar:
         start = self._ranges[topic][0] if topic in self._ranges else first
         self._ranges[topic] = (start, *span)
 
+    def note_more(self, of: Behind) -> None:
+        """Take note of a partition of which the broker has more than the batch reads."""
+        if of.behind:
+            self._more.setdefault(of.topic, []).append(str(of.partition))
+
     def told(self) -> Iterator[Packed]:
         """Give the records for the topic of offsets, one row to each task that writes."""
         stamp = _stamp()
-        if not self._ranges or stamp is None:
+        if not (self._ranges or self._more) or stamp is None:
             return
         for number, slot in enumerate(self._program.slots):
             records = Outgoing()
-            for topic, (start, end, time) in self._ranges.items():
+            for topic, (start, end, at) in self._ranges.items():
                 value = json.dumps({"batch": stamp, "start": start, "end": end}).encode()
                 key = f"{topic.name}/{topic.partition}".encode()
-                records.add(self._program.offsets_topic, number, key, value, time, ())
+                records.add(self._program.offsets_topic, number, key, value, at, ())
+            if self._more:
+                value = json.dumps({"batch": stamp, "more": self._more}).encode()
+                records.add(self._program.offsets_topic, number, MORE, value, _now(), ())
             for name, partition, data in records.take():
                 yield Packed(slot, SINK, number, name, partition, "", data)
+
+
+def _now() -> int:
+    return int(time.time() * 1_000)
 
 
 def _stamp() -> str | None:

@@ -6,22 +6,20 @@ nothing.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
 from thulawa.core.errors import StateError
 from thulawa.core.garbage import settle, uncollected
 from thulawa.engine.lane_sums import LaneSums
-from thulawa.log.arrow import by_partition, gathered
-from thulawa.log.batches import Columns, pack, span, unpack
 from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import FRONT, Part, has_timers
 from thulawa.runtime.shuffled import merge_by_time, split_by_sender
 from thulawa.runtime.task import Task
-from thulawa.spark.log_packed import STORED
+from thulawa.spark.chunks import Behind, Chunk
+from thulawa.spark.log_packed import stored_chunks
 from thulawa.spark.loops import run_async
 from thulawa.spark.streams.changelogs import ReadSoFar
 from thulawa.spark.streams.collecting import TaskOutput
@@ -29,12 +27,13 @@ from thulawa.spark.streams.counting import encode_counts
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.shipping import Shipped
 from thulawa.spark.streams.wire import (
+    AT_END,
+    BEHIND,
     CLOCK,
     COUNTS,
     Packed,
     Topic,
     as_block,
-    columns_of,
     opened_records,
     packed_batch,
 )
@@ -42,12 +41,11 @@ from thulawa.state.codec import Codec
 
 __all__ = ["front"]
 
-_BUNDLE_ROWS = 25_000  # rows of a source that travel on as one are about so many
-_BUNDLE_BYTES = 2**23  # and what goes to Spark at a time is about this much
+_BUNDLE_BYTES = 2**23  # what goes to Spark at a time is about this much
 
 
-def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take rows of the source; give packed rows."""
+def front(program: Shipped, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    """Take chunks of the source, or rows of such; give packed rows."""
     settle()
     stage = _Front(program.open())
     try:
@@ -61,7 +59,7 @@ def front(program: Shipped, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     program.count(stage.take_counts())
 
 
-def _packed(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _packed(stage: "_Front", batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the front, some at a time: what one chunk becomes may be any size."""
     packed: list[Packed] = []
     held = 0
@@ -75,36 +73,12 @@ def _packed(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
         yield packed_batch(packed)
 
 
-def _rows(stage: "_Front", batches: Iterator[pa.RecordBatch]) -> Iterator[Packed]:
-    for chunk in _chunks(batches):
+def _rows(stage: "_Front", batches: Iterator[Any]) -> Iterator[Packed]:
+    for chunk in stored_chunks(batches):
         with uncollected():
-            yield from stage.packed(chunk)
+            yield from stage.behind(chunk) if isinstance(chunk, Behind) else stage.packed(chunk)
     yield from stage.progress()
     yield from stage.counts()
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Some records of one partition, packed or in columns: in whichever form they came."""
-
-    topic: Topic
-    first: int
-    body: bytes | Columns
-
-    @property
-    def data(self) -> bytes:
-        return self.body if isinstance(self.body, bytes) else pack(self.body)
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The offset after the last record, and the highest timestamp."""
-        if isinstance(self.body, bytes):
-            return span(self.body, self.first)
-        return self.body.offsets[-1] + 1, max(self.body.timestamps)
-
-    @property
-    def columns(self) -> Columns:
-        return unpack(self.body, self.first) if isinstance(self.body, bytes) else self.body
 
 
 class _Front:
@@ -119,8 +93,8 @@ class _Front:
         self._tasks: dict[Topic, tuple[Task, TaskOutput]] = {}
         self._read = ReadSoFar(program)
 
-    def packed(self, chunk: _Chunk) -> Iterator[Packed]:
-        plan, topic = self._plan, chunk.topic
+    def packed(self, chunk: Chunk) -> Iterator[Packed]:
+        plan, topic = self._plan, Topic(chunk.topic, chunk.partition)
         if self._read.wanted:
             self._read.note(topic, chunk.first, chunk.span)
         if topic.name in self._program.restored:
@@ -151,13 +125,27 @@ class _Front:
         slot = self._program.slot_of(task)
         yield Packed(slot, part.stage, task, name, topic.partition, place, chunk.data)
 
+    def behind(self, of: Behind) -> Iterator[Packed]:
+        """Tell a task that takes records of several partitions whether one of them has more."""
+        if self._read.wanted:
+            self._read.note_more(of)
+        name = self._names.get(of.topic, of.topic)
+        if name not in self._plan.readers:
+            return
+        part = self._plan.parts[self._plan.readers[name]]
+        if part.stage != FRONT:
+            task = part.task_of(name, of.partition)
+            slot = self._program.slot_of(task)
+            data = BEHIND if of.behind else AT_END
+            yield Packed(slot, part.stage, task, name, of.partition, "", data)
+
     def progress(self) -> Iterator[Packed]:
         """Tell every task that writes how far this batch has read."""
         return self._read.told()
 
-    def _changes(self, chunk: _Chunk) -> Packed:
+    def _changes(self, chunk: Chunk) -> Packed:
         """Send a changelog's records to the task whose store they rebuild."""
-        topic, task = chunk.topic
+        topic, task = chunk.topic, chunk.partition
         group, _ = self._program.restored[topic]
         stage, slot = self._plan.parts[group].stage, self._program.slot_of(task)
         place = f"{topic}/{task:06}/{chunk.first:020}"
@@ -171,7 +159,7 @@ class _Front:
                     slot = self._program.slot_of(task)
                     yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
-    def _run(self, part: Part, topic: Topic, chunk: _Chunk) -> Iterator[Packed]:
+    def _run(self, part: Part, topic: Topic, chunk: Chunk) -> Iterator[Packed]:
         if topic not in self._tasks:
             self._tasks[topic] = self._made(part, topic)
         task, output = self._tasks[topic]
@@ -224,25 +212,6 @@ class _Front:
     def abandon(self) -> None:
         for task, _ in self._tasks.values():
             task.abandon()
-
-
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[_Chunk]:
-    """Give the records of a source: it gives rows, or, where it can, batches as they are stored."""
-    stream = iter(batches)
-    first = next(stream, None)
-    if first is None:
-        return
-    stream = chain([first], stream)
-    if "data" in first.schema.names:
-        for batch in stream:
-            columns = [batch.column(name).to_pylist() for name in STORED]
-            for topic, partition, offset, data in zip(*columns, strict=True):
-                yield _Chunk(Topic(topic, partition), offset, data)
-        return
-    for batch in gathered(stream, rows=_BUNDLE_ROWS, size=_BUNDLE_BYTES):
-        for topic, partition, rows in by_partition(batch):
-            body = columns_of(rows)
-            yield _Chunk(Topic(topic, partition), body.offsets[0], body)
 
 
 def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:

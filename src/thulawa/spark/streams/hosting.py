@@ -16,6 +16,8 @@ from thulawa.spark.streams.collecting import TaskOutput
 from thulawa.spark.streams.program import Program
 from thulawa.spark.streams.restoring import Restored
 from thulawa.spark.streams.wire import (
+    AT_END,
+    BEHIND,
     CLOCK,
     Packed,
     block_of,
@@ -71,7 +73,9 @@ class Hosted:
         task.context.wall_clock_time = now
         shuffled = Shuffled()
         for row in sorted(rows, key=lambda row: row.place):
-            if row.topic in self._program.plan.repartitions:
+            if row.data in (BEHIND, AT_END):
+                task.set_behind(row.topic, row.part, behind=row.data == BEHIND)
+            elif row.topic in self._program.plan.repartitions:
                 self._add_repartitioned(shuffled, row)
             else:
                 self._add(task, row)

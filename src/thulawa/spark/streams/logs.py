@@ -1,8 +1,7 @@
 """Where an application's topics are: what Streams asks of an embedded log, or of Kafka."""
 
-import json
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
@@ -22,18 +21,17 @@ from thulawa.kafka.topics import Offsets, TopicSpec
 from thulawa.kafka.topics import Topics as BrokerTopics
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, fence, last_batches, write
 from thulawa.log import Log, ProducerRecord
-from thulawa.spark import log_packed
-from thulawa.spark.kafka_sink import kafka_sink
+from thulawa.spark import kafka_packed, log_packed
+from thulawa.spark.kafka_sink import connection_options, kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
-from thulawa.spark.kafka_source import kafka_source
 from thulawa.spark.log_packed import Through
 from thulawa.spark.streams.outlets import EmbeddedOutlets, KafkaOutlets, Outlets
-from thulawa.spark.streams.wire import PACKED, unpack_outgoing
+from thulawa.spark.streams.reading import ReadSpec, read_topics
+from thulawa.spark.streams.wire import unpack_outgoing
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 
 _log = logging.getLogger("thulawa.kafka")
-_TASKS_PER_CORE = 4
 _PATIENCE = 30  # seconds for one record
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
 _COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
@@ -84,18 +82,13 @@ class Topics(Protocol):
         names: tuple[str, ...],
         max_records: int | None,
         front: Through,
+        spec: ReadSpec,
         *,
-        telling: bool,
-        alone: bool,
-        whole: Collection[str],
         starts: Offsets | None = None,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, so many records at a time.
 
-        ``telling``: by tasks whose accumulators reach the driver. ``alone``: nothing is behind the
-        front, which does all the work. Those ``whole`` come to their end each time, whatever the
-        limit, where that can be said. A query that has no checkpoint begins at ``starts``,
-        elsewhere with the first record.
+        A query that has no checkpoint begins at ``starts``, elsewhere with the first record.
         """
 
     def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
@@ -210,27 +203,13 @@ class EmbeddedTopics:
         names: tuple[str, ...],
         max_records: int | None,
         front: Through,
+        spec: ReadSpec,
         *,
-        telling: bool,
-        alone: bool,
-        whole: Collection[str],
         starts: Offsets | None = None,
     ) -> DataFrame:
         """Give what the front of a program makes of topics, where they are read."""
-        # a stage costs by the partition: no more of them than run at a time, or, where they take
-        # long, a few times as many, so that applications can share the cores
-        cores = spark.sparkContext.defaultParallelism
-        most = cores * _TASKS_PER_CORE if alone else cores
-        reader = spark.readStream.format(log_packed.NAME).option("subscribe", ",".join(names))
-        reader = reader.option("maxPartitions", most)
-        if max_records is not None:
-            reader = reader.option("maxOffsetsPerTrigger", max_records)
-        if starts:
-            reader = reader.option("startingOffsets", json.dumps(starts))
-        reader = reader.option("whole", ",".join(sorted(whole)))
-        if telling:  # tasks of a source in Python have no accumulators
-            return log_packed.read_through(reader, self.address).mapInArrow(front, PACKED)
-        return log_packed.read_through(reader, self.address, front, PACKED)
+        reader = spark.readStream.format(log_packed.NAME)
+        return read_topics(spark, reader, self.address, names, max_records, front, spec, starts)
 
     def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
         """Give the writer of packed rows to topics."""
@@ -337,8 +316,9 @@ class KafkaTopics:
         return "checkpoints"
 
     def register(self, spark: SparkSession) -> None:
-        """Make the format known."""
+        """Make the formats known."""
         register_kafka(spark)
+        kafka_packed.register(spark)
 
     def partitions(self, names: tuple[str, ...]) -> dict[str, int]:
         """Give the number of partitions of the topics that exist."""
@@ -370,17 +350,14 @@ class KafkaTopics:
         names: tuple[str, ...],
         max_records: int | None,
         front: Through,
+        spec: ReadSpec,
         *,
-        telling: bool,  # noqa: ARG002 here they always can
-        alone: bool,  # noqa: ARG002 the connector has a task for each partition
-        whole: Collection[str],  # noqa: ARG002 Spark's connector has one limit for all
         starts: Offsets | None = None,
     ) -> DataFrame:
-        """Give what the front of a program makes of the rows of topics."""
-        rows = kafka_source(
-            spark, self.connection, names, starting=starts or "earliest", max_records=max_records
-        )
-        return rows.mapInArrow(front, PACKED)
+        """Give what the front of a program makes of topics, where they are read."""
+        reader = spark.readStream.format(kafka_packed.NAME)
+        reader = reader.options(**connection_options(self.connection))
+        return read_topics(spark, reader, None, names, max_records, front, spec, starts)
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics."""

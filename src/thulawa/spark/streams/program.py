@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import Plan
+from thulawa.runtime.planning import FRONT, Part, Plan
 from thulawa.runtime.recovery import Recovery
 from thulawa.spark.streams.outlets import Outlets
 from thulawa.spark.streams.wire import slots
@@ -47,26 +47,63 @@ class Program:
     @property
     def has_timers(self) -> bool:
         """Whether tasks may have to be called by the clock."""
-        waits = self.options.max_task_idle is not None
+        waits = self.options.waits_by_the_clock
         return self.plan.has_timers or waits or self.had_timers
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that the program reads, under the names they have outside."""
-        names = (
-            f"{self.application_id}-{name}" if name in self.plan.repartitions else name
-            for name in self.plan.topics
-        )
+        names = map(self._outside, self.plan.topics)
         return (*names, self.clock_topic) if self.has_timers else tuple(names)
 
     @property
     def inner_topics(self) -> tuple[str, ...]:
         """The topics of repartitions that are no shuffles, under the names they have outside."""
-        return tuple(
-            f"{self.application_id}-{name}"
-            for name, one in self.plan.repartitions.items()
-            if one.is_topic
-        )
+        repartitions = self.plan.repartitions
+        return tuple(self._outside(name) for name, one in repartitions.items() if one.is_topic)
+
+    @property
+    def together(self) -> list[dict[str, tuple[int, ...]]]:
+        """The partitions of topics that a task takes in order with others, by task.
+
+        Only where it waits for them. What comes by a shuffle is no topic, and comes whole.
+        """
+        return [
+            {self._outside(name): task[name] for name in self.plan.topics if name in task}
+            for part in self._waiting_parts()
+            for task in part.tasks
+            if sum(map(len, task.values())) > 1
+        ]
+
+    @property
+    def paced(self) -> list[dict[str, tuple[int, ...]]]:
+        """The partitions of topics that are to be read about as far as each other in time.
+
+        Where a task has part of its records by a shuffle, these are all that may lead to it.
+        """
+        found = self.together
+        for part in self._waiting_parts():
+            fed = self.plan.fed_by(part)
+            if any(topic not in task for task in part.tasks for topic in fed):
+                widths = {topic: self._width(topic) for topic in fed}
+                found.append({self._outside(t): tuple(range(n)) for t, n in widths.items()})
+        return found
+
+    def _waiting_parts(self) -> list[Part]:
+        if self.options.max_task_idle is None or self.recovery is not None:
+            return []
+        return [
+            part
+            for part in self.plan.parts.values()
+            if part.stage != FRONT and any(sum(map(len, one.values())) > 1 for one in part.tasks)
+        ]
+
+    def _width(self, topic: str) -> int:
+        part = self.plan.parts[self.plan.readers[topic]]
+        return 1 + max(n for task in part.tasks for n in task.get(topic, (-1,)))
+
+    def _outside(self, name: str) -> str:
+        return f"{self.application_id}-{name}" if name in self.plan.repartitions else name
 
     @property
     def clock_topic(self) -> str:

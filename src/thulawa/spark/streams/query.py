@@ -1,6 +1,6 @@
 """From a program to a DataFrame: source → front → stages → packed rows for a sink."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from thulawa.spark.own_workers import own_workers
 from thulawa.spark.streams.counting import CountReport
 from thulawa.spark.streams.front import front
 from thulawa.spark.streams.program import Program
+from thulawa.spark.streams.reading import ReadSpec
 from thulawa.spark.streams.shipping import EMPTY, Shipped
 from thulawa.spark.streams.stateful import StageProcessor
 from thulawa.spark.streams.wire import PACKED
@@ -21,15 +22,9 @@ __all__ = ["compile_program"]
 
 
 class Read(Protocol):
-    """Gives what the front makes of the topics.
+    """Gives what the front makes of the topics."""
 
-    ``telling``, by tasks that can tell the driver; ``alone``, for there is nothing behind it.
-    Topics that are ``whole`` are read to their end in every batch.
-    """
-
-    def __call__(
-        self, front: Through, *, telling: bool, alone: bool, whole: Collection[str]
-    ) -> DataFrame: ...
+    def __call__(self, front: Through, spec: ReadSpec) -> DataFrame: ...
 
 
 def compile_program(
@@ -47,19 +42,16 @@ def compile_program(
     """
     shipped = Shipped(program, reports, counts)
     alone = not program.plan.stages
-    # a table is there before what looks into it, and what the tasks of a batch have sent through
-    # a topic is processed by timestamp: a limit must not leave half of either for later
-    whole = program.plan.global_topics | {
-        f"{program.application_id}-{name}"
-        for name, one in program.plan.repartitions.items()
-        if one.is_topic
-    }
-    packed = read(
-        partial(front, shipped),
+    spec = ReadSpec(
         telling=bool(reports) or (alone and program.options.may_drop),
         alone=alone,
-        whole=whole,
+        # a table is there before what looks into it, and what the tasks of a batch have sent
+        # through a topic is processed by timestamp: a limit must not leave half of either for later
+        whole=program.plan.global_topics | {*program.inner_topics},
+        together=program.together,
+        paced=program.paced,
     )
+    packed = read(partial(front, shipped), spec)
     if program.plan.stages and len(program.slots) == 1:
         packed = packed.coalesce(1)  # for a single task nothing needs to be shuffled
     for stage in range(1, program.plan.stages + 1):

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from thulawa.core.errors import ConfigurationError, StateError, StateLoss
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import Plan, remembered_by
-from thulawa.spark.offsets import of_topics
+from thulawa.spark.offsets import Notes, of_topics
 from thulawa.spark.streams.admission import names_of, places, tables, weigh
 
 __all__ = ["Admitted", "Checkpoint", "Offsets"]
@@ -220,18 +220,22 @@ class Checkpoint:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "metadata").write_text(json.dumps({"id": query}), encoding="utf-8")
 
-    def go_on_from(self, starts: Offsets, ends: Offsets | None) -> None:
+    def go_on_from(
+        self, starts: Offsets, ends: Offsets | None, waits: Sequence[Mapping[str, list[str]]]
+    ) -> None:
         """Have the query go on from other offsets; up to ``ends`` first, where they are given.
 
+        ``waits``: the partitions that tasks may wait for at the start, and after the first batch.
         What Spark has written about its last batch stays, but for the offsets.
         """
         last = self.last_batch()
         path = Path(self.query_path) / "offsets" / str(last)
         version, about, _ = path.read_text(encoding="utf-8").splitlines()
         batches = {last: starts} if ends is None else {last: starts, last + 1: ends}
-        for number, offsets in batches.items():
+        for (number, offsets), more in zip(batches.items(), waits, strict=False):
             path.with_name(f".{number}.crc").unlink(missing_ok=True)
-            lines = version, about, json.dumps(offsets)
+            noted = Notes(more=more).beside(_as_json(offsets))
+            lines = version, about, json.dumps(noted)
             path.with_name(str(number)).write_text("\n".join(lines), encoding="utf-8")
 
     def starts(self) -> Offsets:
@@ -268,12 +272,20 @@ class Checkpoint:
 
     def offsets_of(self, batch: int) -> dict[str, dict[int, int]]:
         """Give how far a batch has read; nothing if that is no longer known."""
+        return _offsets(of_topics(self._line_of(batch)))
+
+    def has_more(self) -> bool:
+        """Return whether tasks may wait for records that the last batch has not read."""
+        return bool(Notes.of(self._line_of(self.last_batch())).more)
+
+    def _line_of(self, batch: int) -> dict[str, Any]:
+        """Return the end offset of a batch's source, as it is in Spark's offset log."""
         path = Path(self.query_path) / "offsets" / str(batch)
         try:
-            line = path.read_text(encoding="utf-8").splitlines()[2]
+            line: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[2])
         except (OSError, IndexError):
             return {}
-        return _offsets(of_topics(json.loads(line)))
+        return line
 
     def _content(self) -> dict[str, Any]:
         try:
@@ -309,6 +321,10 @@ def _offsets(written: Mapping[str, Mapping[str, int]]) -> Offsets:
         topic: {int(number): offset for number, offset in partitions.items()}
         for topic, partitions in written.items()
     }
+
+
+def _as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    return {topic: {str(n): at for n, at in places.items()} for topic, places in offsets.items()}
 
 
 def _numbered(folder: Path) -> list[int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -21,7 +21,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 from thulawa.core.errors import StateError
-from thulawa.runtime.recovery import Generation, Progress, Recovery, TopicPartition, recover
+from thulawa.runtime.recovery import (
+    Generation,
+    Progress,
+    Recovery,
+    TopicPartition,
+    batch_stamp,
+    recover,
+)
+from thulawa.spark.streams.changelogs import MORE
 from thulawa.spark.streams.logs import Topics
 from thulawa.spark.streams.manifest import write_manifest
 from thulawa.spark.streams.program import Program
@@ -68,6 +76,7 @@ class RestoredStore:
 
 
 Shown = Callable[[Restoring], None]
+More: TypeAlias = Mapping[str, list[str]]
 
 
 def refuse_lost_changelogs(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
@@ -125,6 +134,7 @@ class _Restore:
         self._spark, self._program, self._topics = spark, program, topics
         self._checkpoint, self._shown = checkpoint, shown
         self._reports: dict[tuple[str, int], Report] = {}
+        self._more: More = {}
         self._read = 0
         self._all = 0
 
@@ -136,6 +146,7 @@ class _Restore:
         assert generation is not None
         markers = topics.last_batches(program.application_id, generation.query)
         todo = recover(generation, len(program.slots), markers, progress)
+        self._more = _more_after(topics, program, generation, markers)
         query = str(uuid4())
         self._checkpoint.begin(query, restoring=True)
         self._rebuild(todo, (*names, *program.plan.global_topics))
@@ -222,7 +233,7 @@ class _Restore:
         starts, ends = self._read_on(todo.starts), None
         if todo.ends is not None:
             ends = self._read_on(todo.ends)
-        checkpoint.go_on_from(starts, ends)
+        checkpoint.go_on_from(starts, ends, (_waited_for(program), self._more))
         _write_generation(
             self._topics, program, Generation(query, last, todo.done, tuple(sorted(todo.stamps)))
         )
@@ -256,6 +267,8 @@ def _told(topics: Topics, name: str) -> tuple[Generation | None, list[Progress]]
                 told["query"], told["batch"], tuple(told["done"]), tuple(told["stamps"])
             )
             continue
+        if key == MORE:
+            continue
         topic, _, partition = key.decode().rpartition("/")
         progress.append(
             Progress((topic, int(partition)), told["batch"], told["start"], told["end"])
@@ -272,14 +285,43 @@ def unrestorable(program: Program, topics: Topics) -> str | None:
     stores = {name for part in program.plan.parts.values() for name in part.group.stores}
     if lost := sorted(stores - program.changelogs.keys()):
         return f"the store {lost[0]!r} has no changelog to be rebuilt from"
-    if program.options.max_task_idle is not None and any(
-        part.stage and not part.group.stores for part in program.plan.parts.values()
-    ):
-        return "records that a task without stores held back (max_task_idle) are only there"
     there = topics.partitions((program.offsets_topic,))
-    if not there or _told(topics, program.offsets_topic)[0] is None:
+    generation = _told(topics, program.offsets_topic)[0] if there else None
+    if generation is None:
         return f"the topic {program.offsets_topic!r} does not say where to go on"
+    if _held_records_are_lost(program, topics, generation):
+        return "records that a task without stores held back (max_task_idle) are only there"
     return None
+
+
+def _held_records_are_lost(program: Program, topics: Topics, generation: Generation) -> bool:
+    """Return whether a task may have held records back that no changelog has."""
+    if not any(part.stage and not part.group.stores for part in program.plan.parts.values()):
+        return False
+    if program.options.waits_by_the_clock:
+        return True
+    topics.settle(program.application_id, (program.offsets_topic,))
+    markers = topics.last_batches(program.application_id, generation.query)
+    return bool(_more_after(topics, program, generation, markers))
+
+
+def _waited_for(program: Program) -> More:
+    """Return all partitions that tasks may wait for: those read to their end are told of."""
+    found: dict[str, list[str]] = {}
+    for group in program.together:
+        for topic, numbers in group.items():
+            found.setdefault(topic, []).extend(map(str, numbers))
+    return found
+
+
+def _more_after(
+    topics: Topics, program: Program, generation: Generation, markers: Mapping[int, int]
+) -> More:
+    """Return the partitions of which the broker had more than the last batch read."""
+    stamp = batch_stamp(generation.query, max(markers.values(), default=generation.batch))
+    found = [json.loads(value or b"{}") for key, value in topics.records(program.offsets_topic)
+             if key == MORE]  # fmt: skip
+    return next((one["more"] for one in reversed(found) if one.get("batch") == stamp), {})
 
 
 def begin_anew(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:

@@ -143,6 +143,11 @@ class StreamsQuery:
         """Give how far the last committed batch has read."""
         return self._checkpoint.committed_offsets()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether tasks may wait for records that the last committed batch has not read."""
+        return self._checkpoint.has_more()
+
     def wait(self) -> Exception | None:
         """Wait for the query's end; give the error that ended it.
 

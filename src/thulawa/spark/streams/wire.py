@@ -9,7 +9,7 @@ each row.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,6 +23,8 @@ from thulawa.state.codec import Codec
 
 __all__ = [
     "ANY",
+    "AT_END",
+    "BEHIND",
     "CLOCK",
     "COUNTS",
     "PACKED",
@@ -32,7 +34,6 @@ __all__ = [
     "Topic",
     "as_block",
     "block_of",
-    "columns_of",
     "opened_records",
     "packed_batch",
     "records_of",
@@ -67,6 +68,7 @@ SINK = -1
 ANY = -1  # in the place of a partition: the key of each record decides
 CLOCK = ""  # in the place of a topic: the row only wakes its task
 COUNTS = "/counts"  # in the place of a topic: counts of the front, to be reported
+BEHIND, AT_END = b"+", b"-"  # in the place of records: whether the broker has more of a partition
 
 
 class Topic(NamedTuple):
@@ -98,26 +100,6 @@ def packed_batch(rows: Iterable[Packed]) -> pa.RecordBatch:
 
 
 # --- records of a source and records that leave: batches as the log packs them
-
-
-def columns_of(batch: pa.RecordBatch) -> Columns:
-    """Give rows of one partition of a source, in columns."""
-    times = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-    return Columns(
-        batch.column("offset").to_pylist(),
-        times.to_pylist(),
-        batch.column("key").to_pylist(),
-        batch.column("value").to_pylist(),
-        _headers(batch.column("headers")),
-    )
-
-
-def _headers(column: pa.Array) -> Sequence[Headers]:
-    if column.null_count == len(column):
-        return ((),) * len(column)
-    return [
-        tuple((one["key"], one["value"]) for one in headers or ()) for headers in column.to_pylist()
-    ]
 
 
 def block_of(row: Packed) -> Block:
