@@ -200,7 +200,8 @@ class Run:
 
     def _batches(self) -> Iterator[Batch]:
         checkpoint = Checkpoint(str(self.folder / CHECKPOINT))
-        return (checkpoint.offsets_of(number) for number in range(self._commits()))
+        for number in range(self._commits()):
+            yield Batch(checkpoint.offsets_of(number), checkpoint.more_than(number))
 
 
 def _end(driver: subprocess.Popen[bytes]) -> None:

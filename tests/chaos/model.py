@@ -1,50 +1,58 @@
 """What the application is to give, in plain Python, by the semantics alone.
 
 Knows nothing of tasks, stores or Spark: it takes the records of each partition in the order in
-which they meet there, of the topics the one with the earliest record first, batch by batch.
-How the batches were cut is what it is told; any way to cut them is right.
+which they meet there, of the topics the one with the earliest record first, batch by batch. While
+a partition has more at the broker and nothing of it is left, the others wait for it. How the
+batches were cut, and of which partitions there was more, is what it is told; any way is right.
 """
 
 import json
 from bisect import insort
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from thulawa.log import ConsumerRecord
 
-__all__ = ["Model", "expected"]
+__all__ = ["Batch", "Model", "expected"]
 
 _SIZE, _GRACE = 10_000, 5_000  # of the windows
 _APART, _PATIENCE = 2_000, 60_000  # of the join: how far apart, and its grace
 
 # key -> what leaves under it, in order: (value, timestamp)
 Output: TypeAlias = dict[str, list[tuple[Any, int]]]
-Batch: TypeAlias = Mapping[str, Mapping[int, int]]  # topic -> partition -> end
+Ends: TypeAlias = Mapping[str, Mapping[int, int]]  # topic -> partition -> end
+
+
+class Batch(NamedTuple):
+    """Where a batch ends, and of which topic-partitions the broker had more than that."""
+
+    ends: Ends
+    more: frozenset[tuple[str, int]] = frozenset()
 
 
 def expected(topics: Mapping[str, list[list[ConsumerRecord]]], batches: Iterable[Batch]) -> "Model":
-    """Give everything that leaves, and what is kept in the end.
+    """Return everything that leaves, and what the stores hold in the end.
 
-    ``topics`` are the records of each partition, ``batches`` the ends of each batch.
+    ``topics`` are the records of each partition.
     """
     whole = Model()
     partitions = range(len(next(iter(topics.values()))))
     sides = [_Partition(whole) for _ in partitions]
-    start: Batch = {}
-    for end in batches:
+    read = {(topic, number): 0 for topic in topics for number in partitions}
+    waiting: dict[tuple[str, int], deque[ConsumerRecord]] = {place: deque() for place in read}
+    for ends, more in batches:
+        for (topic, number), start in read.items():
+            end = max(start, ends.get(topic, {}).get(number, 0))
+            waiting[topic, number].extend(topics[topic][number][start:end])
+            read[topic, number] = end
         for number in partitions:
-            queues = {
-                topic: records[number][
-                    start.get(topic, {}).get(number, 0) : end.get(topic, {}).get(number, 0)
-                ]
-                for topic, records in topics.items()
-            }
-            for topic, record in _merged(queues):
+            queues = {topic: waiting[topic, number] for topic in topics}
+            behind = {topic for topic in topics if (topic, number) in more}
+            for topic, record in _merged(queues, behind):
                 sides[number].take(topic, record)
-        start = end
     for side in sides:
         side.finish()
     return whole
@@ -64,20 +72,19 @@ class Model:
     profiles: dict[str, int] = field(default_factory=dict)
 
 
-def _merged(queues: Mapping[str, list[ConsumerRecord]]) -> Iterator[tuple[str, ConsumerRecord]]:
-    """Take of the topics' next records the earliest, ties by topic; each topic in its order."""
-    at = dict.fromkeys(queues, 0)
-    while True:
-        heads = [
-            (queues[topic][place].timestamp, topic)
-            for topic, place in at.items()
-            if place < len(queues[topic])
-        ]
+def _merged(
+    queues: Mapping[str, deque[ConsumerRecord]], behind: Collection[str]
+) -> Iterator[tuple[str, ConsumerRecord]]:
+    """Take of the topics' next records the earliest, ties by topic; each topic in its order.
+
+    Stop when there is nothing left of a topic that is ``behind``.
+    """
+    while not any(topic in behind and not queue for topic, queue in queues.items()):
+        heads = [(queue[0].timestamp, topic) for topic, queue in queues.items() if queue]
         if not heads:
             return
         _, topic = min(heads)
-        yield topic, queues[topic][at[topic]]
-        at[topic] += 1
+        yield topic, queues[topic].popleft()
 
 
 class _Partition:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from tests.chaos.application import built
-from tests.chaos.model import expected
+from tests.chaos.model import Batch, expected
 from tests.chaos.world import PARTITIONS, TOPICS, World
 from tests.spark.dry import DryQuery, Input
 from thulawa.core.partitioning import partition_of
@@ -21,7 +21,7 @@ def test_whatever_fails_tasks_give_what_the_model_says() -> None:
     topics = _partitions(World(records=4_000, keys=150, seed=seed))
     query = DryQuery(built(), dict.fromkeys(TOPICS, PARTITIONS))
     done = {(topic, number): 0 for topic in TOPICS for number in range(PARTITIONS)}
-    batches: list[dict[str, dict[int, int]]] = []
+    batches: list[Batch] = []
     rows: list[dict[str, Any]] = []
     while any(done[topic, number] < len(topics[topic][number]) for topic, number in done):
         ends = {place: at + draw.randrange(120) for place, at in done.items()}
@@ -38,7 +38,7 @@ def test_whatever_fails_tasks_give_what_the_model_says() -> None:
                 query.restart()
         rows += query.batch(inputs)
         done = ends
-        batches.append({t: {n: ends[t, n] for n in range(PARTITIONS)} for t in TOPICS})
+        batches.append(Batch({t: {n: ends[t, n] for n in range(PARTITIONS)} for t in TOPICS}))
     wanted = expected(topics, batches)
     for topic, output in wanted.outputs.items():
         found: dict[str, list[tuple[Any, int]]] = defaultdict(list)
@@ -78,12 +78,12 @@ def test_the_model_tells_a_lost_record_and_one_that_came_twice() -> None:
         "payments": [[]],
         "profiles": [[]],
     }
-    model = expected(topics, [{"orders": {0: 2}}, {"orders": {0: 3}}])
+    model = expected(topics, [Batch({"orders": {0: 2}}), Batch({"orders": {0: 3}})])
     assert model.per_item == {"i": 3}
     assert model.outputs["window-counts"] == {"c@0": [(1, 0), (2, 10), (3, 20)]}
     assert model.outputs["enriched"] == {"c": [([0, None], 0), ([1, None], 10), ([2, None], 20)]}
-    fewer = expected({**topics, "orders": [orders[:2]]}, [{"orders": {0: 2}}])
-    twice = expected({**topics, "orders": [[*orders, orders[0]]]}, [{"orders": {0: 4}}])
+    fewer = expected({**topics, "orders": [orders[:2]]}, [Batch({"orders": {0: 2}})])
+    twice = expected({**topics, "orders": [[*orders, orders[0]]]}, [Batch({"orders": {0: 4}})])
     assert model.outputs not in (fewer.outputs, twice.outputs)
 
 
@@ -95,5 +95,19 @@ def test_the_model_pairs_orders_and_payments_and_lets_the_lonely_ones_leave() ->
         "payments": [payments],
         "profiles": [[]],
     }
-    model = expected(topics, [{"orders": {0: 3}, "payments": {0: 1}}])
+    model = expected(topics, [Batch({"orders": {0: 3}, "payments": {0: 1}})])
     assert model.outputs["paid"] == {"c": [([0, 7], 2_500), ([1, None], 9_000)]}
+
+
+def test_the_model_lets_orders_wait_for_a_partition_that_has_more() -> None:
+    topics: dict[str, list[list[ConsumerRecord]]] = {
+        "orders": [[record("orders", 0, 1_000)]],
+        "payments": [[]],
+        "profiles": [[record("profiles", 8, 400), record("profiles", 9, 500)]],
+    }
+    first = Batch({"orders": {0: 1}, "profiles": {0: 1}}, frozenset({("profiles", 0)}))
+    assert expected(topics, [first]).outputs["enriched"] == {}
+    both = expected(topics, [first, Batch({"orders": {0: 1}, "profiles": {0: 2}})])
+    assert both.outputs["enriched"] == {"c": [([0, 9], 1_000)]}
+    hasty = expected(topics, [first._replace(more=frozenset())])
+    assert hasty.outputs["enriched"] == {"c": [([0, 8], 1_000)]}

@@ -276,7 +276,12 @@ class Checkpoint:
 
     def has_more(self) -> bool:
         """Return whether tasks may wait for records that the last batch has not read."""
-        return bool(Notes.of(self._line_of(self.last_batch())).more)
+        return bool(self.more_than(self.last_batch()))
+
+    def more_than(self, batch: int) -> frozenset[tuple[str, int]]:
+        """Return the topic-partitions of which the broker had more than a batch reads."""
+        more = Notes.of(self._line_of(batch)).more
+        return frozenset((topic, int(number)) for topic, some in more.items() for number in some)
 
     def _line_of(self, batch: int) -> dict[str, Any]:
         """Return the end offset of a batch's source, as it is in Spark's offset log."""
