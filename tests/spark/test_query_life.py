@@ -43,8 +43,14 @@ class SparkQuery:
 class Writer:
     """What a query is started with; it takes every option."""
 
+    def __init__(self, query: SparkQuery) -> None:
+        self._query = query
+
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: self
+
+    def start(self) -> SparkQuery:
+        return self._query
 
 
 class Topics:
@@ -56,10 +62,7 @@ class Topics:
     def read(self) -> None: ...
 
     def write(self, *_: Any) -> Writer:
-        return Writer()
-
-    def start(self, _: Writer) -> SparkQuery:
-        return self._query
+        return Writer(self._query)
 
     def committer(self, _: str) -> Any:
         if self._refused:
@@ -75,7 +78,9 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(topics: Topics, max_records: Any = None) -> StreamsQuery:
-    program: Any = SimpleNamespace(application_id="app", topics=("in",), has_timers=False)
+    program: Any = SimpleNamespace(
+        application_id="app", topics=("in",), inner_topics=(), has_timers=False
+    )
     offsets = iter(range(1000))
     checkpoint: Any = SimpleNamespace(
         query_path="",
