@@ -135,6 +135,16 @@ def test_malformed_data_is_refused(data: bytes) -> None:
         Serdes.avro(RECORD).loads(data)
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("int", b"\x80\x80\x80\x80\x80\x01"), ("long", b"\x80" * 9 + b"\x02")],
+    ids=["int", "long"],
+)
+def test_a_number_beyond_its_type_is_refused(kind: str, data: bytes) -> None:
+    with pytest.raises(SerializationError, match="cannot be read as Avro"):
+        Serdes.avro(f'"{kind}"').loads(data)
+
+
 def test_ten_thousand_levels_are_refused() -> None:
     data = b"\x02\x02" * 10_000 + b"\x02\x00"
     with pytest.raises(SerializationError):

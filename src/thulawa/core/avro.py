@@ -195,7 +195,13 @@ def _whole(bits: int) -> Codec:
             raise TypeError
         _write_long(value, out)
 
-    return Codec(write, lambda data, _: read_long(data), lambda v: type(v) is int)
+    def read(data: Data, _: int) -> int:
+        value = read_long(data)
+        if not low <= value < high:
+            raise ValueError(f"a number of more than {bits} bits")
+        return value
+
+    return Codec(write, read, lambda v: type(v) is int)
 
 
 def _real(layout: str) -> Codec:
