@@ -75,7 +75,7 @@ class Model:
 def _merged(
     queues: Mapping[str, deque[ConsumerRecord]], behind: Collection[str]
 ) -> Iterator[tuple[str, ConsumerRecord]]:
-    """Take of the topics' next records the earliest, ties by topic; each topic in its order.
+    """Yield of the topics' next records the earliest, ties by topic; each topic in its order.
 
     Stop when there is nothing left of a topic that is ``behind``.
     """

@@ -137,7 +137,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u2066\x00\u2028\udcff"
 
 
 def hostile() -> ProducerRecord:
-    """Give a letter all of whose parts try to write to a terminal."""
+    """Return a letter all of whose parts try to write to a terminal."""
     text = HOSTILE.encode(errors="surrogatepass")
     named = HOSTILE[:-1]
     told = ("exception", "message", "stacktrace", "node", "topic", "partition", "offset")

@@ -240,7 +240,7 @@ class _Run:
             yield part
 
     def _in_order(self, case: Case, places: list[int], tables: set[str]) -> bool:
-        """Tell that every task takes its part of these inputs in their order."""
+        """Return whether every task takes its part of these inputs in their order."""
         count = self._count(case)
         return all(
             _in_order(case, [place for place in places if place in steps], tables)

@@ -139,7 +139,7 @@ class DryQuery:
         return self._run(read)
 
     def held(self) -> int:
-        """Give how many records wait in the tasks of this worker."""
+        """Return how many records wait in the tasks of this worker."""
         program = self._shipped.open()
         tasks: list[Task | None] = [
             getattr(hosted(program, part, number), "_task", None)

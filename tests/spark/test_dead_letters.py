@@ -172,7 +172,7 @@ def test_a_batch_that_is_run_again_leaves_out_what_was_set_aside(
 
 
 def of_topic(first: int, end: int) -> list[dict[str, Any]]:
-    """Give rows of partition 0 and, from 50 on, of partition 1 of a topic."""
+    """Return rows of partition 0 and, from 50 on, of partition 1 of a topic."""
     return [
         {"key": f"k{n % 7}", "n": n, "topic": "in", "partition": n // 50, "offset": n % 50}
         for n in range(first, end)

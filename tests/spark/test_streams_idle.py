@@ -36,7 +36,7 @@ def stream_table() -> Topology:
 
 
 def rekeyed() -> Topology:
-    """Give a join whose stream comes by a shuffle: it waits for the table, and the table not."""
+    """Return a join whose stream comes by a shuffle: it waits for the table, and the table not."""
     builder = StreamsBuilder()
     users = builder.table("users")
     clicks = builder.stream("clicks").select_key(lambda key, value: key)

@@ -65,7 +65,7 @@ def by_key(rows: list[dict[str, Any]]) -> dict[bytes, list[bytes]]:
 
 @pytest.fixture
 def spilling(spark: Any) -> Iterator[Any]:
-    """Have every sort of Spark spill after each row."""
+    """Make every sort of Spark spill after each row."""
     name = "spark.shuffle.spill.numElementsForceSpillThreshold"
     conf = spark._jvm.org.apache.spark.SparkEnv.get().conf()
     conf.set(name, "1")

@@ -23,7 +23,7 @@ class Ownership:
         self._held = False
 
     def acquire(self) -> None:
-        """Take the right; raise where the application runs, here or in another process."""
+        """Acquire the right; raise where the application runs, here or in another process."""
         application_id, broker = self._application
         with _guard:
             if self._application in _running:
@@ -40,7 +40,7 @@ class Ownership:
         self._held = True
 
     def release(self) -> None:
-        """Give the right up, where it is held."""
+        """Release the right, where it is held."""
         if self._held:
             self._held = False
             self._lock.release()

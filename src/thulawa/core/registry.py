@@ -40,7 +40,7 @@ class SchemaRegistry(Protocol):
         """Register a schema under a subject; give its number."""
 
     def schema_of(self, number: int) -> str:
-        """Give a schema by its number; raise `LookupError` if there is none."""
+        """Return a schema by its number; raise `LookupError` if there is none."""
 
 
 class MemorySchemaRegistry:
@@ -126,7 +126,7 @@ class HttpSchemaRegistry:
         return known
 
     def schema_of(self, number: int) -> str:
-        """Give a schema by its number; raise `LookupError` if there is none."""
+        """Return a schema by its number; raise `LookupError` if there is none."""
         if number not in self._schemas:
             self._refuse_unknown(number)
             try:

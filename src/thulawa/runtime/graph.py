@@ -212,7 +212,7 @@ def _to_all(children: list[Forward]) -> Forward:
 
 
 def _answers(node: Node) -> bool:
-    """Tell whether a node hands what its stores refuse to the handler by itself."""
+    """Return whether a node hands what its stores refuse to the handler by itself."""
     match node:
         case Aggregate(window=None | TimeWindows()) | TableAggregate():
             return True

@@ -28,7 +28,7 @@ class Patience:
         self.active = bool(self._limit)  # whether records may have to wait at this moment
 
     def set_behind(self, place: tuple[str, int], *, behind: bool) -> None:
-        """Take note whether a partition has more records at the broker."""
+        """Note whether a partition has more records at the broker."""
         if self._limit is not None:
             (self.behind.add if behind else self.behind.discard)(place)
             self.active = bool(self._limit or self.behind)

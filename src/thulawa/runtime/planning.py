@@ -253,7 +253,7 @@ def _stages(
     in_front: Callable[[SubTopology], bool],
     durable: Collection[str],
 ) -> dict[int, int]:
-    """Give each sub-topology its stage, after those that feed it as far as that can be.
+    """Assign each sub-topology its stage, after those that feed it as far as that can be.
 
     What comes through a topic that is ``durable`` comes with the next batch, from the front.
     """

@@ -104,7 +104,7 @@ class Task:
         self._queue_of(topic, partition).extend_block(block)
 
     def set_behind(self, topic: str, partition: int, *, behind: bool) -> None:
-        """Take note whether the broker has records of a partition that no batch has read yet."""
+        """Note whether the broker has records of a partition that no batch has read yet."""
         self._patience.set_behind((topic, partition), behind=behind)
 
     def _queue_of(self, topic: str, partition: int) -> RecordQueue:

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 Through: TypeAlias = Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
-"""Takes chunks, or rows of stored ones (`stored_chunks`)."""
+"""A function of chunks, or of rows of stored ones (`stored_chunks`)."""
 
 NAME = "thulawa-packed"
 _SCHEMA = pa.schema(
@@ -71,7 +71,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _stored(chunks: Iterator[Chunk | Behind]) -> Iterator[pa.RecordBatch]:
-    """Give chunks to Spark as rows."""
+    """Yield chunks as rows of Spark."""
     return gathered(map(_row, chunks), rows=_ROWS, size=_BYTES)
 
 

@@ -221,7 +221,7 @@ def _places(group: Mapping[str, Sequence[int]]) -> Iterator[Place]:
 
 
 def _changes(before: Notes, now: Notes) -> list[Behind]:
-    """Tell of each partition with more records, and of each that had more and is read now.
+    """Return each partition with more records, and each that had more and is read now.
 
     The latter has to be told, for a task with records that wait may have no others in the batch.
     """

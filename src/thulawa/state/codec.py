@@ -273,7 +273,7 @@ _READERS: dict[int, Callable[[Any], Any]] = {
 
 
 def _is_row(value: dict[Any, Any]) -> bool:
-    """Tell whether a dict has text for keys, and no lists or the like for values."""
+    """Return whether a dict has text for keys, and no lists or the like for values."""
     for key, item in value.items():
         if type(key) is not str or type(item) not in _SCALARS:
             return False
@@ -281,7 +281,7 @@ def _is_row(value: dict[Any, Any]) -> bool:
 
 
 def _is_deep(value: Any) -> bool:
-    """Tell whether there are too many levels, one level after the other: it may be endless."""
+    """Return whether there are too many levels, one level after the other: it may be endless."""
     level = [value]
     for _ in range(DEEPEST):
         level = [item for one in level for item in _items(one) if type(item) not in _SCALARS]

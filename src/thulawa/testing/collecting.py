@@ -53,7 +53,7 @@ class TaskCollector:
     def send(
         self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
-        """Take one output."""
+        """Write one output."""
         if sink is not None and sink.internal:
             route, codec = self._routes[topic]
             partition, travelling = route(key, value)

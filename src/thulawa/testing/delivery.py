@@ -30,7 +30,7 @@ _SIZES = (1, 2, 5, 20, 100)  # the most records of one partition in a batch; one
 
 
 class Delivery(Protocol):
-    """Takes records that were written to topics, and runs the tasks that read them."""
+    """Accepts records that were written to topics, and runs the tasks that read them."""
 
     def append(self, topic: str, partition: int, record: RawRecord) -> None:
         """Add a record at the end of a topic-partition."""
@@ -156,7 +156,7 @@ class RandomBatches:
             self._running = None
 
     def _tell_behind(self, task: Task, topic: str, partition: int) -> bool:
-        """Tell a task whether a partition has more records; return whether it has or had."""
+        """Notify a task whether a partition has more records; return whether it has or had."""
         place = topic, partition
         task.set_behind(topic, partition, behind=place in self._behind)
         return place in self._behind or place in self._were_behind

@@ -337,7 +337,7 @@ class TopologyTestDriver:
                 self._delivery.run()
 
     def receive(self, topic: str, partition: int | None, record: WrittenRecord) -> None:
-        """Take a record that a task wrote to a topic; None: its key decides about the partition."""
+        """Accept a record that a task wrote to a topic; None: its key decides the partition."""
         key, value, timestamp, headers = record[:4]
         self._written[topic].append(record)
         if topic in self._plan.readers:
@@ -349,7 +349,7 @@ class TopologyTestDriver:
             self._globals.update(topic, offset, key, value, timestamp)
 
     def pass_on(self, topic: str, partition: int, record: WrittenRecord, key: Any) -> None:
-        """Take a record of a repartition, and the key that it travels under."""
+        """Accept a record of a repartition, and the key that it travels under."""
         self._written[topic].append(record)
         _, value, timestamp, headers = record[:4]
         self._append(topic, partition, timestamp, key, value, headers)

@@ -230,7 +230,7 @@ class TestOutputTopic:
         return [record.value for record in self.read_records_to_list()]
 
     def read_values_by_key(self) -> dict[Any, list[Any]]:
-        """Take all records; return the values of each key in order.
+        """Read all records; return the values of each key in order.
 
         This is what stays the same however records are cut into batches and partitions.
         """

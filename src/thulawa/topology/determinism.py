@@ -227,7 +227,7 @@ def _attribute(step: dis.Instruction) -> str | None:
 
 
 def _is_local_cell(step: dis.Instruction, code: types.CodeType) -> bool:
-    """Tell whether an instruction uses a variable that the function and those inside it share."""
+    """Return whether an instruction uses a variable that the function and those inside it share."""
     return step.opname in ("LOAD_DEREF", "STORE_DEREF") and step.argval in (
         *code.co_cellvars,
         *code.co_freevars,

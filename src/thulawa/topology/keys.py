@@ -227,7 +227,7 @@ class KeySerdes:
 
 
 def _rekeys(node: Node) -> bool:
-    """Tell whether the keys that leave a node are others than those that come in."""
+    """Return whether the keys that leave a node are others than those that come in."""
     match node:
         case Stateless() | AsyncCall():
             return node.operation in _REKEYS

@@ -90,7 +90,7 @@ class ReadSoFar:
         self._ranges[topic] = (start, *span)
 
     def note_more(self, of: Behind) -> None:
-        """Take note of a partition of which the broker has more than the batch reads."""
+        """Note a partition of which the broker has more than the batch reads."""
         if of.behind:
             self._more.setdefault(of.topic, []).append(str(of.partition))
 

@@ -73,7 +73,7 @@ class CheckpointLock:
             raise
 
     def release(self) -> None:
-        """Give the folder up; a folder that holds nothing else is removed."""
+        """Release the folder; a folder that holds nothing else is removed."""
         if self._file is None:
             return
         self._stopping.set()
@@ -155,7 +155,7 @@ def _write(file: int, owner: Owner) -> None:
 
 
 def _is_same(file: int, path: Path) -> bool:
-    """Tell whether an open file is still the one of this name."""
+    """Return whether an open file is still the one of this name."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file), path.stat())
     return False

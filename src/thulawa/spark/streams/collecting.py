@@ -116,7 +116,7 @@ class TaskOutput:
         return to_topic
 
     def _at(self, offset: int) -> None:
-        """Let an error be about the record at this offset."""
+        """Set the offset of the record that an error is about."""
         if self._encoder.context is not None:
             self._encoder.context.offset = offset
 

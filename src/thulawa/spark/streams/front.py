@@ -45,7 +45,7 @@ _BUNDLE_BYTES = 2**23  # what goes to Spark at a time is about this much
 
 
 def front(program: Shipped, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-    """Take chunks of the source, or rows of such; give packed rows."""
+    """Yield packed rows of the chunks of the source, or of rows of such."""
     settle()
     stage = _Front(program.open())
     try:
@@ -126,7 +126,7 @@ class _Front:
         yield Packed(slot, part.stage, task, name, topic.partition, place, chunk.data)
 
     def behind(self, of: Behind) -> Iterator[Packed]:
-        """Tell a task that takes records of several partitions whether one of them has more."""
+        """Yield the row that tells a task of several partitions whether one has more."""
         if self._read.wanted:
             self._read.note_more(of)
         name = self._names.get(of.topic, of.topic)

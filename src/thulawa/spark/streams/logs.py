@@ -207,7 +207,7 @@ class EmbeddedTopics:
         *,
         starts: Offsets | None = None,
     ) -> DataFrame:
-        """Give what the front of a program makes of topics, where they are read."""
+        """Return what the front of a program makes of topics, where they are read."""
         reader = spark.readStream.format(log_packed.NAME)
         return read_topics(spark, reader, self.address, names, max_records, front, spec, starts)
 
@@ -354,7 +354,7 @@ class KafkaTopics:
         *,
         starts: Offsets | None = None,
     ) -> DataFrame:
-        """Give what the front of a program makes of topics, where they are read."""
+        """Return what the front of a program makes of topics, where they are read."""
         reader = spark.readStream.format(kafka_packed.NAME)
         reader = reader.options(**connection_options(self.connection))
         return read_topics(spark, reader, None, names, max_records, front, spec, starts)

@@ -22,7 +22,7 @@ __all__ = ["compile_program"]
 
 
 class Read(Protocol):
-    """Gives what the front makes of the topics."""
+    """Returns what the front makes of the topics."""
 
     def __call__(self, front: Through, spec: ReadSpec) -> DataFrame: ...
 
