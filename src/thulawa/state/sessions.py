@@ -8,18 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from thulawa.core.records import Window, Windowed
-from thulawa.state.backing import Backing
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
-from thulawa.state.timeline import Timeline
+from thulawa.state.retained import NEVER, RetainedStore
 
 __all__ = ["SessionStore"]
 
-_NEVER = -(2**63)
 _FOREVER = 2**63
 
 
-class SessionStore:
+class SessionStore(RetainedStore):
     """Keep one value per key and session [start, end].
 
     >>> store = SessionStore("visits", {}, retention=100)
@@ -28,49 +24,17 @@ class SessionStore:
     ([(Window(start=5, end=9), 2)], 2)
     """
 
-    __slots__ = (
-        "_backing",
-        "_identity",
-        "_line",
-        "_newest",
-        "keys",
-        "name",
-        "retention",
-        "values",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        backing: Backing,
-        *,
-        retention: int,
-        keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
-    ) -> None:
-        self.name = name
-        self.retention = retention
-        self.keys = keys
-        self._identity = keys.identity
-        self.values = values
-        self._backing = backing
-        self._line = Timeline()
-        self._newest = _NEVER
-        for identity, end in list(backing.keys()):
-            self._line.add(identity, end)
-            self._newest = max(self._newest, end)
+    __slots__ = ()
 
     def put(self, key: Any, session: Window, value: Any) -> None:
         """Set the value of a session; None removes it, and an expired session is not kept."""
         start, end = session
         identity = self._identity(key)
         self.values.check(value)
-        if end > self._newest:
-            self._newest = end
-            self.expire(end - self.retention)
+        alive = self.observe(end)
         if value is None:
             self.remove(key, session)
-        elif end > self._newest - self.retention:
+        elif alive:
             self._backing[identity, end] = (start, value)
             self._line.add(identity, end)
 
@@ -105,16 +69,4 @@ class SessionStore:
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
         """Go through all sessions and their values."""
-        return self.ending(_NEVER, _FOREVER)
-
-    def expire(self, horizon: int) -> None:
-        """Remove the sessions that ended at or before a time."""
-        earliest = self._line.earliest()
-        if earliest is None or earliest > horizon:
-            return
-        for end, identity in list(self._line.between(_NEVER, horizon)):
-            self._backing.pop((identity, end), None)
-            self._line.remove(identity, end)
-
-    def __len__(self) -> int:
-        return len(self._backing)
+        return self.ending(NEVER, _FOREVER)

@@ -1,9 +1,4 @@
-"""Window stores: values by key and start of window, for as long as they are retained.
-
-What is older than the newest start minus the retention is expired: it is not found, cannot
-be put, and is removed. The newest start moves with what is put here, not with the task's
-stream time.
-"""
+"""Window stores: values by key and start of window, for as long as they are retained."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,70 +7,12 @@ from thulawa.core.records import Window, Windowed
 from thulawa.state.backing import Backing
 from thulawa.state.codec import PLAIN_DATA, Codec
 from thulawa.state.keys import PLAIN_KEYS, Keys
-from thulawa.state.timeline import Timeline
+from thulawa.state.retained import NEVER, RetainedStore
 
 __all__ = ["JoinStore", "WindowStore"]
 
-_NEVER = -(2**63)
 
-
-class _Retained:
-    """The part that window stores have in common: entries by (identity of key, time), expiry."""
-
-    __slots__ = (
-        "_backing",
-        "_identity",
-        "_line",
-        "_newest",
-        "_text",
-        "keys",
-        "name",
-        "retention",
-        "values",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        backing: Backing,
-        *,
-        retention: int,
-        keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
-    ) -> None:
-        self.name = name
-        self.retention = retention
-        self.keys = keys
-        self._identity = keys.identity
-        self._text = keys.text
-        self.values = values
-        self._backing = backing
-        self._line = Timeline()
-        self._newest = _NEVER
-        for identity, time in list(backing.keys()):
-            self._line.add(identity, time)
-            self._newest = max(self._newest, time)
-
-    def observe(self, time: int) -> bool:
-        """Move the newest time, remove what this expires, and tell whether ``time`` is alive."""
-        if time > self._newest:
-            self._newest = time
-            earliest = self._line.earliest()
-            if earliest is not None and earliest <= time - self.retention:
-                self.expire(time - self.retention)
-        return time > self._newest - self.retention
-
-    def expire(self, horizon: int) -> None:
-        """Remove what is at or before a time."""
-        for time, identity in list(self._line.between(_NEVER, horizon)):
-            self._backing.pop((identity, time), None)
-            self._line.remove(identity, time)
-
-    def __len__(self) -> int:
-        return len(self._backing)
-
-
-class WindowStore(_Retained):
+class WindowStore(RetainedStore):
     """Keep one value and its timestamp per key and window start.
 
     >>> store = WindowStore("per-minute", {}, size=60, retention=120)
@@ -142,11 +79,11 @@ class WindowStore(_Retained):
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
         """Go through all windows and their values."""
-        for windowed, entry in self.starting(_NEVER, 2**63):
+        for windowed, entry in self.starting(NEVER, 2**63):
             yield windowed, entry[0]
 
 
-class JoinStore(_Retained):
+class JoinStore(RetainedStore):
     """Keep every record of one side of a stream-stream join, several per key and time.
 
     >>> store = JoinStore("left", {}, retention=10)
