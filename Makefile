@@ -13,7 +13,7 @@ setup: ## Make .venv from requirements.lock; instant when it is up to date
 	@scripts/setup.sh
 
 demo: setup ## Run the demonstration
-	$(BIN)/thulawa demo
+	$(BIN)/python -m examples.demo $(ARGS)
 
 demo-topic-health: setup ## Count valid and invalid messages by the second (ARGS="--influx URL")
 	$(BIN)/python -m examples.topic_health.demo $(ARGS)
@@ -25,10 +25,10 @@ test-kafka: setup ## Run the tests that need a Kafka broker: THULAWA_KAFKA, or o
 	$(BIN)/pytest tests/kafka $(ARGS)
 
 chaos: setup ## Kill drivers, workers and brokers at every point (ARGS="--rounds 3 --only driver")
-	$(BIN)/python -m tests.kafka.chaos $(if $(JSON),--json) $(ARGS)
+	$(BIN)/python -m tests.chaos.kafka $(if $(JSON),--json) $(ARGS)
 
 soak: setup ## Send a million records through Kafka and Spark with a kill every 20 s
-	$(BIN)/python -m tests.kafka.chaos.soak $(if $(JSON),--json) $(ARGS)
+	$(BIN)/python -m tests.chaos.kafka.soak $(if $(JSON),--json) $(ARGS)
 
 check: setup ## Lint, formatting, types and import layers
 	$(BIN)/ruff check
@@ -44,7 +44,7 @@ chaos-streams: setup ## Kill a streams application 20 times, and compare with a 
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) $(ARGS)
 
 chaos-topic-health: setup ## Kill counting instances at random; 1 M messages (ARGS="--on process --kafka")
-	$(BIN)/python -m tests.counts.chaos $(ARGS)
+	$(BIN)/python -m tests.health.chaos $(ARGS)
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.engine --memory $(if $(JSON),--json) $(ARGS)

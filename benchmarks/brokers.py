@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
 
-from thulawa.kafka.broker import Broker
-from thulawa.kafka.connection import Connection
-from thulawa.kafka.topics import Topics, reachable
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.topics import Topics, reachable
+from thulawa.dev.kafka_broker import Broker
 
 __all__ = ["connected", "given", "names", "swept"]
 

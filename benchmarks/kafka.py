@@ -30,8 +30,8 @@ from benchmarks.kafka_paced import Arrived, arriving
 from benchmarks.report import Column, Progress, Report, Row, figure, machine, percent
 from benchmarks.sessions import QUIET
 from benchmarks.workload import Keys
-from thulawa.kafka.connection import Connection
-from thulawa.kafka.topics import Topics
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.topics import Topics
 
 __all__ = ["main"]
 

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 import thulawa
 from benchmarks.kafka_load import call_seconds
 from benchmarks.peers import peer
-from thulawa.app import Streams
-from thulawa.dsl import StreamsBuilder
-from thulawa.dsl.options import Materialized
-from thulawa.kafka.connection import Connection
-from thulawa.kafka.transactions import SinkSpec
-from thulawa.spark.kafka_sink import kafka_sink
-from thulawa.spark.kafka_source import kafka_source
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.transactions import SinkSpec
+from thulawa.spark.application import Streams
+from thulawa.spark.connectors.kafka_sink import kafka_sink
+from thulawa.spark.connectors.kafka_source import kafka_source
+from thulawa.streams import StreamsBuilder
+from thulawa.streams.options import Materialized
 
 __all__ = ["CALLING", "COUNTING", "Arm", "Place"]
 

@@ -16,9 +16,9 @@ from zlib import crc32
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import again
-from thulawa.kafka.reading import read_to_end
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import again
+from thulawa.brokers.kafka.reading import read_to_end
 
 __all__ = [
     "Checked",

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.kafka_arms import Place
 from benchmarks.kafka_load import paced
-from thulawa.kafka.connection import Connection
+from thulawa.brokers.kafka.connection import Connection
 
 __all__ = ["Arrived", "arriving"]
 

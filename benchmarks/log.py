@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine
-from thulawa.log import Log, ProducerRecord
+from thulawa.brokers.embedded import Log, ProducerRecord
 
 __all__ = ["main"]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.arrivals import ENOUGH, Load, Ran, overload, run
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, machine
-from thulawa.core.buckets import Buckets
 from thulawa.engine import Bounds, Lanes
+from thulawa.priority.buckets import Buckets
 from thulawa.testing import simulate
 
 __all__ = ["main"]

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine
-from thulawa.dsl import JoinWindows, Record, StreamsBuilder, TimeWindows
+from thulawa.streams import JoinWindows, Record, StreamsBuilder, TimeWindows
 from thulawa.testing import TopologyTestDriver
 
 __all__ = ["main"]

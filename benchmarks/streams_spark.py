@@ -29,9 +29,9 @@ from pyspark.sql import SparkSession
 from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, judge, machine
 from benchmarks.sessions import quiet_session
 from benchmarks.streams import count, stateless
-from thulawa.app import Streams
-from thulawa.dsl import StreamsBuilder
-from thulawa.log import Log, ProducerRecord
+from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.spark.application import Streams
+from thulawa.streams import StreamsBuilder
 
 __all__ = ["main"]
 

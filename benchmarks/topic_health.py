@@ -29,9 +29,9 @@ from benchmarks.report import TARGET, Column, Progress, Report, Row, figure, jud
 from benchmarks.sessions import QUIET
 from examples.topic_health.generator import payment
 from examples.topic_health.messages import PAYMENT
-from thulawa.counts import json_schema
-from thulawa.kafka.topics import Topics, TopicSpec
-from thulawa.log import Log, ProducerRecord
+from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.kafka.topics import Topics, TopicSpec
+from thulawa.health import json_schema
 
 __all__ = ["main"]
 

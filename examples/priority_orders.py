@@ -25,15 +25,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import thulawa
-from thulawa.cli.chart import Bar, Chart
-from thulawa.kafka.broker import Broker
-from thulawa.kafka.buckets import BucketProducer
-from thulawa.kafka.connection import Connection
-from thulawa.kafka.reading import read_to_end
-from thulawa.kafka.topics import Topics, TopicSpec
-from thulawa.kafka.transactions import SinkSpec
-from thulawa.spark.kafka_sink import FORMAT, connection_options, kafka_sink, register
-from thulawa.spark.log_sink import log_sink
+from examples.demo.chart import Bar, Chart
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.reading import read_to_end
+from thulawa.brokers.kafka.topics import Topics, TopicSpec
+from thulawa.brokers.kafka.transactions import SinkSpec
+from thulawa.dev.kafka_broker import Broker
+from thulawa.priority.kafka_clients import BucketProducer
+from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, kafka_sink, register
+from thulawa.spark.connectors.log_sink import log_sink
 
 BUCKETS = thulawa.Buckets({"Platinum": 70, "Gold": 30}, delimiter="-")
 PARTITIONS = 6

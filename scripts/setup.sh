@@ -51,5 +51,5 @@ fi
 install --no-deps --no-build-isolation --editable .
 compile src
 echo "Making Spark's classes ready, once, so that it starts sooner" >&2
-"$python" -m thulawa.spark.jvm_archive >/dev/null 2>&1 || echo "  that failed; it starts as ever" >&2
+"$python" -m thulawa.spark.session.jvm_archive >/dev/null 2>&1 || echo "  that failed; it starts as ever" >&2
 mark_done project

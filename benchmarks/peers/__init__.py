@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from thulawa.kafka.maven import made
+from thulawa.dev.maven import made
 
 __all__ = ["VERSIONS", "build", "peer"]
 

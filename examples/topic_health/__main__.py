@@ -13,7 +13,7 @@ from typing import Any
 
 from examples.topic_health.messages import PAYMENT
 from thulawa import WindowCounts
-from thulawa.counts import Count, Influx, Prometheus, json_schema
+from thulawa.health import Count, Influx, Prometheus, json_schema
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

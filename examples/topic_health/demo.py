@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 import thulawa
+from examples.demo.chart import Bar, Chart
+from examples.demo.quiet import noise_to
 from examples.topic_health.generator import Generator
 from examples.topic_health.messages import PAYMENT
-from thulawa.cli.chart import Bar, Chart
-from thulawa.cli.quiet import noise_to
-from thulawa.counts import Count, Influx, json_schema, merged
-from thulawa.log import Log
+from thulawa.brokers.embedded import Log
+from thulawa.health import Count, Influx, json_schema, merged
 
 _PARTITIONS = 4
 _WINDOW = 1_000

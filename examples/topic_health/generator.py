@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from thulawa.log import Log, ProducerRecord
+from thulawa.brokers.embedded import Log, ProducerRecord
 
 __all__ = ["Generator", "payment"]
 

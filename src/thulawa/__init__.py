@@ -8,8 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thulawa.app import Restart, State, Streams, WindowCounts
-    from thulawa.core.buckets import Buckets, UnknownBucket
+    from thulawa.brokers.embedded import Log
+    from thulawa.brokers.kafka.connection import Connection
+    from thulawa.brokers.kafka.routing import Policies
+    from thulawa.brokers.kafka.topics import TopicSpec
+    from thulawa.brokers.kafka.transactions import SinkSpec
     from thulawa.core.errors import (
         ConfigurationError,
         Overload,
@@ -18,8 +21,47 @@ if TYPE_CHECKING:
         Terminal,
         ThulawaError,
     )
-    from thulawa.core.fetching import Fetching
-    from thulawa.dsl import (
+    from thulawa.engine import (
+        Adaptive,
+        Batch,
+        Bounds,
+        Engine,
+        Lane,
+        Lanes,
+        Options,
+        Outcome,
+        Quarantine,
+        Rate,
+        Record,
+        Retry,
+        Sharing,
+    )
+    from thulawa.health.application import WindowCounts
+    from thulawa.health.dataframes import DataFrameSink, read_counts
+    from thulawa.health.spark_jobs import count_windows
+    from thulawa.priority.buckets import Buckets, UnknownBucket
+    from thulawa.priority.columns import (
+        bucket_column,
+        bucket_progress,
+        check_buckets,
+        in_buckets,
+        partition_column,
+        watch_buckets,
+    )
+    from thulawa.runtime.caches import Cache
+    from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
+    from thulawa.runtime.options import TaskOptions
+    from thulawa.spark.application import Restart, State, Streams
+    from thulawa.spark.connectors.kafka_progress import GroupCommits
+    from thulawa.spark.connectors.kafka_sink import kafka_sink
+    from thulawa.spark.connectors.kafka_source import kafka_source
+    from thulawa.spark.connectors.log_sink import log_sink
+    from thulawa.spark.map_by_key.api import flat_map_by_key, map_by_key
+    from thulawa.spark.map_by_key.error_split import split_errors
+    from thulawa.spark.map_by_key.lane_report import LaneReport
+    from thulawa.spark.micro_batch.batch_size import Fetching
+    from thulawa.spark.session.builder import configure, session
+    from thulawa.streams import (
         Branched,
         Consumed,
         EmitStrategy,
@@ -46,54 +88,14 @@ if TYPE_CHECKING:
         TopologyBuilder,
         deterministic,
     )
-    from thulawa.engine import (
-        Adaptive,
-        Batch,
-        Bounds,
-        Engine,
-        Lane,
-        Lanes,
-        Options,
-        Outcome,
-        Quarantine,
-        Rate,
-        Record,
-        Retry,
-        Sharing,
-    )
-    from thulawa.kafka.connection import Connection
-    from thulawa.kafka.routing import Policies
-    from thulawa.kafka.topics import TopicSpec
-    from thulawa.kafka.transactions import SinkSpec
-    from thulawa.log import Log
-    from thulawa.runtime.caches import Cache
-    from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
-    from thulawa.runtime.options import TaskOptions
-    from thulawa.spark.buckets import (
-        bucket_column,
-        bucket_progress,
-        check_buckets,
-        in_buckets,
-        partition_column,
-        watch_buckets,
-    )
-    from thulawa.spark.count_rows import DataFrameSink, read_counts
-    from thulawa.spark.counting import count_windows
-    from thulawa.spark.error_split import split_errors
-    from thulawa.spark.kafka_progress import GroupCommits
-    from thulawa.spark.kafka_sink import kafka_sink
-    from thulawa.spark.kafka_source import kafka_source
-    from thulawa.spark.lane_report import LaneReport
-    from thulawa.spark.log_sink import log_sink
-    from thulawa.spark.mapping import flat_map_by_key, map_by_key
-    from thulawa.spark.session import configure, session
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "thulawa.core.buckets": ("Buckets", "UnknownBucket"),
-    "thulawa.app": ("Restart", "State", "Streams", "WindowCounts"),
-    "thulawa.core.fetching": ("Fetching",),
+    "thulawa.priority.buckets": ("Buckets", "UnknownBucket"),
+    "thulawa.spark.application": ("Restart", "State", "Streams"),
+    "thulawa.health.application": ("WindowCounts",),
+    "thulawa.spark.micro_batch.batch_size": ("Fetching",),
     "thulawa.core.errors": (
         "ConfigurationError",
         "Overload",
@@ -102,7 +104,7 @@ _HOMES = {
         "Terminal",
         "ThulawaError",
     ),
-    "thulawa.dsl": (
+    "thulawa.streams": (
         "Branched",
         "Consumed",
         "EmitStrategy",
@@ -144,15 +146,15 @@ _HOMES = {
         "Retry",
         "Sharing",
     ),
-    "thulawa.kafka.connection": ("Connection",),
-    "thulawa.kafka.routing": ("Policies",),
-    "thulawa.kafka.topics": ("TopicSpec",),
-    "thulawa.kafka.transactions": ("SinkSpec",),
-    "thulawa.log": ("Log",),
+    "thulawa.brokers.kafka.connection": ("Connection",),
+    "thulawa.brokers.kafka.routing": ("Policies",),
+    "thulawa.brokers.kafka.topics": ("TopicSpec",),
+    "thulawa.brokers.kafka.transactions": ("SinkSpec",),
+    "thulawa.brokers.embedded": ("Log",),
     "thulawa.runtime.caches": ("Cache",),
     "thulawa.runtime.handlers": ("DeadLetterQueue", "Handlers", "log_and_continue"),
     "thulawa.runtime.options": ("TaskOptions",),
-    "thulawa.spark.buckets": (
+    "thulawa.priority.columns": (
         "bucket_column",
         "bucket_progress",
         "check_buckets",
@@ -160,16 +162,16 @@ _HOMES = {
         "partition_column",
         "watch_buckets",
     ),
-    "thulawa.spark.kafka_progress": ("GroupCommits",),
-    "thulawa.spark.kafka_sink": ("kafka_sink",),
-    "thulawa.spark.kafka_source": ("kafka_source",),
-    "thulawa.spark.lane_report": ("LaneReport",),
-    "thulawa.spark.log_sink": ("log_sink",),
-    "thulawa.spark.count_rows": ("DataFrameSink", "read_counts"),
-    "thulawa.spark.counting": ("count_windows",),
-    "thulawa.spark.error_split": ("split_errors",),
-    "thulawa.spark.mapping": ("flat_map_by_key", "map_by_key"),
-    "thulawa.spark.session": ("configure", "session"),
+    "thulawa.spark.connectors.kafka_progress": ("GroupCommits",),
+    "thulawa.spark.connectors.kafka_sink": ("kafka_sink",),
+    "thulawa.spark.connectors.kafka_source": ("kafka_source",),
+    "thulawa.spark.map_by_key.lane_report": ("LaneReport",),
+    "thulawa.spark.connectors.log_sink": ("log_sink",),
+    "thulawa.health.dataframes": ("DataFrameSink", "read_counts"),
+    "thulawa.health.spark_jobs": ("count_windows",),
+    "thulawa.spark.map_by_key.error_split": ("split_errors",),
+    "thulawa.spark.map_by_key.api": ("flat_map_by_key", "map_by_key"),
+    "thulawa.spark.session.builder": ("configure", "session"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

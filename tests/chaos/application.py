@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.spark import QUIET, busy
-from thulawa.app import Streams
-from thulawa.dsl import (
+from thulawa.spark.application import Streams
+from thulawa.spark.session.builder import session
+from thulawa.streams import (
     JoinWindows,
     Materialized,
     StreamJoined,
@@ -20,7 +21,6 @@ from thulawa.dsl import (
     TimeWindows,
     Topology,
 )
-from thulawa.spark.session import session
 
 __all__ = ["CHECKPOINT", "STORES", "WINDOWS", "built"]
 

@@ -17,8 +17,8 @@ from typing import Any
 from tests.chaos.application import CHECKPOINT, STORES
 from tests.chaos.model import Batch, Model, Output, expected
 from tests.chaos.world import PARTITIONS, TOPICS, World
-from thulawa.log import ConsumerRecord, Log
-from thulawa.spark.streams.records import Checkpoint
+from thulawa.brokers.embedded import ConsumerRecord, Log
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 
 __all__ = ["Run"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
-from thulawa.log import ConsumerRecord
+from thulawa.brokers.embedded import ConsumerRecord
 
 __all__ = ["Batch", "Model", "expected"]
 

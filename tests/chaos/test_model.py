@@ -8,9 +8,9 @@ from typing import Any
 from tests.chaos.application import built
 from tests.chaos.model import Batch, expected
 from tests.chaos.world import PARTITIONS, TOPICS, World
-from tests.spark.dry import DryQuery, Input
+from tests.spark.micro_batch.dry import DryQuery, Input
+from thulawa.brokers.embedded import ConsumerRecord
 from thulawa.core.partitioning import partition_of
-from thulawa.log import ConsumerRecord
 
 
 def test_whatever_fails_tasks_give_what_the_model_says() -> None:

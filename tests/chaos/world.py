@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from thulawa.log import Log, ProducerRecord
+from thulawa.brokers.embedded import Log, ProducerRecord
 
 __all__ = ["PARTITIONS", "TOPICS", "World"]
 

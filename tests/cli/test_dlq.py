@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.cli.commands import app
-from thulawa.dsl.builder import StreamsBuilder
-from thulawa.log import Log, ProducerRecord
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
+from thulawa.streams.builder import StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 
 

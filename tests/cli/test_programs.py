@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from thulawa.brokers.embedded import Log
 from thulawa.cli.commands import app
-from thulawa.log import Log
 
 
 @pytest.fixture

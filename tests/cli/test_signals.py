@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from thulawa.app import State, Streams
+from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.cli.commands import app
-from thulawa.dsl import StreamsBuilder
-from thulawa.log import Log, ProducerRecord
+from thulawa.spark.application import State, Streams
+from thulawa.streams import StreamsBuilder
 
 
 class Pretended(Streams):

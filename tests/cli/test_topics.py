@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from thulawa.brokers.embedded import ConsumerRecord, Log, ProducerRecord
 from thulawa.cli import topics as module
 from thulawa.cli.commands import app
 from thulawa.cli.lines import as_json, parse
-from thulawa.log import ConsumerRecord, Log, ProducerRecord
 
 
 @pytest.fixture

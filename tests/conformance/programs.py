@@ -6,13 +6,13 @@ from typing import Any
 from tests.conformance import functions as f
 from tests.conformance.grammar import check
 from thulawa.core.records import Record
-from thulawa.dsl.builder import StreamsBuilder
-from thulawa.dsl.kstream import KStream
-from thulawa.dsl.ktable import KTable
-from thulawa.dsl.options import Branched, Joined, Materialized
-from thulawa.dsl.suppressed import Suppressed
-from thulawa.dsl.windowed import EmitStrategy
 from thulawa.state.specs import StoreSpec
+from thulawa.streams.builder import StreamsBuilder
+from thulawa.streams.kstream import KStream
+from thulawa.streams.ktable import KTable
+from thulawa.streams.options import Branched, Joined, Materialized
+from thulawa.streams.suppressed import Suppressed
+from thulawa.streams.windowed import EmitStrategy
 from thulawa.topology.processor import Processor
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows

@@ -24,14 +24,14 @@ from tests.conformance.runner import (
     partitions_of,
     steps_of,
 )
-from thulawa.app import Streams
+from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.dsl.builder import StreamsBuilder
-from thulawa.dsl.options import Produced
-from thulawa.log import Log, ProducerRecord
 from thulawa.runtime.options import TaskOptions
-from thulawa.spark.session import session
+from thulawa.spark.application import Streams
+from thulawa.spark.session.builder import session
+from thulawa.streams.builder import StreamsBuilder
+from thulawa.streams.options import Produced
 
 Case = dict[str, Any]
 _MOST = 6  # inputs of a case in one batch

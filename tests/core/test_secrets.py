@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from thulawa.brokers.embedded import Log
+from thulawa.brokers.kafka.connection import Connection
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.registry import HttpSchemaRegistry
 from thulawa.core.secrets import masked_address
-from thulawa.counts.influx import Influx
-from thulawa.kafka.connection import Connection
-from thulawa.log import Log
-from thulawa.spark.streams.logs import topics_at
+from thulawa.health.influx import Influx
+from thulawa.spark.micro_batch.brokers import topics_at
 
 ADDRESSES = [
     "admin:hunter2@localhost:8086",

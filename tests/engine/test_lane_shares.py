@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.arrivals import Load, run
-from thulawa.core.buckets import Buckets
 from thulawa.engine import Lane, Lanes, Record
 from thulawa.engine.lanes import ReadyKeys
 from thulawa.engine.queues import KeyQueue
+from thulawa.priority.buckets import Buckets
 from thulawa.testing import simulate
 
 STARTS = 4_000

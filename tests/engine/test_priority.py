@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.arrivals import Load, Ran, overload, run
-from thulawa.core.buckets import Buckets
 from thulawa.engine import Lanes
+from thulawa.priority.buckets import Buckets
 from thulawa.testing import seeds, simulate
 
 TWO = Buckets({"Platinum": 70, "Gold": 30})

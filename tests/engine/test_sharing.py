@@ -11,7 +11,7 @@ from thulawa.engine.events import Arrived, Emit, Start, Succeeded, Tick
 from thulawa.engine.model import Record
 from thulawa.engine.options import Batch, Options, Quarantine, Retry, Sharing
 from thulawa.engine.scheduler import Scheduler
-from thulawa.engine.sharing import MISSING, Answers
+from thulawa.engine.single_flight import MISSING, Answers
 
 BY_VALUE = Sharing(by=lambda record: record.value)
 

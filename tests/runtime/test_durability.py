@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from thulawa.core.serdes import Serdes
-from thulawa.dsl import (
+from thulawa.runtime.groups import Assignment
+from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
+from thulawa.streams import (
     Grouped,
     JoinWindows,
     Materialized,
@@ -17,8 +19,6 @@ from thulawa.dsl import (
     StreamsBuilder,
     deterministic,
 )
-from thulawa.runtime.groups import Assignment
-from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
 from thulawa.topology.determinism import node_nondeterminism
 
 

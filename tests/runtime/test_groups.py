@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.dsl import Materialized, StreamsBuilder
 from thulawa.runtime.groups import TopicPartition, by_number, partition_groups
+from thulawa.streams import Materialized, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from thulawa.dsl import JoinWindows, Materialized, Processor, Record, StoreSpec, StreamsBuilder
 from thulawa.runtime.levels import keeps_order, node_levels
+from thulawa.streams import JoinWindows, Materialized, Processor, Record, StoreSpec, StreamsBuilder
 from thulawa.topology.nodes import LookupJoin, Process, StreamJoin, Table
 from thulawa.topology.topology import Topology
 

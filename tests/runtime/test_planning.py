@@ -9,10 +9,10 @@ from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Window, Windowed
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.dsl.builder import StreamsBuilder
-from thulawa.dsl.options import Consumed, Grouped, Repartitioned
 from thulawa.runtime.groups import TopicPartition
 from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
+from thulawa.streams.builder import StreamsBuilder
+from thulawa.streams.options import Consumed, Grouped, Repartitioned
 from thulawa.topology.nodes import Sink, Source
 from thulawa.topology.windows import TimeWindows
 

@@ -8,7 +8,10 @@ import pytest
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serdes
-from thulawa.dsl import (
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.punctuation import Punctuations
+from thulawa.runtime.task import Task
+from thulawa.streams import (
     Consumed,
     Materialized,
     Processor,
@@ -17,9 +20,6 @@ from thulawa.dsl import (
     TimeWindows,
     Topology,
 )
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.punctuation import Punctuations
-from thulawa.runtime.task import Task
 from thulawa.testing import TopologyTestDriver, preview
 
 

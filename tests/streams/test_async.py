@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.buckets import Buckets
 from thulawa.core.errors import ConfigurationError, ProcessingError, Terminal
-from thulawa.dsl import ProcessorContext, Record, StoreSpec, StreamsBuilder, Topology
 from thulawa.engine import Batch, Lanes, Retry
+from thulawa.priority.buckets import Buckets
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
+from thulawa.streams import ProcessorContext, Record, StoreSpec, StreamsBuilder, Topology
 from thulawa.testing import TopologyTestDriver, seeds
 from thulawa.topology.processor import AsyncProcessor
 

@@ -8,7 +8,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from thulawa.core.errors import ProcessingError, Terminal
-from thulawa.dsl import (
+from thulawa.engine import Retry
+from thulawa.runtime.handlers import Handlers, log_and_continue
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task import Task
+from thulawa.streams import (
     JoinWindows,
     KStream,
     Materialized,
@@ -22,10 +26,6 @@ from thulawa.dsl import (
     TimeWindows,
     Topology,
 )
-from thulawa.engine import Retry
-from thulawa.runtime.handlers import Handlers, log_and_continue
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.task import Task
 from thulawa.testing import seeds
 from thulawa.testing.loop import VirtualTimeLoop
 

@@ -15,16 +15,6 @@ from thulawa.core.errors import (
     StreamError,
     TimestampError,
 )
-from thulawa.dsl import (
-    Consumed,
-    KStream,
-    Materialized,
-    Produced,
-    Serde,
-    Serdes,
-    StreamsBuilder,
-    TimeWindows,
-)
 from thulawa.engine import Retry as Attempts
 from thulawa.runtime.handlers import (
     DeadLetterQueue,
@@ -36,6 +26,16 @@ from thulawa.runtime.handlers import (
     log_and_continue,
 )
 from thulawa.runtime.options import TaskOptions
+from thulawa.streams import (
+    Consumed,
+    KStream,
+    Materialized,
+    Produced,
+    Serde,
+    Serdes,
+    StreamsBuilder,
+    TimeWindows,
+)
 from thulawa.testing import TopologyTestDriver
 
 JSON: Consumed[Any, Any] = Consumed.with_(Serdes.string(), Serdes.json())

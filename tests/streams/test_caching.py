@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from thulawa.dsl import Materialized, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows
+from thulawa.streams import (
+    Materialized,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    TimeWindows,
+)
 from thulawa.testing import TopologyTestDriver, seeds
 
 WINDOWS = [

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from thulawa.dsl import (
+from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+from thulawa.runtime.options import TaskOptions
+from thulawa.streams import (
     Consumed,
     EmitStrategy,
     Joined,
@@ -16,8 +18,6 @@ from thulawa.dsl import (
     Suppressed,
     TimeWindows,
 )
-from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
 from thulawa.testing import TopologyTestDriver
 
 OPTIONS = TaskOptions(handlers=Handlers(processing=DeadLetterQueue("dead")))

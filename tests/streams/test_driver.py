@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.dsl import Materialized, Record, StreamsBuilder
 from thulawa.state.keyvalue import KeyValueStore
+from thulawa.streams import Materialized, Record, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 
 

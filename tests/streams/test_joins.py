@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from thulawa.dsl import JoinWindows, StreamsBuilder
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
+from thulawa.streams import JoinWindows, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 
 

@@ -9,7 +9,9 @@ import pytest
 from thulawa.core.errors import SerializationError
 from thulawa.core.records import Window, Windowed
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.dsl import (
+from thulawa.runtime.handlers import Handlers, log_and_continue
+from thulawa.runtime.options import TaskOptions
+from thulawa.streams import (
     Consumed,
     Grouped,
     JoinWindows,
@@ -23,8 +25,6 @@ from thulawa.dsl import (
     Suppressed,
     TimeWindows,
 )
-from thulawa.runtime.handlers import Handlers, log_and_continue
-from thulawa.runtime.options import TaskOptions
 from thulawa.testing import TopologyTestDriver
 
 _AVRO = """{"type": "record", "name": "Id", "fields": [

@@ -4,10 +4,18 @@ from typing import Any
 
 import pytest
 
-from thulawa.dsl import Consumed, Processor, Produced, Record, Serdes, StreamsBuilder, TimeWindows
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.options import TaskOptions
+from thulawa.streams import (
+    Consumed,
+    Processor,
+    Produced,
+    Record,
+    Serdes,
+    StreamsBuilder,
+    TimeWindows,
+)
 from thulawa.testing import TopologyTestDriver
 
 SKIP = Handlers(

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tests.spark.dry import DryQuery, Input
+from tests.spark.micro_batch.dry import DryQuery, Input
 from thulawa.core.serdes import Serde
-from thulawa.dsl import Produced, Serdes, StreamsBuilder, Topology
+from thulawa.streams import Produced, Serdes, StreamsBuilder, Topology
 from thulawa.testing import TopologyTestDriver
 
 OR_GONE: Serde[Any] = Serde(

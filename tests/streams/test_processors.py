@@ -11,7 +11,9 @@ from thulawa.core.errors import (
     SerializationError,
     TopologyError,
 )
-from thulawa.dsl import (
+from thulawa.runtime.handlers import DeadLetterQueue, Handlers
+from thulawa.runtime.options import TaskOptions
+from thulawa.streams import (
     Processor,
     ProcessorContext,
     Record,
@@ -20,8 +22,6 @@ from thulawa.dsl import (
     StreamsBuilder,
     Topology,
 )
-from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
 from thulawa.testing import TopologyTestDriver
 
 
@@ -64,7 +64,7 @@ def test_another_record_than_that_of_programs_is_an_error_that_says_which() -> N
     topology = Topology().add_source("in", "in").add_processor("p", Wrong, "in")
     with TopologyTestDriver(topology.add_sink("out", "out", "p")) as driver:
         topic = driver.create_input_topic("in")
-        with pytest.raises(ProcessingError, match=r"from thulawa\.dsl import Record"):
+        with pytest.raises(ProcessingError, match=r"from thulawa\.streams import Record"):
             topic.pipe_input("k", 1)
 
 

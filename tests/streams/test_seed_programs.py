@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from thulawa.dsl import (
+from thulawa.streams import (
     KStreamBuilder,
     Processor,
     ProcessorContext,

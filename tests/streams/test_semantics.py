@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.dsl import (
+from thulawa.streams import (
     EmitStrategy,
     Joined,
     JoinWindows,

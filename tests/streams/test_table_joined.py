@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.spark.dry import DryQuery, Input
+from tests.spark.micro_batch.dry import DryQuery, Input
 from thulawa.core.errors import TopologyError
-from thulawa.dsl import Consumed, Serdes, StreamsBuilder, TableJoined, Topology
 from thulawa.runtime.planning import plan
+from thulawa.streams import Consumed, Serdes, StreamsBuilder, TableJoined, Topology
 from thulawa.testing import TopologyTestDriver
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.dsl import KTable, Materialized, StreamsBuilder, ValueTransformer
+from thulawa.streams import KTable, Materialized, StreamsBuilder, ValueTransformer
 from thulawa.testing import TopologyTestDriver
 
 Derive = Callable[[KTable[Any, Any]], KTable[Any, Any]]

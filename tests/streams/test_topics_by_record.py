@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError, ProcessingError
-from thulawa.dsl import Processor, ProcessorContext, Record, StreamsBuilder
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
+from thulawa.streams import Processor, ProcessorContext, Record, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ProcessingError, TopologyError
-from thulawa.dsl import (
+from thulawa.streams import (
     Materialized,
     StoreSpec,
     StreamsBuilder,

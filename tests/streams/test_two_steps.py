@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import TopologyError
-from thulawa.dsl import (
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.planning import FRONT, plan
+from thulawa.runtime.task import Task
+from thulawa.streams import (
     Grouped,
     Materialized,
     SessionWindows,
@@ -14,9 +17,6 @@ from thulawa.dsl import (
     TimeWindows,
     Topology,
 )
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import FRONT, plan
-from thulawa.runtime.task import Task
 from thulawa.testing import TopologyTestDriver
 
 ONCE: Grouped[Any, Any] = Grouped(name="by")

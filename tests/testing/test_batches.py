@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError, SerializationError
-from thulawa.dsl import (
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task import Task
+from thulawa.streams import (
     AsyncProcessor,
     Consumed,
     JoinWindows,
@@ -20,8 +22,6 @@ from thulawa.dsl import (
     Window,
     Windowed,
 )
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.task import Task
 from thulawa.testing import TopologyTestDriver, seeds
 from thulawa.topology.topology import Topology
 

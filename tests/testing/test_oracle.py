@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from thulawa.testing import OrderOracle, OrderViolation, constant, simulate
-from thulawa.testing.lines import Pending
+from thulawa.testing.order_lines import Pending
 from thulawa.testing.server import Server
 from thulawa.testing.simulation import Simulation
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = """
-from thulawa.dsl import StreamsBuilder
+from thulawa.streams import StreamsBuilder
 
 closed = []
 

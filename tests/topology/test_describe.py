@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.dsl import (
+from thulawa.streams import (
     Consumed,
     JoinWindows,
     Materialized,

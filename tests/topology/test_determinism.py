@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.dsl import Processor, Record, StreamsBuilder
+from thulawa.streams import Processor, Record, StreamsBuilder
 from thulawa.topology.determinism import deterministic, node_nondeterminism, nondeterminism_of
 
 LIMIT = 5

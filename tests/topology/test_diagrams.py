@@ -2,7 +2,7 @@
 
 import json
 
-from thulawa.dsl import Materialized, StreamsBuilder, Topology
+from thulawa.streams import Materialized, StreamsBuilder, Topology
 
 
 def word_count() -> Topology:

@@ -12,7 +12,7 @@ from thulawa.cli.failures import FAILED, explained
 from thulawa.cli.letters import Letters, letters_at
 from thulawa.cli.lines import json_line, shown, visible, written
 from thulawa.core.errors import ConfigurationError
-from thulawa.runtime.letters import Letter, Refusal
+from thulawa.runtime.dead_letters import Letter, Refusal
 
 __all__ = ["app"]
 

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from thulawa.kafka.broker import brokers
+from thulawa.dev.kafka_broker import brokers
 
 __all__ = ["Finding", "examine", "spark_s_needs"]
 

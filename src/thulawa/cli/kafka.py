@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.topics import reachable
 from thulawa.cli.failures import explained
 from thulawa.core.errors import ConfigurationError
-from thulawa.kafka.broker import Broker, Status, brokers
-from thulawa.kafka.connection import Connection
-from thulawa.kafka.maven import JarSet, fetched
-from thulawa.kafka.topics import reachable
+from thulawa.dev.kafka_broker import Broker, Status, brokers
+from thulawa.dev.maven import JarSet, fetched
 
 __all__ = ["app"]
 

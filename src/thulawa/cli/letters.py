@@ -9,15 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import UnknownTopic
+from thulawa.brokers.kafka.reading import read_to_end
+from thulawa.brokers.kafka.routing import OutRecord
+from thulawa.brokers.kafka.topics import Topics, reachable
+from thulawa.brokers.kafka.transactions import Batch, SinkSpec, forget_kept, last_batches, write
 from thulawa.cli.topics import open_log
-from thulawa.kafka.connection import Connection
-from thulawa.kafka.errors import UnknownTopic
-from thulawa.kafka.reading import read_to_end
-from thulawa.kafka.routing import OutRecord
-from thulawa.kafka.topics import Topics, reachable
-from thulawa.kafka.transactions import Batch, SinkSpec, forget_kept, last_batches, write
-from thulawa.log import Log, ProducerRecord
-from thulawa.runtime.letters import Letter
+from thulawa.runtime.dead_letters import Letter
 
 __all__ = ["Letters", "letters_at"]
 

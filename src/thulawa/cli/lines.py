@@ -8,7 +8,7 @@ import json
 from base64 import b64decode, b64encode
 from typing import Any
 
-from thulawa.log import ConsumerRecord
+from thulawa.brokers.embedded import ConsumerRecord
 
 __all__ = ["as_json", "as_line", "json_line", "parse", "shown", "visible", "written"]
 

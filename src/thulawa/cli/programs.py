@@ -18,7 +18,7 @@ from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, ThulawaError
 
 if TYPE_CHECKING:
-    from thulawa.spark.streams.recovery import Restoring
+    from thulawa.spark.micro_batch.recovery import Restoring
 
 __all__ = ["add_to"]
 
@@ -77,7 +77,7 @@ def run(
     except (ThulawaError, typer.Exit):
         raise
     except Exception as error:  # Spark's, which it has logged with all there is to it
-        from thulawa.spark.failures import failure_of  # noqa: PLC0415 most commands need no Spark
+        from thulawa.spark.micro_batch.failures import failure_of  # noqa: PLC0415 most commands need no Spark
 
         raise failure_of(error) from error
 

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from thulawa.brokers.embedded import ConsumerRecord, Log, Retention, TopicDescription
 from thulawa.cli.failures import explained
 from thulawa.cli.lines import as_json, as_line, parse
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError
-from thulawa.log import ConsumerRecord, Log, Retention, TopicDescription
 
 __all__ = ["app"]
 

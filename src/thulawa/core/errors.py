@@ -18,7 +18,7 @@
         ├── SelfCancelled                 the function raised CancelledError of its own
         ├── WrongResult (TypeError)       the function returned what it must not return
         ├── Quarantined                   its key has failed too often to be tried now
-        ├── UnknownBucket (ValueError)    its key names no bucket (thulawa.core.buckets)
+        ├── UnknownBucket (ValueError)    its key names no bucket (thulawa.priority.buckets)
         └── StreamError                   of a topology; says topic and partition too
             ├── SerializationError (ValueError)   bytes or values that a serde cannot take
             ├── TimestampError (ValueError)       a time that is negative or too far ahead

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, TypeAlias
 
-from thulawa.core.buckets import Buckets
 from thulawa.engine.checks import check_types, refuse_unless
 from thulawa.engine.limits import Adaptive
 from thulawa.engine.model import Record
+from thulawa.priority.buckets import Buckets
 
 __all__ = [
     "Batch",

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from thulawa.core.errors import BadKey, BadLane
-from thulawa.engine.audit import audit, picture
+from thulawa.engine.dispatch import Starting
 from thulawa.engine.events import (
     Abandon,
     Answered,
@@ -43,7 +43,7 @@ from thulawa.engine.events import (
 from thulawa.engine.model import Outcome, Record, Ticket
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.starting import Starting
+from thulawa.engine.snapshot import audit, picture
 from thulawa.engine.state import ABANDONED, Memory
 from thulawa.engine.statistics import Statistics
 

@@ -21,7 +21,7 @@ from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyQueue, KeyRule
 from thulawa.engine.rates import TokenBucket
 from thulawa.engine.retries import FailingKeys, Judge
-from thulawa.engine.sharing import Answers
+from thulawa.engine.single_flight import Answers
 from thulawa.engine.statistics import Histogram
 from thulawa.engine.timers import Timers
 

@@ -21,18 +21,18 @@ from thulawa.runtime.aggregates import (
     partial_aggregate,
     windowed_aggregate,
 )
-from thulawa.runtime.asyncs import AsyncStage
+from thulawa.runtime.async_nodes import AsyncStage
 from thulawa.runtime.blocks import Many
 from thulawa.runtime.context import DirectCollector, Failed, Forward, TaskContext
-from thulawa.runtime.foreignkeys import foreign_key_step
+from thulawa.runtime.foreign_keys import foreign_key_step
 from thulawa.runtime.levels import Levels
 from thulawa.runtime.processors import NodeContext, process
 from thulawa.runtime.sessions import session_aggregate
 from thulawa.runtime.sliding import sliding_aggregate
 from thulawa.runtime.stateless import branch, stateless, stateless_blocks
-from thulawa.runtime.streamjoins import join_buffer, stream_join
+from thulawa.runtime.stream_joins import join_buffer, stream_join
 from thulawa.runtime.suppress import suppress
-from thulawa.runtime.tablejoins import lookup_join, table_join
+from thulawa.runtime.table_joins import lookup_join, table_join
 from thulawa.runtime.tables import table, table_aggregate, table_grouping, transformed_table
 from thulawa.runtime.views import Views
 from thulawa.topology.functions import topic_arguments

@@ -20,7 +20,7 @@ from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.durability import nondeterministic_repartitions
 from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number, partition_groups
 from thulawa.runtime.output import chosen_partition
-from thulawa.runtime.refusing import check_runs
+from thulawa.runtime.unsupported import check_runs
 from thulawa.state.keys import PLAIN, Keys
 from thulawa.topology.keys import KeySerdes, windowed
 from thulawa.topology.nodes import (

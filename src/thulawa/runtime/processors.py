@@ -69,8 +69,8 @@ class NodeContext:
             target = found
         if not isinstance(record, Record):
             raise ProcessingError(
-                f"forward takes a thulawa.dsl.Record, not {type(record).__module__}."
-                f"{type(record).__qualname__}: from thulawa.dsl import Record",
+                f"forward takes a thulawa.streams.Record, not {type(record).__module__}."
+                f"{type(record).__qualname__}: from thulawa.streams import Record",
                 node=self._node.name,
             )
         target(record.key, record.value, record.timestamp, record.headers)

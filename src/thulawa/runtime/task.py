@@ -14,15 +14,15 @@ from typing import Any
 from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.engine.lane_sums import LaneSums
-from thulawa.runtime.asyncs import AsyncStage, RunAsync
+from thulawa.runtime.async_nodes import AsyncStage, RunAsync
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
 from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.patience import Patience
 from thulawa.runtime.queues import RawRecord, RecordQueue
+from thulawa.runtime.task_idle import Patience
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
 from thulawa.topology.nodes import Node, Source

@@ -21,7 +21,7 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.globals import GlobalTables
+from thulawa.runtime.global_tables import GlobalTables
 from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.metrics import NodeMetrics, RecordCounts, node_metrics
 from thulawa.runtime.options import TaskOptions
@@ -63,7 +63,7 @@ class TopologyTestDriver:
     are then processed in random batches, as on Spark: each of several records of several topics,
     with async calls that finish out of order. The same seed gives the same run.
 
-    >>> from thulawa.dsl.builder import StreamsBuilder
+    >>> from thulawa.streams.builder import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> builder.stream("in").map_values(len).to("out")
     >>> with TopologyTestDriver(builder.build()) as driver:

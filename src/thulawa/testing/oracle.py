@@ -23,7 +23,7 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 from thulawa.testing.calls import reported
 from thulawa.testing.errors import OrderViolation
-from thulawa.testing.lines import Line, Lines, Order, Pending, Tracked, Unkeyed
+from thulawa.testing.order_lines import Line, Lines, Order, Pending, Tracked, Unkeyed
 
 __all__ = ["OrderOracle"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serdes
-from thulawa.dsl.builder import StreamsBuilder
-from thulawa.dsl.kstream import KStream
-from thulawa.dsl.ktable import KTable
+from thulawa.streams.builder import StreamsBuilder
+from thulawa.streams.kstream import KStream
+from thulawa.streams.ktable import KTable
 from thulawa.testing.driver import TopologyTestDriver
 
 __all__ = ["preview"]

@@ -111,7 +111,7 @@ class TestInputTopic:
         """Write keys and values: from ``start`` on, ``advance`` apart, or at the topic's own time.
 
         >>> from thulawa.testing import TopologyTestDriver
-        >>> from thulawa.dsl import StreamsBuilder
+        >>> from thulawa.streams import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> builder.stream("in").to("out")
         >>> with TopologyTestDriver(builder.build()) as driver:

@@ -27,7 +27,7 @@ def is_generated(name: str) -> bool:
 def fed_by(topology: Topology, store: str) -> str:
     """Tell the topics and operators before a store, and the one that fills it.
 
-    >>> from thulawa.dsl import Materialized, StreamsBuilder
+    >>> from thulawa.streams import Materialized, StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> visits = builder.stream("visits").select_key(lambda _, page: page)
     >>> _ = visits.group_by_key().count(Materialized.as_("per-page"))

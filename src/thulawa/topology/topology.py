@@ -17,13 +17,6 @@ from thulawa.engine import Options
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.describe import describe
 from thulawa.topology.diagrams import to_dot, to_json, to_mermaid
-from thulawa.topology.editing import (
-    StateChange,
-    compare_stores,
-    inserted_after,
-    removed,
-    replaced,
-)
 from thulawa.topology.functions import check_functions
 from thulawa.topology.nodes import (
     AsyncCall,
@@ -35,6 +28,13 @@ from thulawa.topology.nodes import (
     TimestampExtractor,
 )
 from thulawa.topology.processor import AsyncProcessor, Processor
+from thulawa.topology.state_change import (
+    StateChange,
+    compare_stores,
+    inserted_after,
+    removed,
+    replaced,
+)
 from thulawa.topology.subtopologies import SubTopology, subtopologies
 
 __all__ = ["Topology"]
@@ -257,7 +257,7 @@ class Topology:
     def replace(self, name: str, /, **changes: Any) -> "Topology":
         """Give a topology in which a node has another function, or another option.
 
-        >>> from thulawa.dsl import StreamsBuilder
+        >>> from thulawa.streams import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> builder.stream("in").map_values(str.upper, named="loud").to("out")
         >>> edited = builder.build().replace("loud", function=str.lower)

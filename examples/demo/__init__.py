@@ -1,0 +1,1 @@
+"""The job of the Thulawa paper on Spark, measured on this machine."""

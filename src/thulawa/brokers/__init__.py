@@ -1,0 +1,1 @@
+"""Brokers: the embedded log and Kafka."""

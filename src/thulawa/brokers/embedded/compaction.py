@@ -1,0 +1,173 @@
+"""Compaction: of each key keep the last record. Kafka's rules.
+
+The partition is read once to learn where each key stands last. That is noted in a scratch
+database that spills to disk, so that memory is bounded whatever the number of keys. Then the
+batches are gone over from old to new, a few at a time, and what is left of neighbours is put
+together. What is removed always has a later record of its key behind it, so readers and writers
+can be at work all the while.
+
+A tombstone goes once a compaction that had passed it has been over for ``tombstones`` seconds.
+The values it covered are gone by then, and every reader who saw one of them has had that long to
+come past the tombstone. Batches are rewritten from old to new, so a crash cannot leave a value
+whose tombstone is gone.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TypeAlias
+
+from thulawa.brokers.embedded.batches import Columns, pack
+from thulawa.brokers.embedded.database import Database
+from thulawa.brokers.embedded.options import Cleaned
+from thulawa.brokers.embedded.packing import BATCH_BYTES, BATCH_RECORDS, Batch, size_of
+from thulawa.brokers.embedded.reading import bounds, fetch, open_batch
+from thulawa.brokers.embedded.schema import PARTITION_BITS
+from thulawa.brokers.embedded.topics import Topic, id_range
+from thulawa.brokers.embedded.writing import insert_batch
+
+__all__ = ["compact"]
+
+_REWRITTEN_AT_ONCE = 8
+_OFFSET = (1 << PARTITION_BITS) - 1
+
+Run: TypeAlias = list[tuple[int, int, int, int]]  # id, last offset, count, bytes of neighbours
+
+
+def compact(database: Database, topic: Topic, number: int, clock: Callable[[], int]) -> Cleaned:
+    """Compact what one partition holds now."""
+    partition, tombstones = topic.partition(number), topic.retention.tombstones
+    with database.snapshot() as sql:
+        start, end = bounds(sql, topic, number)
+        settled = _settled(sql, partition, clock(), tombstones)
+    cleaned = Cleaned()
+    with _scratch() as scratch:
+        _note_last(database, topic, number, (start, end), scratch)
+        scratch.execute("DELETE FROM last WHERE tombstone AND offset < ?", (settled,))
+        scratch.execute("CREATE INDEX by_offset ON last (offset)")
+        for run in _runs(database, partition, end):
+            survivors = _survivors(run, scratch)
+            if _worthwhile(run, survivors):
+                cleaned += _rewrite(database, topic, number, run, survivors)
+    _finish(database, partition, end, clock(), tombstones)
+    return cleaned
+
+
+def _settled(sql: sqlite3.Connection, partition: int, now: int, tombstones: float) -> int:
+    """Give the offset below which tombstones have been kept for long enough."""
+    (end,) = sql.execute(
+        "SELECT max(end_offset) FROM compactions WHERE partition = ? AND finished <= ?",
+        (partition, now - round(tombstones * 1000)),
+    ).fetchone()
+    return end or 0
+
+
+@contextmanager
+def _scratch() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect("", isolation_level=None)) as scratch:
+        scratch.execute(
+            "CREATE TABLE last (key BLOB PRIMARY KEY, offset INTEGER, tombstone INTEGER)"
+            " WITHOUT ROWID"
+        )
+        scratch.execute("BEGIN")
+        yield scratch
+
+
+def _note_last(
+    database: Database,
+    topic: Topic,
+    number: int,
+    between: tuple[int, int],
+    scratch: sqlite3.Connection,
+) -> None:
+    start, end = between
+    while start < end:
+        fetched = fetch(database, topic, number, start, end=end)
+        for chunk in fetched.chunks:
+            gone = [value is None for value in chunk.values]
+            scratch.executemany(
+                "INSERT OR REPLACE INTO last VALUES (?, ?, ?)",
+                zip(chunk.keys, chunk.offsets, gone, strict=True),
+            )
+        start = fetched.next
+
+
+def _runs(database: Database, partition: int, end: int) -> Iterator[Run]:
+    low, _ = id_range(partition)
+    after = low - 1
+    while True:
+        with database.snapshot() as sql:
+            run = sql.execute(
+                "SELECT id, last, count, bytes FROM batches WHERE id > ? AND id < ?"
+                " ORDER BY id LIMIT ?",
+                (after, low + end, _REWRITTEN_AT_ONCE),
+            ).fetchall()
+        if not run:
+            return
+        yield run
+        after = low + run[-1][1]
+
+
+def _survivors(run: Run, scratch: sqlite3.Connection) -> set[int]:
+    first, last = run[0][0] & _OFFSET, run[-1][1]
+    rows = scratch.execute("SELECT offset FROM last WHERE offset BETWEEN ? AND ?", (first, last))
+    return {offset for (offset,) in rows}
+
+
+def _worthwhile(run: Run, survivors: set[int]) -> bool:
+    """Tell whether a run holds superseded records, or batches so small that they should join."""
+    count, size = sum(row[2] for row in run), sum(row[3] for row in run)
+    joinable = len(run) > 1 and count <= BATCH_RECORDS and size <= BATCH_BYTES
+    return joinable or len(survivors) < count
+
+
+def _rewrite(
+    database: Database, topic: Topic, number: int, run: Run, survivors: set[int]
+) -> Cleaned:
+    with database.transaction() as sql:
+        rows = sql.execute(
+            "SELECT id, body FROM batches WHERE id BETWEEN ? AND ? ORDER BY id",
+            (run[0][0], run[-1][0]),
+        ).fetchall()
+        before = [open_batch(identity, body, topic, number) for identity, body in rows]
+        kept = [
+            columns.select([offset in survivors for offset in columns.offsets])
+            for columns in before
+        ]
+        sql.executemany("DELETE FROM batches WHERE id = ?", ((row[0],) for row in rows))
+        size = _insert_joined(sql, topic.partition(number), kept)
+    removed = sum(map(len, before)) - sum(map(len, kept))
+    return Cleaned(removed, sum(len(row[1]) for row in rows) - size)
+
+
+def _insert_joined(sql: sqlite3.Connection, partition: int, kept: list[Columns]) -> int:
+    """Insert what is left, joined to batches of a good size; give how many bytes it has."""
+    joined: list[Columns] = []
+    for columns in filter(len, kept):
+        if joined and _fit(joined[-1], columns):
+            joined[-1] = joined[-1].joined(columns)
+        else:
+            joined.append(columns)
+    size = 0
+    for columns in joined:
+        batch = Batch(len(columns), max(columns.timestamps), pack(columns))
+        insert_batch(sql, partition, batch, first=columns.offsets[0], last=columns.offsets[-1])
+        size += len(batch.body)
+    return size
+
+
+def _fit(one: Columns, two: Columns) -> bool:
+    """Tell whether two batches may become one."""
+    size = size_of(one) + size_of(two)
+    return len(one) + len(two) <= BATCH_RECORDS and size <= BATCH_BYTES
+
+
+def _finish(database: Database, partition: int, end: int, now: int, tombstones: float) -> None:
+    """Note that everything below ``end`` is compacted, and forget what the note outdates."""
+    with database.transaction() as sql:
+        # an older note of the same end stands: its tombstones have waited since then
+        sql.execute("INSERT OR IGNORE INTO compactions VALUES (?, ?, ?)", (partition, end, now))
+        sql.execute(
+            "DELETE FROM compactions WHERE partition = ? AND end_offset < ?",
+            (partition, _settled(sql, partition, now, tombstones)),
+        )

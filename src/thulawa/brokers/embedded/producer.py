@@ -1,0 +1,146 @@
+"""A producer: records gather in memory and go to the log in batches, each exactly once.
+
+A flush may be interrupted (Ctrl-C, a signal) after its transaction was committed and before
+anybody was told. The producer then sends the same batch again with the next flush, and the log
+skips it if it is there: every producer numbers its batches under a marker of its own. What
+belongs together is assigned in one statement, which no signal can come between.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Protocol, Self
+from uuid import uuid4
+
+from thulawa.brokers.embedded.bucket_placement import Readable, newest, placed
+from thulawa.brokers.embedded.options import Appended, Marker
+from thulawa.brokers.embedded.packing import check_for
+from thulawa.brokers.embedded.records import HeadersLike, ProducerRecord, as_headers
+from thulawa.brokers.embedded.topics import Topic
+from thulawa.core.errors import ConfigurationError
+from thulawa.priority.buckets import Buckets
+from thulawa.priority.placement import Placing
+
+__all__ = ["Producer"]
+
+_MOST_BYTES = 16 * 1024 * 1024
+
+
+class Writes(Readable, Protocol):
+    """What a producer needs of a log."""
+
+    def append(
+        self,
+        records: Mapping[str, list[ProducerRecord]],
+        *,
+        marker: tuple[str, int] | None = None,
+        batch: int | None = None,
+    ) -> Appended:
+        """Write all of the records, or none."""
+
+    def forget(self, marker: tuple[str, int]) -> None:
+        """Forget a marker."""
+
+
+class Producer:
+    """Writes records; one that `flush` has confirmed is never lost, and is there once.
+
+    Records wait in memory until `flush`, until ``batch_records`` of them (or 16 MB) are there,
+    or until the producer is closed; leaving its ``with`` block closes it, by an exception too.
+    When a flush fails, the records are still waiting, and flush may be called again. With
+    ``buckets`` records go to the partitions of their bucket and carry its stamp; a topic that
+    holds records of another layout is refused. A producer belongs to one thread.
+    """
+
+    def __init__(
+        self,
+        log: Writes,
+        find: Callable[[str], Topic],
+        *,
+        batch_records: int = 10_000,
+        buckets: Buckets | None = None,
+    ) -> None:
+        if batch_records < 1:
+            raise ConfigurationError("batch_records must be at least 1")
+        self._log = log
+        self._find = find
+        self._batch_records = batch_records
+        self._marker = Marker(f"producer/{uuid4().hex}")
+        self._batch = 0
+        self._sending: dict[str, list[ProducerRecord]] = {}
+        self._topics: dict[str, Topic] = {}
+        self._waiting: dict[str, list[ProducerRecord]] = {}
+        self._records = 0
+        self._bytes = 0
+        self._placing = (
+            None if buckets is None else Placing(buckets, partial(newest, log), first=os.getpid())
+        )
+
+    @property
+    def dropped(self) -> int:
+        """The number of records that the buckets' answer to unknown ones has dropped."""
+        return 0 if self._placing is None else self._placing.dropped
+
+    def send(
+        self,
+        topic: str,
+        *,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: HeadersLike = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Take a record; it is in the log after the next `flush`."""
+        if topic not in self._topics:
+            self._topics[topic] = self._find(topic)
+        pairs = as_headers(headers) if headers else ()
+        record = ProducerRecord(key, value, pairs, timestamp, partition)
+        size = check_for(self._topics[topic], record)
+        if self._placing is not None:
+            found = placed(self._placing, topic, record)
+            if found is None:
+                return
+            record = found
+        self._bytes += size
+        self._waiting.setdefault(topic, []).append(record)
+        self._records += 1
+        if self._records >= self._batch_records or self._bytes >= _MOST_BYTES:
+            self.flush()
+
+    def flush(self) -> Appended:
+        """Write what waits, in one transaction over all topics, and say where it stands."""
+        if self._sending:
+            self._send()
+        self._sending, self._waiting, self._records, self._bytes = self._waiting, {}, 0, 0
+        self._topics = {}  # by the next flush they may be others
+        return self._send() if self._sending else Appended()
+
+    def discard(self) -> None:
+        """Forget what waits, say after a flush that cannot succeed."""
+        self._sending, self._batch = {}, self._batch + 1
+        self._waiting, self._records, self._bytes = {}, 0, 0
+
+    def close(self) -> None:
+        """Flush; the producer may be used again."""
+        self.flush()
+        if self._batch:
+            self._log.forget(self._marker)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _send(self) -> Appended:
+        # the same records under the same number, however often it takes
+        appended = self._log.append(self._sending, marker=self._marker, batch=self._batch)
+        self._sending, self._batch = {}, self._batch + 1
+        return appended

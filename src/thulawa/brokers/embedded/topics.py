@@ -1,0 +1,170 @@
+"""Topics as rows: making them, finding them, removing them.
+
+A topic never changes once it is made: number of partitions, retention and compaction are fixed.
+Ids are never used again, so whoever holds the ids of a topic that was deleted writes nowhere and
+reads nothing, even when a topic of the same name has taken its place.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from thulawa.brokers.embedded.database import Database
+from thulawa.brokers.embedded.errors import TopicExists, UnknownTopic
+from thulawa.brokers.embedded.options import PartitionDescription, Retention, TopicDescription
+from thulawa.brokers.embedded.schema import PARTITION_BITS
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.names import check_name
+
+__all__ = ["Topic", "create", "delete", "describe", "find", "id_range", "names", "sweep"]
+
+MOST_PARTITIONS = 10_000
+_SWEPT_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's settings, and the ids of its partitions in order."""
+
+    id: int
+    name: str
+    compact: bool
+    retention: Retention
+    partitions: tuple[int, ...]
+
+    def partition(self, number: int) -> int:
+        """Give the id of a partition."""
+        if not 0 <= number < len(self.partitions):
+            message = f"the partitions are 0 to {len(self.partitions) - 1}"
+            raise UnknownTopic(message, topic=self.name, partition=number)
+        return self.partitions[number]
+
+
+def id_range(partition: int) -> tuple[int, int]:
+    """Give the lowest and the highest id that a batch of this partition can have."""
+    low = partition << PARTITION_BITS
+    return low, low + (1 << PARTITION_BITS) - 1
+
+
+def create(
+    database: Database, name: str, partitions: int, retention: Retention, *, compact: bool
+) -> None:
+    """Make a topic; do nothing if there is one with these settings."""
+    check_name(name, "topic")
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigurationError(f"partitions={partitions}: use 1 to {MOST_PARTITIONS:,}")
+    with database.transaction() as sql:
+        topic = _select(sql, name)
+        if topic is None:
+            _insert(sql, name, partitions, retention, compact=compact)
+        elif (len(topic.partitions), topic.retention, topic.compact) != (
+            partitions,
+            retention,
+            compact,
+        ):
+            raise TopicExists("it exists with other settings", topic=name)
+
+
+def _insert(
+    sql: sqlite3.Connection, name: str, partitions: int, retention: Retention, *, compact: bool
+) -> None:
+    topic = sql.execute(
+        "INSERT INTO topics (name, compact, seconds, bytes, records, tombstones)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            name,
+            compact,
+            retention.seconds,
+            retention.bytes,
+            retention.records,
+            retention.tombstones,
+        ),
+    ).lastrowid
+    sql.executemany(
+        "INSERT INTO partitions (topic, number) VALUES (?, ?)",
+        ((topic, number) for number in range(partitions)),
+    )
+
+
+def find(sql: sqlite3.Connection, name: str) -> Topic:
+    """Give a topic, or say which there are."""
+    topic = _select(sql, check_name(name, "topic"))
+    if topic is None:
+        shown = ", ".join(names(sql)[:10])
+        raise UnknownTopic(f"there is no such topic, there are: {shown or 'none'}", topic=name)
+    return topic
+
+
+def _select(sql: sqlite3.Connection, name: str) -> Topic | None:
+    row = sql.execute(
+        "SELECT id, compact, seconds, bytes, records, tombstones FROM topics WHERE name = ?",
+        (name,),
+    ).fetchone()
+    if row is None:
+        return None
+    identity, compact, seconds, size, records, tombstones = row
+    retention = Retention(seconds=seconds, bytes=size, records=records, tombstones=tombstones)
+    partitions = sql.execute(
+        "SELECT id FROM partitions WHERE topic = ? ORDER BY number", (identity,)
+    )
+    ids = tuple(partition for (partition,) in partitions)
+    return Topic(identity, name, bool(compact), retention, ids)
+
+
+def names(sql: sqlite3.Connection) -> list[str]:
+    """Name the topics, sorted."""
+    return [name for (name,) in sql.execute("SELECT name FROM topics ORDER BY name")]
+
+
+def describe(sql: sqlite3.Connection, name: str) -> TopicDescription:
+    """Tell everything about a topic."""
+    topic = find(sql, name)
+    partitions = tuple(_describe_partitions(sql, topic))
+    return TopicDescription(name, topic.id, topic.retention, topic.compact, partitions)
+
+
+def _describe_partitions(sql: sqlite3.Connection, topic: Topic) -> Iterable[PartitionDescription]:
+    for number, partition in enumerate(topic.partitions):
+        start, end = sql.execute(
+            "SELECT start_offset, end_offset FROM partitions WHERE id = ?", (partition,)
+        ).fetchone()
+        records, size = sql.execute(
+            "SELECT total(count), total(bytes) FROM batches WHERE id BETWEEN ? AND ?",
+            id_range(partition),
+        ).fetchone()
+        yield PartitionDescription(number, start, end, int(records), int(size))
+
+
+def delete(database: Database, name: str) -> None:
+    """Remove a topic with everything in it."""
+    with database.transaction() as sql:
+        topic = find(sql, name)
+        # what may take long is done later, in small steps that a crash can interrupt
+        sql.execute("INSERT INTO doomed SELECT id FROM partitions WHERE topic = ?", (topic.id,))
+        for table in ("partitions", "commits"):
+            sql.execute(f"DELETE FROM {table} WHERE topic = ?", (topic.id,))  # noqa: S608 - of ours
+        sql.execute("DELETE FROM topics WHERE id = ?", (topic.id,))
+    sweep(database)
+
+
+def sweep(database: Database) -> None:
+    """Remove the batches of deleted topics, also those that a killed process left."""
+    more = True
+    while more:
+        with database.transaction() as sql:
+            more = _sweep_some(sql)
+    database.give_back_space()
+
+
+def _sweep_some(sql: sqlite3.Connection) -> bool:
+    row = sql.execute("SELECT partition FROM doomed LIMIT 1").fetchone()
+    if row is None:
+        return False
+    removed = sql.execute(
+        "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE id BETWEEN ? AND ? LIMIT ?)",
+        (*id_range(row[0]), _SWEPT_AT_ONCE),
+    ).rowcount
+    if removed < _SWEPT_AT_ONCE:
+        sql.execute("DELETE FROM compactions WHERE partition = ?", row)
+        sql.execute("DELETE FROM doomed WHERE partition = ?", row)
+    return True

@@ -1,0 +1,185 @@
+"""Appending: pack first, then one transaction for everything.
+
+All records of an append, whichever topics they go to, and the number of their batch are written
+in one transaction. So a batch is in the log whole or not at all, and when a writer that does not
+know whether it got through sends the batch again, its number says that it did: the batch is
+skipped, for all topics alike. That holds even when the second attempt made other records or
+routed them elsewhere (a lookup that timed out and went to the dead letters the first time): the
+first attempt that got through stands. A batch with a lower number than the last one is refused
+(`thulawa.core.markers`).
+
+Offsets are given out inside the transaction, from the partition's row, so they are dense and in
+the order of commits whoever writes. The lock is held for the inserts alone: partitions are chosen
+and batches packed before it is taken.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from thulawa.brokers.embedded.batches import unpack
+from thulawa.brokers.embedded.database import Database
+from thulawa.brokers.embedded.errors import UnknownTopic
+from thulawa.brokers.embedded.options import Appended, Marker
+from thulawa.brokers.embedded.packing import Batch, described, packed
+from thulawa.brokers.embedded.partitioning import Partitioner
+from thulawa.brokers.embedded.records import ProducerRecord
+from thulawa.brokers.embedded.schema import PARTITION_BITS
+from thulawa.brokers.embedded.topics import Topic, find
+from thulawa.core.markers import LastBatch, is_written
+
+__all__ = ["Written", "append", "append_packed", "forget", "insert_batch", "last_batches"]
+
+
+_Work: TypeAlias = tuple[Topic, int, list[Batch]]  # what goes to a partition
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was done, and which partitions have grown enough to be worth cleaning."""
+
+    appended: Appended
+    to_clean: tuple[str, ...] = ()
+
+
+def append(
+    database: Database,
+    records: Mapping[str, Iterable[ProducerRecord]],
+    *,
+    partitioner: Partitioner,
+    now: int,
+    marker: Marker | None = None,
+    batch: LastBatch,
+) -> Written:
+    """Write records to topics, all or none; skip them if the marker has seen the batch."""
+    with database.snapshot() as sql:
+        topics = {name: find(sql, name) for name in records}
+    work = [
+        (topic, number, batches)
+        for name, topic in topics.items()
+        for number, batches in packed(records[name], topic, partitioner, now).items()
+    ]
+    partitioner.next_batch()
+    return _write(database, list(topics.values()), work, marker, batch)
+
+
+def append_packed(
+    database: Database,
+    batches: Iterable[tuple[str, int | None, bytes]],
+    *,
+    partitioner: Partitioner,
+    now: int,
+    marker: Marker | None,
+    batch: LastBatch,
+) -> Written:
+    """Write batches that are packed already: those whose partition is known as they are."""
+    topics: dict[str, Topic] = {}
+    work: dict[tuple[str, int], list[Batch]] = defaultdict(list)
+    for name, chosen, body in batches:
+        if name not in topics:
+            with database.snapshot() as sql:
+                topics[name] = find(sql, name)
+        topic = topics[name]
+        number = 0 if chosen is None and len(topic.partitions) == 1 else chosen
+        if number is not None and not topic.compact:
+            work[name, number].append(described(body))
+            continue
+        records = [
+            ProducerRecord(key, value, headers, timestamp, number)
+            for _, timestamp, key, value, headers in unpack(body, 0).rows()
+        ]
+        for place, parts in packed(records, topic, partitioner, now).items():
+            work[name, place] += parts
+    partitioner.next_batch()
+    works = [(topics[name], number, parts) for (name, number), parts in work.items()]
+    return _write(database, list(topics.values()), works, marker, batch)
+
+
+def _write(
+    database: Database,
+    topics: list[Topic],
+    work: list[_Work],
+    marker: Marker | None,
+    batch: LastBatch,
+) -> Written:
+    with database.transaction() as sql:
+        if marker is not None and not _advance(sql, marker, batch):
+            return Written(Appended(skipped=True))
+        offsets = {
+            (topic.name, number): _insert(sql, topic, number, batches)
+            for topic, number, batches in work
+        }
+        to_clean = [topic.name for topic in topics if _claim_cleaning(sql, topic)]
+    return Written(Appended(offsets=offsets), tuple(to_clean))
+
+
+def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, LastBatch]:
+    """Return the last batch of each task of a writer, of those that have written any."""
+    rows = sql.execute("SELECT task, batch, layout FROM markers WHERE writer = ?", (writer,))
+    return {task: LastBatch(batch, layout) for task, batch, layout in rows}
+
+
+def forget(database: Database, marker: tuple[str, int]) -> None:
+    """Remove a marker."""
+    with database.transaction() as sql:
+        sql.execute("DELETE FROM markers WHERE writer = ? AND task = ?", marker)
+
+
+def _advance(sql: sqlite3.Connection, marker: Marker, batch: LastBatch) -> bool:
+    """Move a marker on to a batch; return False when it is there already."""
+    found = sql.execute(
+        "SELECT batch, layout FROM markers WHERE writer = ? AND task = ?", marker
+    ).fetchone()
+    last = None if found is None else LastBatch(*found)
+    writer, task = marker
+    if is_written(batch.number, last, writer=writer, task=task, layout=batch.layout):
+        return False
+    sql.execute(
+        "INSERT OR REPLACE INTO markers (writer, task, batch, layout) VALUES (?, ?, ?, ?)",
+        (writer, task, batch.number, batch.layout),
+    )
+    return True
+
+
+def _insert(sql: sqlite3.Connection, topic: Topic, number: int, batches: list[Batch]) -> range:
+    partition = topic.partition(number)
+    row = sql.execute("SELECT end_offset FROM partitions WHERE id = ?", (partition,)).fetchone()
+    if row is None:
+        raise UnknownTopic("the topic has just been deleted", topic=topic.name)
+    end = start = row[0]
+    for batch in batches:
+        insert_batch(sql, partition, batch, first=end, last=end + batch.count - 1)
+        end += batch.count
+    sql.execute("UPDATE partitions SET end_offset = ? WHERE id = ?", (end, partition))
+    return range(start, end)
+
+
+def insert_batch(
+    sql: sqlite3.Connection, partition: int, batch: Batch, *, first: int, last: int
+) -> None:
+    """Put a batch in its place: its first record has offset ``first``."""
+    identity = partition << PARTITION_BITS | first
+    sql.execute(
+        "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)",
+        (identity, last, batch.count, batch.newest, len(batch.body), batch.body),
+    )
+
+
+# A topic is cleaned again when it has grown by as much as the last cleaning left, so that the
+# cost of cleaning stays in proportion to the cost of writing.
+_CLEAN_AT_LEAST = 10_000
+
+
+def _claim_cleaning(sql: sqlite3.Connection, topic: Topic) -> bool:
+    """Tell whether the topic is due; whoever is told so is the only one who is."""
+    if not (topic.compact or topic.retention.limits):
+        return False
+    return bool(
+        sql.execute(
+            "UPDATE partitions SET cleaned_offset = end_offset WHERE topic = ?"
+            " AND end_offset - cleaned_offset >= max(?, cleaned_records)",
+            (topic.id, _CLEAN_AT_LEAST),
+        ).rowcount
+    )

@@ -1,0 +1,54 @@
+"""Membership in a consumer group, for the assignment alone: nothing is read, nothing committed."""
+
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, KafkaException
+
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import translated
+
+__all__ = ["Membership"]
+
+
+class Membership:
+    """A member of a group that divides the partitions of topics among its members.
+
+    A member that dies is missed after ``session`` seconds. ``joined`` tells whether the group has
+    given this one its first share, which may be nothing. Belongs to one thread.
+    """
+
+    def __init__(
+        self, connection: Connection, group: str, topics: Sequence[str], *, session: float = 10.0
+    ) -> None:
+        self._group = group
+        self._consumer = Consumer(
+            {
+                **connection.client(),
+                "group.id": group,
+                "session.timeout.ms": int(session * 1000),
+                "partition.assignment.strategy": "cooperative-sticky",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                # what comes before it is paused is thrown away
+                "queued.max.messages.kbytes": 64,
+            }
+        )
+        self.joined = False
+        self._consumer.subscribe(list(topics), on_assign=self._join)
+
+    def assigned(self) -> set[tuple[str, int]]:
+        """Give the partitions that are this member's now; ask at least every few minutes."""
+        try:
+            self._consumer.poll(0)
+            places = self._consumer.assignment()
+            self._consumer.pause(places)
+        except KafkaException as error:
+            raise translated(error, f"sharing partitions in group {self._group}") from error
+        return {(place.topic, place.partition) for place in places}
+
+    def _join(self, *_: object) -> None:
+        self.joined = True
+
+    def close(self) -> None:
+        """Leave the group; the others are told at once."""
+        self._consumer.close()

@@ -1,0 +1,261 @@
+"""Read topics up to their end, committed records only: for restoring, checking and tools."""
+
+import time
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias, cast
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError as Code
+
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import BrokerUnreachable, passes, translated
+from thulawa.brokers.kafka.topics import Topics
+from thulawa.priority.placement import LOOK_BACK
+
+__all__ = [
+    "Place",
+    "await_committed",
+    "columns_of",
+    "first_times",
+    "headers_of",
+    "newest",
+    "place_of",
+    "read_between",
+    "read_spans",
+    "read_to_end",
+]
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+_CHUNK = 10_000
+_POLL = 0.02  # seconds
+
+
+def read_to_end(
+    connection: Connection,
+    topic: str,
+    *partitions: int,
+    patience: float = 30.0,
+    since: MutableMapping[int, int] | None = None,
+    committed: bool = False,
+) -> Iterator[list[Message]]:
+    """Give the records of partitions (all, unless some are named) up to where they end now.
+
+    ``since`` holds the offsets to begin at, and holds those behind the end when all is read.
+    Records of transactions that were aborted are left out; one that is still open is waited for,
+    or, with ``committed``, is where they end.
+    Raises `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more:
+    never gives fewer records than there are.
+    """
+    admin = Topics(connection)
+    ends = admin.end_offsets(topic, committed=committed)[topic]
+    starts = admin.start_offsets(topic)[topic] | dict(since or {})
+    spans = {p: (starts[p], end) for p, end in ends.items() if p in (partitions or ends)}
+    yield from read_between(connection, topic, spans, patience=patience)
+    if since is not None:
+        since.update(ends)
+
+
+def read_between(
+    connection: Connection,
+    topic: str,
+    spans: Mapping[int, tuple[int, int]],
+    *,
+    patience: float = 30.0,
+    keep: bool = False,
+) -> Iterator[list[Message]]:
+    """Yield records of one topic with offsets in [start, end) by partition, as `read_spans`."""
+    named = {(topic, partition): span for partition, span in spans.items()}
+    return read_spans(connection, named, patience=patience, keep=keep)
+
+
+def read_spans(
+    connection: Connection,
+    spans: Mapping[Place, tuple[int, int]],
+    *,
+    patience: float = 30.0,
+    keep: bool = False,
+    ahead: int | None = None,
+) -> Iterator[list[Message]]:
+    """Yield the records of topic-partitions with offsets in [start, end), each in offset order.
+
+    Only committed records. Raises `OffsetsLost` where retention has removed the start, and
+    `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more. With
+    ``keep`` the consumer is kept for the next call in this process, for those that read again and
+    again: to make one costs as much as to read thousands of records. ``ahead`` bounds how many
+    records of a partition the client fetches beyond what was taken, which are lost at the end.
+    """
+    left = {place: end for place, (start, end) in spans.items() if end > start}
+    if not left:
+        return
+    with _consumer(connection, ahead=ahead, keep=keep) as consumer:
+        consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+        count = sum(end - spans[place][0] for place, end in left.items())
+        yield from _until(consumer, left, count, patience)
+
+
+def first_times(
+    connection: Connection, spans: Mapping[Place, tuple[int, int]], *, patience: float = 30.0
+) -> dict[Place, int]:
+    """Return the timestamp of the first record of each topic-partition in [start, end), if any."""
+    left = {place: end for place, (start, end) in spans.items() if end > start}
+    found: dict[Place, int] = {}
+    with _consumer(connection, ahead=1, keep=True) as consumer:
+        consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+        deadline = time.monotonic() + patience
+        while left:
+            for one in _records(consumer, len(left)):
+                place = place_of(one)
+                if (one.offset() or 0) < left.pop(place, 0):
+                    found[place] = one.timestamp()[1]
+                    consumer.pause([TopicPartition(*place)])
+            if left:
+                _drop_finished(consumer, left)
+            if left and time.monotonic() > deadline:
+                raise BrokerUnreachable(
+                    f"nothing came for {patience:.0f} s", topic=next(iter(left))[0]
+                )
+    return found
+
+
+@contextmanager
+def _consumer(connection: Connection, *, ahead: int | None, keep: bool) -> Iterator[Consumer]:
+    """Make a consumer of committed records, or take one that was kept; keep it after no error."""
+    settings: dict[str, str | float | bool] = {
+        **connection.client(),
+        "group.id": "thulawa-reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+        # a request that waits for more keeps one for other partitions from being sent: half a
+        # second for each assignment, if the client had its way
+        "fetch.wait.max.ms": 10,
+    }
+    if ahead is not None:
+        settings |= {"queued.min.messages": ahead, "fetch.queue.backoff.ms": 10}
+    key = tuple(sorted(settings.items()))
+    consumer = _kept.pop(key, None) or Consumer(settings)
+    done = False
+    try:
+        yield consumer
+        done = True
+    finally:
+        if done and keep:
+            # a partition that is paused would be so when it is assigned again
+            consumer.resume(consumer.assignment())
+            consumer.unassign()  # else it would go on fetching
+            _kept[key] = consumer
+        else:
+            consumer.close()
+
+
+# Only consumers that came to the end of what they were to read.
+_kept: dict[tuple[tuple[str, object], ...], Consumer] = {}
+
+
+def columns_of(
+    messages: list[Message],
+) -> tuple[Sequence[int], list[int], list[bytes | None]]:
+    """Give offsets (a range, where none is missing), timestamps and values, in columns."""
+    first, last = messages[0].offset() or 0, messages[-1].offset() or 0
+    whole = last - first == len(messages) - 1
+    offsets = range(first, last + 1) if whole else [one.offset() or 0 for one in messages]
+    times = [time for _, time in map(Message.timestamp, messages)]
+    return offsets, times, cast("list[bytes | None]", list(map(Message.value, messages)))
+
+
+def headers_of(message: Message) -> Headers:
+    """Give the headers of a record that was read, as what they are: names and bytes."""
+    return tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ()))
+
+
+def newest(connection: Connection, topic: str, most: int = LOOK_BACK) -> dict[int, list[Headers]]:
+    """Give the headers of the newest records of each partition, by so many offsets at most."""
+    topics = Topics(connection)
+    starts, ends = topics.start_offsets(topic)[topic], topics.end_offsets(topic)[topic]
+    found: dict[int, list[Headers]] = {partition: [] for partition in ends}
+    spans = {p: (max(starts[p], end - most), end) for p, end in ends.items()}
+    for messages in read_between(connection, topic, spans):
+        for message in messages:
+            found[message.partition() or 0].append(headers_of(message))
+    return found
+
+
+def await_committed(connection: Connection, *topics: str, patience: float = 60.0) -> None:
+    """Wait until no transaction is open in these topics; what is there can all be read then."""
+    admin = Topics(connection)
+    deadline = time.monotonic() + patience
+    while admin.end_offsets(*topics) != admin.end_offsets(*topics, committed=False):
+        if time.monotonic() > deadline:
+            raise BrokerUnreachable(
+                f"a transaction has been open for {patience:.0f} s; does somebody still write?",
+                topic=", ".join(topics),
+            )
+        time.sleep(0.1)
+
+
+def _until(
+    consumer: Consumer, left: dict[Place, int], ahead: int, patience: float
+) -> Iterator[list[Message]]:
+    last = time.monotonic()
+    partitions = len(left)
+    while left:
+        # No more than there are: it waits for as many as it is asked for. There may be fewer, for
+        # what ends a transaction has an offset: so it does not wait for long.
+        messages = _records(consumer, min(_CHUNK, ahead))
+        ends = dict(left)
+        ahead, beyond = _drop_finished(consumer, left)
+        if beyond or len(ends) < partitions:  # only then is there anything to leave out
+            messages = [one for one in messages if (one.offset() or 0) < ends.get(place_of(one), 0)]
+        if messages:
+            last = time.monotonic()
+            yield messages
+        elif left and time.monotonic() - last > patience:
+            raise BrokerUnreachable(
+                f"nothing came for {patience:.0f} s; is a transaction still open?",
+                topic=next(iter(left))[0],
+            )
+
+
+def _records(consumer: Consumer, most: int) -> list[Message]:
+    """Return the next records; raise where there is an error that does not pass."""
+    messages = consumer.consume(most, timeout=_POLL)
+    told = [(error, one) for one in messages if (error := one.error()) is not None]
+    for error, one in told:
+        if error.code() != Code._PARTITION_EOF and not passes(error):  # noqa: SLF001
+            raise translated(error, "reading", topic=one.topic(), partition=one.partition())
+    return [one for one in messages if one.error() is None] if told else messages
+
+
+def place_of(message: Message) -> Place:
+    """Return the topic and the partition of a record that was read."""
+    return cast("Place", (message.topic(), message.partition()))
+
+
+def _drop_finished(consumer: Consumer, left: dict[Place, int]) -> tuple[int, bool]:
+    """Forget partitions that are read.
+
+    Return how many records may be ahead in the others, and whether any was read beyond its end.
+    The position tells, not the last record: what ends a transaction has an offset too.
+    """
+    try:
+        places = consumer.position([TopicPartition(*place) for place in left])
+    except KafkaException as error:
+        raise translated(error, "reading", topic=next(iter(left))[0]) from error
+    ahead, beyond = 0, False
+    finished = []
+    for one in places:
+        end = left[one.topic, one.partition]
+        beyond = beyond or one.offset > end
+        if one.offset >= end:
+            finished.append(TopicPartition(one.topic, one.partition))
+            del left[one.topic, one.partition]
+        else:
+            ahead += end - one.offset if one.offset >= 0 else _CHUNK
+    if finished and left:
+        consumer.pause(finished)  # what the client would fetch of them now is of no use
+    return ahead, beyond

@@ -1,0 +1,558 @@
+"""Write batches to Kafka, each exactly once, whoever is killed and whatever is run again.
+
+A *task* of a sink writes its part of a batch in one Kafka transaction. In the same transaction
+it commits a *marker*: the number of the batch, as the offset of a consumer group on a topic of its
+own, with the id of the query and the layout of its tasks as metadata. So the records and the fact
+that they are written become visible together or not at all, and a batch that is run again finds its
+number and writes nothing. A marker of a later batch, or of the same batch in another layout, is an
+error (`thulawa.core.markers`).
+
+Two attempts of one task share a ``transactional.id``: the later one to begin *fences* the earlier,
+whose records never become visible. The order of the steps is what makes this safe:
+
+1. ``init_transactions`` ends whatever an earlier attempt left: committed or aborted, no longer
+   open. Only after that is the marker read, so it cannot change behind our back without fencing us.
+2. The marker is sent *before* the records. A producer that was kept from an earlier batch and has
+   been fenced since learns it here, while no row has been taken, and is built anew.
+3. The records, then the commit.
+
+Producers are kept between batches, one per task in each worker process: building one costs about
+as much as a small batch. A kept producer is one whose last transaction was committed, so its marker
+is known and is not read again. After any error it is dropped.
+
+A producer whose broker went away while it was claiming a batch may not find back until its
+transaction times out, and may not even heed the time it is given (librdkafka 2.16). A claim is
+therefore given little time and then made by a new producer: no row has been taken yet.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as Code
+
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import (
+    BrokerUnreachable,
+    Fenced,
+    KafkaError,
+    again,
+    bounded,
+    translated,
+)
+from thulawa.brokers.kafka.reading import newest
+from thulawa.brokers.kafka.routing import OutRecord, Policies, Router
+from thulawa.brokers.kafka.topics import Topics
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.markers import LastBatch, is_written
+from thulawa.priority.buckets import Buckets
+from thulawa.priority.placement import Placing
+
+__all__ = [
+    "Batch",
+    "Guarantee",
+    "SinkSpec",
+    "Written",
+    "claim",
+    "fence",
+    "forget_kept",
+    "last_batch",
+    "last_batches",
+    "marker_width",
+    "markers",
+    "write",
+]
+
+Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
+
+_ANSWER = 30.0
+_CLAIM = 10.0  # less than a broker takes to come back: another producer waits for it
+_ABORT = 5.0
+_REPORT = 1.0
+_FIRST_MARKERS = 8
+_AT_ONCE = 8  # writers that are fenced at a time: each mostly waits for answers
+
+
+class _Unexpected(logging.Filter):
+    """Leaves out that a producer was fenced: it was by us, and whoever it matters to is told."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "fenced by a newer instance" not in record.getMessage()
+
+
+_client_log = logging.getLogger("thulawa.kafka.client")
+_client_log.addFilter(_Unexpected())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec:
+    """A sink: who writes, where to, and what is guaranteed.
+
+    ``application`` and ``name`` together are the sink's identity: two queries that run at the
+    same time must not share it, a query that is started again must keep it. The transaction must
+    outlive a batch; the brokers allow 15 minutes at most unless told otherwise
+    (``transaction.max.timeout.ms``), and after a crash a read-committed reader waits for that
+    long if the application is not started again. With ``buckets`` records go to the partitions of
+    their bucket. Times are in seconds.
+
+    ``markers`` is the topic on whose partitions markers are committed, one to each task; without
+    it, one of the sink's own.
+    """
+
+    connection: Connection
+    application: str
+    name: str = "sink"
+    guarantee: Guarantee = "exactly_once"
+    policies: Policies = field(default_factory=Policies)
+    buckets: Buckets | None = None
+    transaction_timeout: float = 300.0
+    delivery_timeout: float = 120.0
+    markers: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.application or not self.name:
+            raise ConfigurationError("a sink needs the name of its application, and its own")
+        if self.guarantee not in get_args(Guarantee):
+            known = ", ".join(get_args(Guarantee))
+            raise ConfigurationError(f"guarantee is one of {known}, not {self.guarantee!r}")
+        if not 1 <= self.delivery_timeout <= self.transaction_timeout:
+            raise ConfigurationError(
+                "delivery_timeout must be at least 1 s and at most transaction_timeout"
+            )
+
+    @property
+    def group(self) -> str:
+        """Name the consumer group that holds the markers."""
+        return f"{self.application}-{self.name}"
+
+    @property
+    def marker_topic(self) -> str:
+        """Name the topic on whose partitions markers are committed; nothing is written there."""
+        return self.markers or f"{self.application}-markers"
+
+    def transactional_id(self, task: int) -> str:
+        """Name the writer of a task."""
+        return f"{self.application}-{self.name}-{task}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One task's part of a batch of a query.
+
+    ``layout`` names how the query spreads its rows over tasks; empty: unknown, and not compared.
+    """
+
+    query: str
+    number: int
+    task: int
+    layout: str = ""
+
+    @property
+    def marker(self) -> str:
+        """The metadata of its marker."""
+        return f"{self.query} {self.layout}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of it: how many records went out, dead letters among them; or all was there.
+
+    ``dropped`` counts those of unknown buckets that did not.
+    """
+
+    records: int
+    dead_letters: int = 0
+    skipped: bool = False
+    dropped: int = 0
+
+
+def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -> Written:
+    """Write a task's part of a batch; with ``exactly_once`` at most once, however often it is run.
+
+    Returns when all of it is stored. Raises an error of `errors` when it is not, and then no
+    read-committed reader will ever see any of it (with ``at_least_once``: it may see some).
+    """
+    key = spec.transactional_id(batch.task)
+    sender = _kept.pop(key, None)
+    if sender is not None and sender.spec != spec:
+        sender.close()
+        sender = None
+    if spec.guarantee == "at_least_once":
+        sender = sender or _Sender(spec, batch.task)
+        written = sender.send_all(chunks)
+        sender.flush()
+    else:
+        sender = _claimed(sender, spec, batch)
+        if sender is None:
+            for _ in chunks:  # Spark wants its rows taken
+                pass
+            return Written(0, skipped=True)
+        with sender.aborted_on_error():
+            written = sender.send_all(chunks)
+            sender.commit(batch)
+    _kept[key] = sender
+    return written
+
+
+def claim(spec: SinkSpec, task: int, query: str) -> int | None:
+    """Take a task over before there is a batch: fence earlier attempts, end what they left.
+
+    Gives the number of the last batch that was committed.
+    """
+    key = spec.transactional_id(task)
+    if (kept := _kept.pop(key, None)) is not None:
+        kept.close()
+    sender = _Sender(spec, task)
+    last = sender.take_over(query)
+    _kept[key] = sender
+    return None if last is None else last.number
+
+
+def last_batch(spec: SinkSpec, task: int, query: str) -> int | None:
+    """Give the number of the last batch that a task of a query has committed."""
+    return last_batches(spec, query).get(task)
+
+
+def last_batches(spec: SinkSpec, query: str) -> dict[int, int]:
+    """Return the last batch that each task of a query has committed, of those that have."""
+    return {task: last.number for task, last in markers(spec, query).items()}
+
+
+def markers(spec: SinkSpec, query: str) -> dict[int, LastBatch]:
+    """Return the last batch and the layout of each task of a query."""
+    if not (width := marker_width(spec)):
+        return {}
+    with _reading(spec) as consumer:
+        return _markers(consumer, spec, range(width), query)
+
+
+def marker_width(spec: SinkSpec) -> int:
+    """Return how many partitions the marker topic has: no task ever had a higher number."""
+    topics = Topics(spec.connection, timeout=spec.delivery_timeout)
+    return topics.partitions(spec.marker_topic)[spec.marker_topic] or 0
+
+
+def fence(spec: SinkSpec) -> None:
+    """End whatever earlier writers of this sink left open; they can write nothing more.
+
+    That is up to the width of the marker topic: an earlier query may have had more tasks.
+    """
+
+    def take(task: int) -> None:
+        if (kept := _kept.pop(spec.transactional_id(task), None)) is not None:
+            kept.close()
+        sender = _Sender(spec, task)
+        sender.initialize()
+        sender.close()
+
+    with ThreadPoolExecutor(_AT_ONCE, "fence") as pool:
+        list(pool.map(take, range(marker_width(spec))))
+
+
+def forget_kept() -> None:
+    """Close the producers that this process keeps."""
+    while _kept:
+        _kept.popitem()[1].close()
+
+
+def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender | None":
+    """Give a sender with an open transaction that holds the marker; None when all is written."""
+    if kept is not None and kept.steady:
+        if kept.holds(batch):
+            return None
+        # fenced when another worker has had this task since
+        with suppress(Fenced, BrokerUnreachable):
+            kept.begin(batch)
+            return kept
+    deadline = time.monotonic() + spec.delivery_timeout
+    while True:
+        sender = _Sender(spec, batch.task)
+        sender.take_over(batch.query)
+        if sender.holds(batch):
+            return None
+        try:
+            sender.begin(batch)
+        except BrokerUnreachable:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return sender
+
+
+class _Sender:
+    """One producer, and what it takes to claim its batches."""
+
+    def __init__(self, spec: SinkSpec, task: int) -> None:
+        self.spec = spec
+        self._task = task
+        self._failed: Code | None = None
+        self._fatal: Code | None = None
+        self._shaken = False
+        self._last: tuple[str, LastBatch | None] = ("", None)
+        self._failed_at: tuple[str | None, int | None] = (None, None)
+        self._transactional = spec.guarantee == "exactly_once"
+        # a broker that is being restarted is waited for as long as a delivery may take
+        self._topics = Topics(spec.connection, timeout=spec.delivery_timeout)
+        look = partial(newest, spec.connection)
+        placing = None if spec.buckets is None else Placing(spec.buckets, look)
+        self._router = Router(self._topics, spec.policies, placing)
+        self._producer = Producer(self._settings(), logger=_client_log)
+        self._group: Any = None
+
+    def _settings(self) -> dict[str, Any]:
+        spec = self.spec
+        # a delivery that fails is reported; a report for each that succeeds would cost a call each
+        settings: dict[str, Any] = {
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "message.max.bytes": 64 * 1024 * 1024,  # the topic's own limit is what counts
+            "queue.buffering.max.messages": 200_000,
+            "enable.idempotence": True,
+            "message.timeout.ms": int(spec.delivery_timeout * 1_000),
+            "delivery.report.only.error": True,
+            "on_delivery": self._remember,
+            "error_cb": self._shake,
+            **spec.connection.client(),
+        }
+        if self._transactional:
+            settings["transactional.id"] = spec.transactional_id(self._task)
+            settings["transaction.timeout.ms"] = int(spec.transaction_timeout * 1_000)
+        return settings
+
+    @property
+    def steady(self) -> bool:
+        """Tell whether nothing has happened to its connections since it was made.
+
+        After a broker was away the client may wait for a coordinator until the transaction times
+        out, minutes later, whatever time limit it is given; a new one does not.
+        """
+        try:
+            with self._told("looking after connections"):
+                self._producer.poll(0)
+        except KafkaError:
+            self._shaken = True
+        return not self._shaken
+
+    def holds(self, batch: Batch) -> bool:
+        """Return whether a batch is written, as far as this sender knows: see `take_over`.
+
+        Raise `StateError` where its number or its layout does not fit the marker.
+        """
+        query, last = self._last
+        return is_written(
+            batch.number,
+            last if batch.query == query else None,
+            writer=f"the sink {self.spec.group}",
+            task=self._task,
+            layout=batch.layout,
+        )
+
+    def initialize(self) -> None:
+        """Fence earlier attempts and end what they left."""
+        with self._told("beginning to write"):
+            again(
+                lambda: bounded(self._producer.init_transactions, _ANSWER),
+                self.spec.delivery_timeout,
+            )
+
+    def take_over(self, query: str) -> LastBatch | None:
+        """Fence earlier attempts and end what they left; learn which batch was the last."""
+        spec, task = self.spec, self._task
+        if spec.markers is None:
+            least = max(_FIRST_MARKERS, _doubled(task + 1))
+            self._topics.ensure_partitions(spec.marker_topic, least)
+        self.initialize()
+        with _reading(spec) as consumer:
+            self._group = consumer.consumer_group_metadata()
+            last = _markers(consumer, spec, [task], query).get(task)
+        self._last = (query, last)
+        return last
+
+    def begin(self, batch: Batch) -> None:
+        """Open a transaction that says the batch is written."""
+        marker = TopicPartition(
+            self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.marker
+        )
+        send = self._producer.send_offsets_to_transaction
+        with self._told("claiming a batch"):
+            self._producer.begin_transaction()
+            again(lambda: bounded(partial(send, [marker], self._group), _CLAIM), _CLAIM)
+
+    def send_all(self, chunks: Iterable[Sequence[OutRecord]]) -> Written:
+        """Hand records to the producer; what cannot go out is raised here or by `commit`."""
+        self._router.new_batch()
+        count = 0
+        for records in chunks:
+            self._router.look_up({record.topic for record in records})
+            if not self._router.plain:
+                records = self._router.route_all(records)  # noqa: PLW2901
+                self._router.look_up({record.topic for record in records})
+            with self._told("sending"):
+                self._send(records)
+            self._raise_failed()
+            count += len(records)
+        return Written(count, self._router.dead_letters, dropped=self._router.dropped)
+
+    def commit(self, batch: Batch) -> None:
+        """Make records and marker visible."""
+        with self._told("committing"):
+            try:
+                self._flush()
+                again(
+                    lambda: bounded(self._producer.commit_transaction, _ANSWER),
+                    self.spec.delivery_timeout,
+                )
+            except KafkaException:
+                self._raise_failed()  # says more than that the transaction has failed
+                raise
+        self._last = (batch.query, LastBatch(batch.number, batch.layout))
+
+    def flush(self) -> None:
+        """Wait until everything is stored."""
+        with self._told("sending"):
+            self._flush()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        with suppress(KafkaException):
+            self._producer.close()
+
+    @contextmanager
+    def aborted_on_error(self) -> Iterator[None]:
+        """Abort the transaction when something goes wrong, so that no reader waits for it."""
+        try:
+            yield
+        except BaseException:
+            with suppress(KafkaException, KafkaError, SystemError):
+                self._producer.purge()
+                bounded(self._producer.abort_transaction, _ABORT)
+            raise
+
+    def _send(self, records: Sequence[OutRecord]) -> None:
+        produce, poll = self._producer.produce, self._producer.poll
+        for topic, key, value, partition, timestamp, headers in records:
+            # 0 means now to the client; a millisecond after 1970 is nearer to the truth
+            when = 0 if timestamp is None else timestamp or 1
+            while True:
+                try:
+                    produce(topic, value, key, partition, timestamp=when, headers=headers)
+                    break
+                except BufferError:
+                    poll(0.05)
+                    self._raise_failed()
+                except KafkaException as error:
+                    # a record before this one may be why, and not yet reported; logs end a poll too
+                    deadline = time.monotonic() + _REPORT
+                    while self._failed is None and time.monotonic() < deadline:
+                        poll(0.05)
+                    self._raise_failed()
+                    raise translated(error, "sending", topic=topic) from error
+        poll(0)
+
+    def _flush(self) -> None:
+        deadline = time.monotonic() + self.spec.delivery_timeout + _ANSWER
+        while left := self._producer.flush(1.0):
+            self._raise_failed()
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable(f"{left} records are not stored in the time they have")
+        self._raise_failed()
+
+    def _shake(self, error: Code) -> None:
+        self._shaken = True
+        if error.fatal():
+            self._fatal = error
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        try:
+            with _told(doing):
+                yield
+        except SystemError:
+            # the client trips over a fatal error that it hears of while it is calling back
+            if self._fatal is not None:
+                raise translated(self._fatal, doing) from None
+            self._raise_failed()
+            raise
+
+    def _remember(self, error: Code | None, message: Any) -> None:
+        if error is None:
+            return
+        # what is purged because of another failure is not the cause
+        if self._failed is None or self._failed.code() == Code._PURGE_QUEUE:  # noqa: SLF001
+            self._failed = error
+            self._failed_at = (message.topic(), message.partition())
+
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            topic, partition = self._failed_at
+            raise translated(self._failed, "sending", topic=topic, partition=partition)
+
+
+_kept: dict[str, _Sender] = {}
+
+
+@contextmanager
+def _reading(spec: SinkSpec) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            **spec.connection.client(),
+            "group.id": spec.group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _markers(
+    consumer: Consumer, spec: SinkSpec, tasks: Sequence[int], query: str
+) -> dict[int, LastBatch]:
+    places = [TopicPartition(spec.marker_topic, task) for task in tasks]
+    with _told("reading the last batch"):
+        found = again(lambda: _committed(consumer, places), spec.delivery_timeout)
+    last = {}
+    for one in found:
+        # a query that began anew, from an empty checkpoint, counts its batches from 0 again
+        of, _, layout = (one.metadata or "").partition(" ")
+        if one.offset > 0 and of == query:
+            last[one.partition] = LastBatch(one.offset - 1, layout)
+    return last
+
+
+def _committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
+    found: list[TopicPartition] = consumer.committed(places, timeout=_ANSWER)
+    for one in found:
+        if one.error is not None:
+            raise KafkaException(one.error)
+    return found
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise translated(error, doing) from error
+    except SystemError as error:
+        # the client raises a fatal error while it is calling back, and trips over that itself,
+        # once more with each call back that it still makes
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__
+        if isinstance(cause, KafkaException):
+            raise translated(cause, doing) from cause
+        raise
+
+
+def _doubled(least: int) -> int:
+    """Give the next power of two: markers grow seldom."""
+    return 1 << (least - 1).bit_length()

@@ -1,0 +1,1 @@
+"""Tools for development machines: a local Kafka broker and its jars."""

@@ -1,0 +1,258 @@
+"""A Kafka broker for development and tests: Apache Kafka in KRaft mode, on loopback.
+
+::
+
+    from thulawa.dev.kafka_broker import Broker
+
+    with Broker("tests", port=0) as broker:  # port 0: whichever is free
+        print(broker.bootstrap)
+
+A broker is a folder in the cache: its settings, its data, what its processes wrote, and
+``state.json`` with their ids. So any process can see it, stop it and start it again; what it
+stores outlives a kill and a restart, until `remove`. Each node is broker and controller at once.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import BrokerFailed, KafkaError, ToolMissing
+from thulawa.brokers.kafka.topics import reachable
+from thulawa.core.errors import ConfigurationError
+from thulawa.dev.kafka_nodes import Node, free_ports, plan, properties
+from thulawa.dev.maven import cache_folder, jars
+
+__all__ = ["Broker", "Status", "brokers"]
+
+_STATE = "state.json"
+_FORMATTED = "formatted"
+_PATIENCE = 150.0  # seconds; a JVM on a crowded machine needs more than a minute
+_HEAP = ("-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+_SHOWN = 1_500
+
+# what this process has started: it must be waited for, and outlives the object that started it
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a broker is doing: ``running`` nodes of ``nodes``, and where it listens."""
+
+    name: str
+    bootstrap: str
+    nodes: int
+    running: int
+    pids: tuple[int, ...]
+    folder: str
+
+
+class Broker:
+    """One broker, or several that form a cluster, by name."""
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        port: int = 9092,
+        brokers: int = 1,
+        passwords: Mapping[str, str] | None = None,
+    ) -> None:
+        """Describe a broker; `up` starts it.
+
+        ``port`` is that of the first node (0: any), the next have the next. With ``passwords``
+        there is a second listener (`secured`) that wants one of these names and passwords.
+        """
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise ConfigurationError(f"{name!r}: a name has letters, digits, - and _")
+        if brokers < 1:
+            raise ConfigurationError(f"brokers must be at least 1, not {brokers}")
+        self.name = name
+        self.folder = cache_folder() / "kafka" / name
+        self._wanted = (port, brokers, dict(passwords or {}))
+        self._nodes = self._read()
+
+    @property
+    def bootstrap(self) -> str:
+        """Give the addresses, as clients want them."""
+        return ",".join(node.address for node in self._nodes)
+
+    @property
+    def connection(self) -> Connection:
+        """Give a connection to it."""
+        return Connection(self.bootstrap)
+
+    def secured(self, user: str, password: str) -> Connection:
+        """Give a connection to the listener that wants a name and a password (SASL PLAIN)."""
+        return Connection(
+            ",".join(node.secured_address for node in self._nodes),
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": user,
+                "sasl.password": password,
+            },
+        )
+
+    def up(self) -> Self:
+        """Start what does not run, and wait until it answers; nothing happens when all runs."""
+        if not self._nodes:
+            self._make()
+        if self.status().running < len(self._nodes):
+            java = _java()
+            classpath = os.pathsep.join(str(jar) for jar in jars("broker"))
+            self._format(java, classpath)
+            for node in self._nodes:
+                if not _runs(node):
+                    self._start(node, java, classpath)
+            self._write()
+        self._await()
+        return self
+
+    def down(self, *, remove: bool = False) -> None:
+        """Stop it cleanly; with ``remove`` its data and logs go too."""
+        for node in self._nodes:
+            self._signal(node, signal.SIGTERM)
+        deadline = time.monotonic() + _PATIENCE
+        for node in self._nodes:
+            while _runs(node) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if _runs(node):
+                self._signal(node, signal.SIGKILL)
+        if remove:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self, node: int = 0) -> None:
+        """Kill one node as a power cut would (kill -9); `up` starts it again."""
+        victim = self._nodes[node]
+        self._signal(victim, signal.SIGKILL)
+        while _runs(victim):
+            time.sleep(0.01)
+
+    def status(self) -> Status:
+        """Look at what runs."""
+        pids = tuple(node.pid for node in self._nodes if _runs(node))
+        return Status(
+            self.name, self.bootstrap, len(self._nodes), len(pids), pids, str(self.folder)
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            return self.up()
+        except BaseException:
+            self.down()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.down(remove=True)
+
+    def _make(self) -> None:
+        port, brokers, passwords = self._wanted
+        self._nodes = plan(self.folder, free_ports(port, brokers))
+        for node in self._nodes:
+            Path(node.folder).mkdir(parents=True, exist_ok=True)
+            settings = Path(node.settings)
+            settings.touch(mode=0o600)
+            settings.write_text(properties(node, self._nodes, passwords), encoding="utf-8")
+        self._write()
+
+    def _format(self, java: str, classpath: str) -> None:
+        for node in self._nodes:
+            done = Path(node.folder) / _FORMATTED
+            if done.exists():
+                continue
+            run = subprocess.run(  # noqa: S603 the java of this machine, over jars we fetched
+                [java, "-XX:TieredStopAtLevel=1", "-cp", classpath, "kafka.tools.StorageTool",
+                 "format", "--ignore-formatted", "-t", "Y2x1c3Rlci10aHVsYXdhMA",
+                 "-c", node.settings],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if run.returncode:
+                said = (run.stderr or run.stdout)[-_SHOWN:]
+                raise BrokerFailed(f"formatting {node.folder}: {said}")
+            done.touch()
+
+    def _start(self, node: Node, java: str, classpath: str) -> None:
+        with Path(node.log).open("ab") as log:
+            child = subprocess.Popen(  # noqa: S603 as above
+                [java, *_HEAP, f"-Dthulawa.broker={node.folder}", "-cp", classpath, "kafka.Kafka",
+                 node.settings],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        node.pid = child.pid
+        _children[child.pid] = child
+
+    def _await(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            if (status := self.status()).running < status.nodes:
+                raise BrokerFailed(self._last_words())
+            try:
+                reachable(self.connection, timeout=5, brokers=len(self._nodes))
+            except KafkaError as error:
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"no answer after {_PATIENCE:.0f} s: {error}") from error
+                time.sleep(0.1)
+            else:
+                return
+
+    def _last_words(self) -> str:
+        ended = next(node for node in self._nodes if not _runs(node))
+        said = Path(ended.log).read_text(encoding="utf-8", errors="replace")[-_SHOWN:]
+        return f"the broker on port {ended.port} ended; {ended.log} ends so:\n{said}"
+
+    def _signal(self, node: Node, what: signal.Signals) -> None:
+        if _runs(node):
+            os.kill(node.pid, what)
+
+    def _read(self) -> list[Node]:
+        try:
+            rows = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+        return [Node(**row) for row in rows]
+
+    def _write(self) -> None:
+        text = json.dumps([asdict(node) for node in self._nodes], indent=2)
+        fresh = self.folder / f".{_STATE}"
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(self.folder / _STATE)
+
+
+def brokers() -> list[Broker]:
+    """Give every broker that was made on this machine and not removed."""
+    return [Broker(state.parent.name) for state in sorted(cache_folder().glob(f"kafka/*/{_STATE}"))]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    if found is None:
+        raise ToolMissing("java (17 or newer) is not there to run the broker with")
+    return found
+
+
+def _runs(node: Node) -> bool:
+    """Tell whether a node's process lives: the id alone may by now be another's."""
+    if not node.pid:
+        return False
+    if (child := _children.get(node.pid)) is not None:
+        return child.poll() is None
+    shown = subprocess.run(  # noqa: S603 a process id
+        ["ps", "-o", "command=", "-p", str(node.pid)],  # noqa: S607 wherever it is
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return f"-Dthulawa.broker={node.folder}" in shown.stdout

@@ -1,0 +1,186 @@
+"""InfluxDB: line protocol over HTTP.
+
+A cell is a point of the measurement, at the start of its window, with topic and partition as tags
+and the statuses as integer fields. A point with the same tags and time takes the place of the one
+before, field by field, so that writing twice changes nothing. Sums over partitions are the
+database's business: ``SELECT sum("valid") … GROUP BY time(1s)``.
+"""
+
+import base64
+import http.client
+import logging
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from urllib.parse import unquote, urlencode, urlsplit
+
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.core.secrets import masked_address
+from thulawa.health.model import Count
+
+__all__ = ["Influx", "InfluxUnreachable", "lines"]
+
+_OK = range(200, 300)
+_TRY_AGAIN = {408, 429, 500, 502, 503, 504}
+_TOO_OLD = "points beyond retention policy"
+_SHOWN = 300
+_NONE = "(none)"
+_NO_DATABASE = "; mend the address, or make the database, with create_database() for instance"
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+
+
+_log = logging.getLogger("thulawa.counts")
+
+
+class InfluxUnreachable(ThulawaError):
+    """The points could not be written within the time given."""
+
+
+class Influx:
+    """Writes totals to InfluxDB 1.x, or to 2.x and 3.x through the same address.
+
+    ``url`` may hold a name and a password; ``headers`` may hold a token (2.x: ``Authorization:
+    Token …``). Up to ``batch`` points go with a request. A request that fails for a passing reason
+    (no connection, no answer within ``timeout``, 429, 5xx) is sent again, each time twice as late,
+    for ``patience``; then `InfluxUnreachable` is raised. A refusal of the points is raised at once,
+    but for points that are older than the database keeps them: those are logged and left out.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        database: str,
+        measurement: str = "topic-health",
+        headers: Mapping[str, str] | None = None,
+        batch: int = 5_000,
+        timeout: Duration = "5 s",
+        patience: Duration = "5 minutes",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            shown = masked_address(url)
+            raise ConfigurationError(f"{shown!r} is no address: write http://localhost:8086")
+        if not measurement:
+            raise ConfigurationError("a measurement needs a name")
+        if batch < 1:
+            raise ConfigurationError("batch must be at least 1")
+        self._parts = parts
+        self._where = f"{parts.scheme}://{parts.hostname}:{parts.port or ''}"
+        self._root = parts.path.rstrip("/")
+        self._database = database
+        self._headers = {"Content-Type": "text/plain; charset=utf-8", **(headers or {})}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
+        self._measurement = measurement
+        self._batch = batch
+        self._timeout = milliseconds(timeout, name="timeout") / 1000
+        self._patience = milliseconds(patience, name="patience") / 1000
+        self._sleep = sleep
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __repr__(self) -> str:
+        return f"Influx({self._where!r}, measurement={self._measurement!r})"
+
+    def put(self, counts: Sequence[Count]) -> None:
+        """Write totals as points."""
+        points = lines(counts, self._measurement)
+        path = f"{self._root}/write?{urlencode({'db': self._database, 'precision': 'ms'})}"
+        for at in range(0, len(points), self._batch):
+            self._post(
+                path,
+                "\n".join(points[at : at + self._batch]).encode(),
+                late="; the counts are in the topic, and are sent again at the next start",
+            )
+
+    def create_database(self) -> None:
+        """Make the database unless it is there (InfluxDB 1.x)."""
+        name = self._database.replace("\\", "\\\\").replace('"', '\\"')
+        query = urlencode({"q": f'CREATE DATABASE "{name}"'})
+        self._post(f"{self._root}/query?{query}", b"", late="")
+
+    def close(self) -> None:
+        """Close the connection; the next `put` opens it again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _post(self, path: str, body: bytes, late: str) -> None:
+        """Send it until it is taken; ``late`` ends the error when it was not in time."""
+        deadline = time.monotonic() + self._patience
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                status, answer = self._request(path, body)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()  # a connection that has failed is of no use
+                status, answer = 0, f"{type(error).__name__}: {error}"
+            if status in _OK:
+                return
+            if _TOO_OLD in answer:
+                # the others were written; to send these again would end in the same
+                _log.warning("%s has dropped points: %s", self._where, answer)
+                return
+            if status and status not in _TRY_AGAIN:
+                hint = _NO_DATABASE if late and status == HTTPStatus.NOT_FOUND else ""
+                raise InfluxUnreachable(
+                    f"{self._where} refused what was sent ({status}): {answer}{hint}"
+                )
+            if time.monotonic() + pause > deadline:
+                raise InfluxUnreachable(
+                    f"{self._where} took nothing for {self._patience:.0f} s: {answer or status}"
+                    f"{late}"
+                )
+            if pause == _FIRST_PAUSE:
+                _log.warning(
+                    "%s takes nothing (%s); trying again for up to %.0f s",
+                    self._where,
+                    answer or status,
+                    self._patience,
+                )
+            self._sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _request(self, path: str, body: bytes) -> tuple[int, str]:
+        if self._connection is None:
+            secure = self._parts.scheme == "https"
+            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+            host, port = self._parts.hostname or "", self._parts.port
+            self._connection = kind(host, port, timeout=self._timeout)
+        self._connection.request("POST", path, body, self._headers)
+        response = self._connection.getresponse()
+        answer = response.read().decode(errors="replace")
+        return response.status, answer[:_SHOWN].strip()
+
+
+def lines(counts: Sequence[Count], measurement: str) -> list[str]:
+    """Give the points of totals in line protocol, in milliseconds; the statuses of a cell in one.
+
+    >>> from thulawa.health import Cell
+    >>> cell = Cell("tx", 0, 1501273548000, "valid")
+    >>> lines([Count(cell, 4, 5), Count(cell._replace(status="invalid"), 1, 4)], "topic-health")
+    ['topic-health,topic=tx,partition=0 valid=4i,invalid=1i 1501273548000']
+    """
+    points: dict[tuple[str, int | None, int], dict[str, int]] = defaultdict(dict)
+    for (topic, partition, window, status), value, _ in counts:
+        if value is not None:
+            points[topic, partition, window][status] = value
+    return [
+        f"{_escaped(measurement, ', ')},topic={_escaped(topic)}"
+        f"{'' if partition is None else f',partition={partition}'} "
+        f"{','.join(f'{_escaped(name)}={value}i' for name, value in fields.items())} {window}"
+        for (topic, partition, window), fields in points.items()
+    ]
+
+
+def _escaped(text: str, signs: str = ",= ") -> str:
+    """Write a name that is not empty; a backslash would take the sign after it along."""
+    text = re.sub(rf"\\(?=[{signs}]|$)", r"\\_", text or _NONE)
+    for sign in signs:
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("\n", "\\n")

@@ -1,0 +1,1 @@
+"""Event priority: buckets of partitions, their layout, clients and column expressions."""

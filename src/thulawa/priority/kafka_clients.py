@@ -1,0 +1,291 @@
+"""Buckets for plain Kafka clients: a producer that places records, consumers that share buckets.
+
+The client (librdkafka) lets nobody bring a partitioner or an assignor of their own in Python, so
+both stand in front of it. A producer is told each record's partition. Consumers of a group join it
+as usual, each with its bucket in its ``client.id``; whenever the group has settled, every member
+asks the broker who the members are and takes, of what `Buckets.deal` gives them all, its own
+part, instead of what the built-in assignor said. The protocol is the eager one: nobody is given
+anything before everybody has let go, so all see the same members and no partition has two readers.
+A member that cannot find its part has none, and tries again with each poll.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import BrokerUnreachable, UnknownTopic, translated
+from thulawa.brokers.kafka.reading import headers_of, newest
+from thulawa.brokers.kafka.topics import Topics
+from thulawa.core.errors import ConfigurationError
+from thulawa.priority.buckets import Buckets
+from thulawa.priority.placement import Newest, Placing
+from thulawa.priority.placement import agree as agreed
+
+__all__ = ["BucketConsumer", "BucketProducer", "agree"]
+
+_PREFIX = "thulawa-bucket"
+_TIMEOUT = 10.0
+_AGAIN = 1.0
+_LOOK_MS = 10_000  # between looks for new partitions; the client's own way is five minutes
+
+
+def agree(connection: Connection, topic: str, buckets: Buckets) -> None:
+    """Refuse a topic whose newest records were placed by another layout; one not there passes."""
+    if Topics(connection).partitions(topic)[topic] is not None:
+        buckets.layout(agreed(buckets, newest(connection, topic)))
+
+
+class BucketProducer:
+    """A producer of confluent-kafka that puts records into their buckets, and stamps them.
+
+    ``producer`` is yours, with any settings; what is not `produce` goes to it as it is, and so do
+    records that name their partition. A topic is looked at before its first record, and again after
+    ``refresh`` seconds: writers of another layout are refused then too, and when it has got more
+    partitions, the layout follows. ``dropped`` counts the records of unknown buckets that were
+    dropped because the buckets say so.
+
+    .. versionadded:: 0.1.0
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        buckets: Buckets,
+        connection: Connection | str,
+        *,
+        refresh: float = 60.0,
+    ) -> None:
+        self._producer = producer
+        self._buckets = buckets
+        self._connection = Connection.of(connection)
+        self._topics = Topics(self._connection)
+        self._refresh = refresh
+        self._placing = Placing(buckets, self._newest)
+        self._due: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    @property
+    def dropped(self) -> int:
+        """The number of records of unknown buckets that were dropped."""
+        return self._placing.dropped
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        *,
+        headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
+        **more: Any,
+    ) -> bool:
+        """Send a record to its bucket's partition; False: it was dropped."""
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers or ())
+        if partition < 0:
+            now = time.monotonic()
+            if now >= self._due.get(topic, 0):
+                self._placing.expect(topic)
+                self._due[topic] = now + self._refresh
+            placed = self._placing(topic, key, pairs)
+            if placed is None:
+                return False
+            partition, pairs = placed
+        self._producer.produce(topic, value, key, partition, headers=pairs, **more)
+        return True
+
+    def _newest(self, topic: str) -> Newest:
+        count = self._count(topic)
+        found = newest(self._connection, topic)
+        return {partition: found[partition] for partition in range(count)}
+
+    def _count(self, topic: str) -> int:
+        """Count a topic's partitions, once the producer itself has heard of all of them."""
+        count = self._topics.partitions(topic)[topic]
+        if count is None:
+            raise UnknownTopic("there is no such topic", topic=topic)
+        deadline = time.monotonic() + _TIMEOUT
+        while self._heard_of(topic) < count:
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable("the producer does not hear of its partitions", topic=topic)
+            time.sleep(0.05)
+        return count
+
+    def _heard_of(self, topic: str) -> int:
+        try:
+            found = self._producer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
+        except KafkaException as error:
+            raise translated(error, "looking for a topic", topic=topic) from error
+        return 0 if found.error is not None else len(found.partitions)
+
+
+class BucketConsumer:
+    """A consumer of confluent-kafka that reads its bucket's part of a topic, within a group.
+
+    The partitions of a bucket are dealt out to its members, those of a bucket without any to the
+    others; members come and go as in any group. More members than a bucket has partitions leave
+    some idle. ``settings`` are the client's own. What is not said here goes to the `Consumer`.
+    All members of the group must be made this way, with the same buckets. A record of another
+    layout raises, however often it is asked for: none that was refused is passed over or committed.
+    ``on_revoke`` is called, as the client's is, before partitions are let go.
+
+    .. versionadded:: 0.1.0
+    """
+
+    def __init__(
+        self,
+        connection: Connection | str,
+        topic: str,
+        *,
+        group: str,
+        buckets: Buckets,
+        bucket: str,
+        settings: Mapping[str, Any] | None = None,
+        on_revoke: Callable[[Consumer, list[Place]], None] | None = None,
+    ) -> None:
+        if bucket not in buckets.urgency:
+            raise ConfigurationError(f"there is no bucket {bucket!r}; there are {buckets.names}")
+        ours = {"group.id", "client.id", "partition.assignment.strategy", "group.protocol"}
+        if taken := sorted(ours & set(settings or {})):
+            raise ConfigurationError(f"{', '.join(taken)}: BucketConsumer sets this itself")
+        connection = Connection.of(connection)
+        self._topic = topic
+        self._group = group
+        self._buckets = buckets
+        self._admin = AdminClient(connection.client())
+        self._topics = Topics(connection)
+        self._settled = True
+        self._tried = 0.0
+        # offsets are stored when records are handed out, and not before they were checked
+        self._stores = (settings or {}).get("enable.auto.offset.store", True) in (True, "true")
+        self._consumer = Consumer(
+            {
+                **connection.client(),
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "topic.metadata.refresh.interval.ms": _LOOK_MS,
+                **(settings or {}),
+                "enable.auto.offset.store": False,
+                "group.id": group,
+                "client.id": f"{_PREFIX}/{buckets.fingerprint}/{quote(bucket, safe='')}",
+                "partition.assignment.strategy": "range",
+                "group.protocol": "classic",
+            }
+        )
+        more = {} if on_revoke is None else {"on_revoke": on_revoke}
+        self._consumer.subscribe([topic], on_assign=self._assigned, **more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """Give the next record, or what the client has to say; None when nothing came."""
+        self._settle()
+        message = self._consumer.poll(timeout)
+        return None if message is None else self._accepted([message])[0]
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Give the next records."""
+        self._settle()
+        return self._accepted(self._consumer.consume(num_messages, timeout))
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+    def _accepted(self, messages: list[Message]) -> list[Message]:
+        """Give the records up to the first of another layout; that one raises when it is first."""
+        for place, message in enumerate(messages):
+            try:
+                if message.error() is None:
+                    self._buckets.check_headers([headers_of(message)])
+            except ConfigurationError:
+                self._go_back(messages[place:])
+                if not place:
+                    raise
+                return messages[:place]
+            if self._stores and message.error() is None:
+                self._store(message)
+        return messages
+
+    def _go_back(self, messages: list[Message]) -> None:
+        first: dict[int, int] = {}
+        for one in messages:
+            partition, offset = one.partition(), one.offset()
+            if one.error() is None and partition is not None and offset is not None:
+                first.setdefault(partition, offset)
+        for partition, offset in first.items():
+            self._consumer.seek(Place(self._topic, partition, offset))
+
+    def _store(self, message: Message) -> None:
+        try:
+            self._consumer.store_offsets(message)
+        except KafkaException as error:
+            if error.args[0].code() != Code._STATE:  # noqa: SLF001 it is somebody else's by now
+                raise
+
+    def _settle(self) -> None:
+        """Try again to find the part of this member, every second at most."""
+        if not self._settled and time.monotonic() >= self._tried + _AGAIN:
+            self._take_part(self._consumer, patience=0)
+
+    def _assigned(self, consumer: Consumer, _: list[Place]) -> None:
+        consumer.assign([])  # what raises before it has assigned gets what the built-in one said
+        self._take_part(consumer, patience=_TIMEOUT)
+
+    def _take_part(self, consumer: Consumer, patience: float) -> None:
+        self._settled, self._tried = False, time.monotonic()
+        members = self._members(patience)
+        own = str(consumer.memberid())
+        if own not in members:  # the group is on the move
+            return
+        count = self._topics.partitions(self._topic)[self._topic]
+        if count is None:
+            raise UnknownTopic("there is no such topic", topic=self._topic)
+        places = self._buckets.deal(count, members)[own]
+        consumer.assign([Place(self._topic, place) for place in places])
+        self._settled = True
+
+    def _members(self, patience: float) -> dict[str, str]:
+        """Give the bucket of each member, once the group has settled; none if it does not."""
+        deadline = time.monotonic() + patience
+        while True:
+            asked = self._admin.describe_consumer_groups([self._group], request_timeout=_TIMEOUT)
+            try:
+                group = asked[self._group].result(_TIMEOUT + 1)
+            except KafkaException as error:
+                raise translated(error, f"asking for the members of {self._group}") from error
+            if group.state == ConsumerGroupState.STABLE:
+                return {one.member_id: self._bucket_of(one.client_id) for one in group.members}
+            if group.state == ConsumerGroupState.PREPARING_REBALANCING or (
+                time.monotonic() > deadline
+            ):
+                return {}
+            time.sleep(0.05)
+
+    def _bucket_of(self, client: str) -> str:
+        prefix, _, rest = client.partition("/")
+        fingerprint, _, bucket = rest.partition("/")
+        if prefix != _PREFIX:
+            raise ConfigurationError(
+                f"group {self._group} has a member {client!r} that knows nothing of buckets; all "
+                "its consumers must be BucketConsumers"
+            )
+        if fingerprint != self._buckets.fingerprint:
+            raise ConfigurationError(
+                f"group {self._group} has a member of another layout: its fingerprint is "
+                f"{fingerprint}, here it is {self._buckets.fingerprint}; members share out "
+                "partitions between them, so all must have the same shares"
+            )
+        return unquote(bucket)

@@ -1,0 +1,1 @@
+"""Spark sources and sinks for the embedded log and for Kafka."""

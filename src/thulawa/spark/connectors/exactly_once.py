@@ -1,0 +1,135 @@
+"""Compare a checkpoint with what its sink has written, before the query starts.
+
+A sink's task alone cannot tell a micro-batch that is run again from one of an older checkpoint that
+has the same number and other records. The offset log can: a marker of a micro-batch that the
+checkpoint never began belongs to a later checkpoint. And a task sees its own marker only: that the
+rows of another task, which has written them, are among its own now, only all markers tell.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.markers import LastBatch, check_checkpoint
+
+__all__ = ["LAYOUT", "ExactlyOnceWriter", "layout_of"]
+
+LAYOUT = "layout"
+"""The option that tells a sink's tasks the layout of the plan."""
+
+_LOCATION = "checkpointLocation"
+
+
+class ExactlyOnceWriter(DataStreamWriter):
+    """Writer of a streaming DataFrame that refuses to start from a checkpoint that does not fit.
+
+    ``markers`` returns the last micro-batch of each task of a query; ``fence`` runs before it and
+    shuts out writers of earlier starts.
+    """
+
+    def __init__(
+        self,
+        df: DataFrame,
+        *,
+        writer: str,
+        layout: str,
+        markers: Callable[[str], Mapping[int, LastBatch]],
+        fence: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(df)
+        self._writer = writer
+        self._layout = layout
+        self._markers = markers
+        self._fence = fence
+        self._location: str | None = None
+        self._query_name: str | None = None
+        self.option(LAYOUT, layout)
+
+    def option(self, key: str, value: Any) -> "ExactlyOnceWriter":
+        """Add an option of the sink."""
+        if key.lower() == _LOCATION.lower():
+            self._location = str(value)
+        super().option(key, value)
+        return self
+
+    def options(self, **options: Any) -> "ExactlyOnceWriter":
+        """Add options of the sink."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def queryName(self, queryName: str) -> "ExactlyOnceWriter":  # noqa: N803 Spark's names
+        """Name the query."""
+        self._query_name = queryName
+        super().queryName(queryName)
+        return self
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 Spark's name
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> StreamingQuery:
+        """Start the query; raise `StateError` where checkpoint and markers do not fit."""
+        self.options(**options)
+        if queryName is not None:
+            self.queryName(queryName)
+        if self._fence is not None:
+            self._fence()
+        if (checkpoint := self._checkpoint()) is not None:
+            query, begun, committed = checkpoint
+            found = self._markers(query)
+            check_checkpoint(begun, committed, found, writer=self._writer, layout=self._layout)
+        return super().start(path, format, outputMode, partitionBy)
+
+    def _checkpoint(self) -> tuple[str, int, int] | None:
+        """Return the query's id, the last batch begun and the last committed; None: it is new."""
+        location = self._location
+        if location is None and self._query_name is not None:
+            root = self._spark.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
+            location = None if root is None else f"{root}/{self._query_name}"
+        return None if location is None else _read_checkpoint(self._spark, location)
+
+
+def _read_checkpoint(spark: SparkSession, location: str) -> tuple[str, int, int] | None:
+    """Read a checkpoint by Spark's own file systems, which it may be on."""
+    jvm: Any = spark._jvm  # noqa: SLF001 the only door to Hadoop's file systems
+    path = jvm.org.apache.hadoop.fs.Path
+    root = path(location)
+    files = root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    metadata = path(root, "metadata")
+    if not files.exists(metadata):
+        return None
+    stream = files.open(metadata)
+    try:
+        query = json.loads(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))["id"]
+    finally:
+        stream.close()
+    begun, committed = (_last_entry(files, path(root, name)) for name in ("offsets", "commits"))
+    return str(query), begun, committed
+
+
+def _last_entry(files: Any, folder: Any) -> int:
+    """Return the highest number of a log of Spark's; -1 where it has no entry."""
+    listed = files.listStatus(folder) if files.exists(folder) else ()
+    names = (status.getPath().getName() for status in listed)
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def layout_of(options: Mapping[str, str], sink: str) -> str:
+    """Return the layout from the options of a format; refuse a sink that nobody checked."""
+    found = options.get(LAYOUT)
+    if found is None:
+        raise ConfigurationError(
+            "a stream is written exactly once only by a plan whose rows stay in their tasks, which "
+            f"a format cannot see.\nWrite with thulawa.{sink} instead of writeStream.format(…)"
+        )
+    return found

@@ -1,0 +1,65 @@
+"""Tell Kafka how far a query is: its offsets as a consumer group, for ordinary tools to see."""
+
+import json
+import logging
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import KafkaError
+from thulawa.brokers.kafka.groups import commit_offsets
+from thulawa.brokers.kafka.topics import Offsets
+from thulawa.spark.connectors.offsets import KAFKA, Notes, of_topics
+
+__all__ = ["GroupCommits", "progress_offsets"]
+
+_log = logging.getLogger("thulawa.kafka")
+
+
+def progress_offsets(progress: Any) -> Offsets:
+    """Give the end offsets of a query's Kafka sources, from its progress."""
+    found: Offsets = {}
+    for source in progress.sources:
+        end = json.loads(source.endOffset)
+        if "Kafka" not in source.description and Notes.of(end).broker != KAFKA:
+            continue  # neither Spark's own reader of Kafka nor ours
+        for topic, partitions in of_topics(end).items():
+            found[topic] = {int(partition): offset for partition, offset in partitions.items()}
+    return found
+
+
+class GroupCommits(StreamingQueryListener):
+    """Commits the offsets of one query to a group after each batch.
+
+    Add it with ``spark.streams.addListener(GroupCommits(connection, "geo", query.id))``. A commit
+    that fails is logged and not tried again: the next batch brings a newer one.
+    """
+
+    def __init__(self, connection: Connection, group: str, query: str | None = None) -> None:
+        self._connection = connection
+        self._group = group
+        self._query = query
+        self._client = AdminClient(connection.client())
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing: there are no offsets yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Commit where the query is."""
+        if self._query not in (None, str(event.progress.id)):
+            return
+        try:
+            offsets = progress_offsets(event.progress)
+            commit_offsets(self._connection, self._group, offsets, client=self._client)
+        except KafkaError as error:
+            _log.warning("the offsets of group %s are out of date: %s", self._group, error)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing: what was committed stands."""

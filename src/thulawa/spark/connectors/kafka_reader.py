@@ -1,0 +1,155 @@
+"""Kafka read by the Python client: the reader of the embedded log's source, over brokers.
+
+Spark's own connector was used before. It has the partitions of a topic in other tasks after a
+restart, lets none be taken away, knows one limit for all topics, and shares it by what each
+partition holds (ADR 0047).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+from confluent_kafka import Message
+
+from thulawa.brokers.embedded import Columns
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.reading import Place, first_times, headers_of, place_of, read_spans
+from thulawa.brokers.kafka.topics import Offsets as KafkaOffsets
+from thulawa.brokers.kafka.topics import Topics
+from thulawa.core.errors import ConfigurationError
+from thulawa.spark.connectors.chunks import Chunk
+from thulawa.spark.connectors.log_source import LogReader, Range, Seen, named
+from thulawa.spark.connectors.offsets import KAFKA, Offsets
+
+__all__ = ["KafkaReader"]
+
+_INTERNAL = ("__consumer_offsets", "__transaction_state")  # no pattern means them
+_PATIENCE = 60.0  # seconds: brokers that are started again are waited for
+_AHEAD = 20_000  # records of a partition that the client may have fetched in vain at a batch's end
+_CHUNK_RECORDS, _CHUNK_BYTES = 25_000, 2**25  # records that are held before they are passed on
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaReader(LogReader):
+    """The reader of topics, over brokers: committed records only.
+
+    With a ``pattern`` it reads all topics whose whole name matches the regular expression.
+    """
+
+    connection: Connection = field(default_factory=Connection.of)
+    pattern: str | None = None
+
+    @classmethod
+    def of_kafka(
+        cls,
+        options: Mapping[str, str],
+        connection: Connection | None,
+        *,
+        also: Sequence[str] = (),
+    ) -> "KafkaReader":
+        """Read the options of the source."""
+        if connection is None:
+            raise ConfigurationError('the source needs .option("kafka.bootstrap.servers", "…")')
+        pattern = options.get("subscribePattern")
+        if pattern is not None:
+            _check_pattern(pattern)
+        known = LogReader.of(
+            options, connection.bootstrap, also=("subscribePattern", *also), pattern=pattern
+        )
+        of_log = {one.name: getattr(known, one.name) for one in fields(LogReader)}
+        return cls(**of_log, connection=connection, pattern=pattern)
+
+    @property
+    def broker(self) -> str:
+        """Which kind of broker has the topics, as offsets note it."""
+        return KAFKA
+
+    def reads(self, topic: str) -> bool:
+        """Return whether records of a topic of this name are wanted."""
+        if self.pattern is None:
+            return topic in self.topics
+        return topic not in _INTERNAL and re.fullmatch(self.pattern, topic) is not None
+
+    def _names(self) -> tuple[str, ...]:
+        if self.pattern is None:
+            return self.topics
+        return tuple(filter(self.reads, _topics(self.connection).names()))
+
+    def _firsts(self) -> Offsets:
+        return _all_named(_topics(self.connection).start_offsets(*self._names()))
+
+    def _look(self) -> Seen:
+        ids, ends = _topics(self.connection).ids_and_ends(*self._names())
+        return Seen(ids, _all_named(ends))
+
+    def times(self, spans: Mapping[tuple[str, str], tuple[int, int]]) -> dict[tuple[str, str], int]:
+        """Return the timestamps of the first records from an offset on, where so many wait."""
+        places = {
+            (topic, int(number)): (start, start + count)
+            for (topic, number), (start, count) in spans.items()
+        }
+        found = first_times(self.connection, places, patience=_PATIENCE)
+        return {(topic, str(number)): time for (topic, number), time in found.items()}
+
+    def _chunks(self, ranges: list[Range]) -> Iterator[tuple[Range, Columns]]:
+        for one in ranges:
+            for chunk in self.chunks([one]):
+                yield one, chunk.columns
+
+    def chunks(self, ranges: list[Range]) -> Iterator[Chunk]:
+        """Read ranges, all at once, by a consumer that is kept in this process."""
+        spans = {(one.topic, one.partition): (one.start, one.end) for one in ranges}
+        waiting: dict[Place, list[Message]] = {}
+        count = size = 0
+        reading = read_spans(self.connection, spans, patience=_PATIENCE, keep=True, ahead=_AHEAD)
+        for messages in reading:
+            if len(spans) == 1:
+                waiting.setdefault(next(iter(spans)), []).extend(messages)
+            else:
+                for message in messages:
+                    waiting.setdefault(place_of(message), []).append(message)
+            count += len(messages)
+            size += sum(map(len, messages))
+            if count >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
+                yield from _columns(waiting)
+                count = size = 0
+        yield from _columns(waiting)
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(
+            f"the pattern {pattern!r} is no regular expression of Python: {error}"
+        ) from error
+
+
+_clients: dict[tuple[Any, ...], Topics] = {}
+
+
+def _topics(connection: Connection) -> Topics:
+    """Return a client for the brokers' topics, one for all that this process asks."""
+    key = (connection.bootstrap, *sorted(connection.settings.items()))
+    if key not in _clients:
+        _clients[key] = Topics(connection, timeout=_PATIENCE)
+    return _clients[key]
+
+
+def _all_named(offsets: KafkaOffsets) -> Offsets:
+    return {topic: named(places) for topic, places in offsets.items()}
+
+
+def _columns(waiting: dict[Place, list[Message]]) -> Iterator[Chunk]:
+    """Yield what waits, and forget it."""
+    for (topic, partition), messages in waiting.items():
+        columns = Columns(
+            cast("list[int]", list(map(Message.offset, messages))),
+            [time for _, time in map(Message.timestamp, messages)],
+            cast("list[bytes | None]", list(map(Message.key, messages))),
+            cast("list[bytes | None]", list(map(Message.value, messages))),
+            list(map(headers_of, messages)),
+        )
+        yield Chunk(topic, partition, columns.offsets[0], columns)
+    waiting.clear()

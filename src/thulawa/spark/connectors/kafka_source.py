@@ -1,0 +1,131 @@
+"""Kafka as a Spark source: topics read by the Python client, with the embedded log's columns.
+
+A topic partition is in one Spark partition, with its rows in offset order, committed records only.
+There are as many Spark partitions as the session has cores at most: each costs a Python task more
+than with a source in Java, and no more of them run at a time. A batch that is run again has each
+topic partition in the same task, on which exactly-once sinks rely, and the set of topics and
+partitions may grow and shrink between batches (ADR 0047).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import UnknownTopic
+from thulawa.brokers.kafka.topics import Offsets, Topics, reachable
+from thulawa.core.errors import ConfigurationError
+from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, register
+
+__all__ = ["Starting", "kafka_source"]
+
+Starting: TypeAlias = Literal["earliest", "latest"] | Offsets
+
+_STARTING = ("earliest", "latest")
+_OPTIONS = ("maxPartitions", "buckets", "bucketOrder")
+_OURS = {
+    "subscribe": "topics",
+    "subscribepattern": "pattern",
+    "assign": "topics",
+    "startingoffsets": "starting",
+    "maxoffsetspertrigger": "max_records",
+}
+_SPLITTING = ("minpartitions", "maxrecordsperpartition")
+
+
+def kafka_source(
+    spark: SparkSession,
+    connection: Connection | str,
+    topics: str | Sequence[str] | Mapping[str, Sequence[int]] = (),
+    *,
+    pattern: str | None = None,
+    starting: Starting = "earliest",
+    max_records: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Give a streaming DataFrame of topics, or of all topics whose name matches a pattern.
+
+    Topics with lists of numbers are read in these partitions alone, say those of one of `Buckets`.
+    ``pattern`` is a regular expression of Python that matches the whole name.
+    ``starting`` counts where there is no checkpoint yet. It may give offsets (-1: latest, -2:
+    earliest); partitions that it leaves out begin with their first record, and so do those that
+    are added later. ``max_records`` bounds a trigger. ``options`` are those of the format
+    ``thulawa-kafka``: ``maxPartitions`` (of Spark; the cores of the session unless it is given),
+    ``buckets``, ``bucketOrder``; others are refused. Raises at once when the brokers do not answer,
+    do not let us in, or have no such topic.
+
+    .. versionadded:: 0.1.0
+    """
+    connection = Connection.of(connection)
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if bool(names) == (pattern is not None):
+        raise ConfigurationError("give topics, or a pattern of their names, and not both")
+    if isinstance(starting, str) and starting not in _STARTING:
+        raise ConfigurationError(
+            f"starting is earliest, latest or {{topic: {{partition: offset}}}}, not {starting!r}"
+        )
+    more = {_known_option(name): value for name, value in (options or {}).items()}
+    reachable(connection)
+    counts = Topics(connection).partitions(*names)
+    for name, count in counts.items():
+        if count is None:
+            raise UnknownTopic("there is no such topic to read", topic=name)
+    few = topics if isinstance(topics, Mapping) else {}
+    cores = spark.sparkContext.defaultParallelism
+    chosen = {"maxPartitions": str(cores), **connection_options(connection), **more}
+    if isinstance(topics, Mapping):
+        chosen["assign"] = json.dumps({name: list(some) for name, some in topics.items()})
+    elif pattern is None:
+        chosen["subscribe"] = ",".join(names)
+    else:
+        chosen["subscribePattern"] = pattern
+    if isinstance(starting, str):
+        chosen["startingOffsets"] = starting
+    else:
+        reads = {name: few.get(name, range(count or 0)) for name, count in counts.items()}
+        chosen["startingOffsets"] = _starting(starting, None if pattern else reads)
+    if max_records is not None:
+        chosen["maxOffsetsPerTrigger"] = str(max_records)
+    register(spark)
+    return spark.readStream.format(FORMAT).options(**chosen).load()
+
+
+def _starting(starting: Offsets, reads: Mapping[str, Sequence[int]] | None) -> str:
+    """Write where to begin; refuse what is not read, where that is known."""
+    strangers = [
+        f"{name}-{number}"
+        for name, some in starting.items()
+        for number in some
+        if reads is not None and int(number) not in reads.get(name, ())
+    ]
+    if strangers:
+        raise ConfigurationError(f"starting names {', '.join(strangers)}, which is not read")
+    return json.dumps(starting)
+
+
+def _known_option(name: str) -> str:
+    """Return an option as it is written; raise for one that the source does not have."""
+    lowered = name.lower()
+    if lowered in _OURS:
+        raise ConfigurationError(f"{name}: say it with {_OURS[lowered]}=…")
+    if lowered in _SPLITTING:
+        raise ConfigurationError(
+            f"{name} splits a topic's partition over several tasks, which ends the order of its "
+            "keys; leave it out"
+        )
+    if lowered == "failondataloss":
+        raise ConfigurationError(
+            f"{name}: records that are deleted before they are read always end the query; leave "
+            "it out, and raise the topic's retention"
+        )
+    if lowered.startswith("kafka."):
+        raise ConfigurationError(f"{name}: say it with Connection(address, settings)")
+    for known in _OPTIONS:
+        if lowered == known.lower():
+            return known
+    raise ConfigurationError(
+        f"kafka_source has no option {name}, which may be one of Spark's own Kafka source; it has "
+        f"{', '.join(_OPTIONS)}"
+    )

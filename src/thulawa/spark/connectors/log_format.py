@@ -1,0 +1,59 @@
+"""``spark.readStream.format("thulawa")``: the embedded log as a data source of Spark."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.spark.connectors.exactly_once import layout_of
+from thulawa.spark.connectors.log_sink import FORMAT, LogBatchWriter, LogStreamWriter, LogWriter
+from thulawa.spark.connectors.log_source import SCHEMA, LogBatchReader, LogReader, count_of
+from thulawa.spark.connectors.stream_reader import LogStreamReader
+
+__all__ = ["LogFormat", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``thulawa`` known to a session."""
+    spark.dataSource.register(LogFormat)
+
+
+class LogFormat(DataSource):
+    """The embedded log, to read from and to write to, batch and streaming."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Give the columns that are read: those of Spark's Kafka source."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 there is but one
+        """Read what is there."""
+        return LogBatchReader(LogReader.of(self.options))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
+        """Read what comes."""
+        most = count_of(self.options, "maxOffsetsPerTrigger")
+        return LogStreamReader(LogReader.of(self.options), most)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: FBT001
+        """Append a DataFrame."""
+        _refuse_overwriting(overwrite)
+        return LogBatchWriter(LogWriter.of(dict(self.options), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001
+        """Append the batches of a query."""
+        _refuse_overwriting(overwrite)
+        writer = LogWriter.of(dict(self.options), schema)
+        return LogStreamWriter(writer, layout_of(self.options, "log_sink"))
+
+
+def _refuse_overwriting(overwrite: object) -> None:
+    if overwrite:
+        raise ConfigurationError(
+            "a topic can only be added to: use mode('append'), or outputMode('append') or "
+            "('update') in a stream; delete_topic() empties it"
+        )

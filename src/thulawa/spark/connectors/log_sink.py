@@ -1,0 +1,171 @@
+"""The embedded log as a Spark sink: each batch exactly once.
+
+Every Spark task writes its records and the number of the batch in one transaction, under a
+marker of the query and the task. A batch that is run again after a failure finds its number
+there and writes nothing. The query's id comes from its checkpoint, so this holds over restarts.
+It needs a task's rows to be the same when a batch is run again: what moves them is refused.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.embedded.bucket_placement import newest, placed
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.gc_freeze import settle
+from thulawa.core.markers import LastBatch
+from thulawa.priority.buckets import Buckets
+from thulawa.priority.placement import Placing
+from thulawa.spark.connectors.complete_input import whole
+from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter
+from thulawa.spark.connectors.log_source import check_names
+from thulawa.spark.connectors.record_columns import (
+    COLUMNS,
+    check_columns,
+    column_values,
+    header_pairs,
+)
+from thulawa.spark.connectors.task_layout import task_layout
+from thulawa.spark.task_context import streamed_task
+
+__all__ = ["FORMAT", "LogBatchWriter", "LogStreamWriter", "LogWriter", "exactly_once", "log_sink"]
+
+FORMAT = "thulawa"
+_OPTIONS = ("path", "topic", "buckets", "checkpointLocation", "queryName", LAYOUT)
+
+
+def log_sink(
+    df: DataFrame, log: str, *, topic: str | None = None, buckets: Buckets | None = None
+) -> DataStreamWriter:
+    """Return a writer of a streaming DataFrame that writes each batch to a log exactly once.
+
+    Give it a checkpoint and a trigger, and start it::
+
+        log_sink(rows, "file:./topics", topic="visits")
+        .option("checkpointLocation", "…").start()
+
+    ``topic`` goes before a column of that name. Raises at once when the plan may move rows between
+    tasks (`connectors.task_layout`); ``start()`` raises when the checkpoint is older than what
+    the sink has written.
+
+    .. versionadded:: 0.1.0
+    """
+    check_columns(df.schema, topic)
+    writer = exactly_once(df, log, FORMAT)
+    if topic is not None:
+        writer.option("topic", topic)
+    if buckets is not None:
+        writer.option("buckets", buckets.text)
+    return writer
+
+
+def exactly_once(df: DataFrame, log: str, form: str) -> ExactlyOnceWriter:
+    """Return a writer of a format of the embedded log that checks plan and checkpoint."""
+    layout = task_layout(df)
+    with Log(log) as opened:
+        address = opened.address  # the whole path: workers run in another folder
+    writer = ExactlyOnceWriter(
+        df,
+        writer=f"the query that writes {address}",
+        layout=layout,
+        markers=partial(_markers, address),
+    )
+    writer.format(form)
+    return writer.option("path", address)
+
+
+def _markers(address: str, query: str) -> dict[int, LastBatch]:
+    with Log(address) as log:
+        return log.markers(query)
+
+
+@dataclass(frozen=True, slots=True)
+class LogWriter:
+    """What batch and streaming writers have in common."""
+
+    address: str
+    topic: str | None
+    buckets: Buckets | None = None
+
+    @classmethod
+    def of(cls, options: dict[str, str], schema: StructType) -> "LogWriter":
+        """Read the options of the sink and check the columns."""
+        check_names(options, _OPTIONS, "sink")
+        address, topic = options.get("path"), options.get("topic")
+        if not address:
+            raise ConfigurationError('the sink needs a path: .start("file:./topics")')
+        check_columns(schema, topic)
+        known = options.get("buckets")
+        return cls(address, topic, None if known is None else Buckets.of(known))
+
+    def placed(
+        self, batches: Iterator[pa.RecordBatch], log: Log
+    ) -> dict[str, list[ProducerRecord]]:
+        """Sort rows by topic, and give them the partitions of their buckets if there are any."""
+        records = self.records(batches)
+        if self.buckets is None:
+            return records
+        placing = Placing(self.buckets, partial(newest, log))
+        return {
+            topic: [found for one in some if (found := placed(placing, topic, one)) is not None]
+            for topic, some in records.items()
+        }
+
+    def records(self, batches: Iterator[pa.RecordBatch]) -> dict[str, list[ProducerRecord]]:
+        """Sort rows by topic."""
+        sorted_out: dict[str, list[ProducerRecord]] = {}
+        for batch in batches:
+            columns = {name: column_values(batch, name) for name in COLUMNS}
+            topics = columns.pop("topic")
+            for topic, key, value, partition, timestamp, headers in zip(
+                topics, *(columns[name] for name in COLUMNS if name != "topic"), strict=True
+            ):
+                pairs = () if not headers else header_pairs(headers, placed=partition is not None)
+                record = ProducerRecord(key, value, tuple(pairs), timestamp, partition)
+                sorted_out.setdefault(self.topic or topic or "", []).append(record)
+        return sorted_out
+
+
+class LogBatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once; a task that is run again writes again."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self._writer = writer
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the records of one task."""
+        with Log(self._writer.address) as log:
+            log.append(self._writer.placed(whole(iterator), log))
+        return WriterCommitMessage()
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a query exactly once."""
+
+    def __init__(self, writer: LogWriter, layout: str) -> None:
+        self._writer = writer
+        self._layout = layout
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the records of one task and the number of its batch."""
+        settle()
+        task = streamed_task()
+        with Log(self._writer.address) as log:
+            log.append(
+                self._writer.placed(whole(iterator), log),
+                marker=(task.query, task.partition),
+                batch=task.batch,
+                layout=self._layout,
+            )
+        return WriterCommitMessage()

@@ -1,0 +1,74 @@
+"""The columns of a record on their way out: what sinks take, and how they are read from Arrow."""
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.priority.placement import unstamped
+
+__all__ = ["COLUMNS", "check_columns", "column_values", "header_pairs"]
+
+_BYTES = (BinaryType(), StringType())
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_TYPES: dict[str, tuple[DataType, ...]] = {
+    "key": _BYTES,
+    "value": _BYTES,
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+    "timestamp": (TimestampType(), TimestampNTZType()),
+    "headers": (ArrayType(_HEADER),),
+}
+COLUMNS = tuple(_TYPES)
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Refuse a DataFrame that a sink cannot write."""
+    if topic is None and "topic" not in schema.names:
+        raise ConfigurationError(
+            'the sink needs a topic: topic=…, .option("topic", "…") or a column topic'
+        )
+    if "value" not in schema.names:
+        raise ConfigurationError(f"the sink needs a column value; there are {schema.names}")
+    if unknown := set(schema.names) - set(COLUMNS):
+        raise ConfigurationError(
+            f"the sink does not know the columns {sorted(unknown)}; it takes {COLUMNS}"
+        )
+    for field in schema:
+        kind, taken = field.dataType.simpleString(), _TYPES[field.name]
+        if kind not in (names := [one.simpleString() for one in taken]):
+            raise ConfigurationError(
+                f"the sink takes {field.name} as {' or '.join(names)}, not as {kind}: cast it, or "
+                "use to_json() for what is nested"
+            )
+
+
+def header_pairs(headers: list[dict[str, Any]], *, placed: bool) -> list[tuple[str, Any]]:
+    """Give headers as pairs; where the sink chooses the partition, without an earlier stamp."""
+    pairs = [(one["key"], one["value"]) for one in headers]
+    return pairs if placed else unstamped(pairs)
+
+
+def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """Give a column as Python values: bytes, milliseconds; None for a column that is not there."""
+    place = batch.schema.get_field_index(name)
+    if place < 0:
+        return [None] * batch.num_rows
+    column = batch.column(place)
+    if name in ("key", "value"):
+        column = column.cast(pa.binary())
+    elif name == "timestamp":
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values

@@ -1,0 +1,1 @@
+"""``map_by_key``: the engine over any DataFrame."""

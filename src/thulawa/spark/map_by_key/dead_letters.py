@@ -1,0 +1,322 @@
+"""Dead letters of `map_by_key`: rows that failed for good go to a topic, each once.
+
+In a streaming query no row is lost and none is set aside twice, however often its batch is run
+again: a row that an earlier attempt has set aside stays there, is not called again and gives no
+output. Each write of a task has a number that rises under a marker of the query, the operator
+and the partition. An attempt that finds writes of its own batch reads back which rows they
+hold; one that is overtaken by another attempt fails, and is run again.
+
+A row must be known again, though its batch may be run by other tasks (`RowIdentity`): by the record
+that it comes from, in whichever task it is, or by its place among the rows of its task, where the
+plan keeps rows in their places.
+
+A batch DataFrame has no attempts that could be told apart: letters are written each time it is
+computed.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, time
+from hashlib import sha256
+from math import isfinite
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError
+from thulawa.core.markers import LastBatch, OlderBatch, is_written
+from thulawa.engine import Outcome, Record
+from thulawa.runtime.dead_letters import ROW
+from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
+from thulawa.spark.map_by_key.rows import Row
+from thulawa.spark.task_context import Task
+
+__all__ = ["POSITION", "UNKNOWN", "DeadLetters", "LogTopic", "Place", "RowIdentity", "place_of"]
+
+POSITION = ("topic", "partition", "offset")
+"""The columns that name the record a row comes from."""
+
+_AT_ONCE = 1_000
+_WRITES = 2**32  # of one task: more than it could have rows
+_Position: TypeAlias = tuple[str, int, int]
+_CURE = (
+    "keep the columns topic, partition and offset of the source, or use on_error='column' and "
+    "write the rows that failed yourself"
+)
+
+
+class RowIdentity(NamedTuple):
+    """What names a row when its batch is run again.
+
+    ``record``: its columns topic, partition and offset, of which no two rows have the same;
+    ``place``: its task and its number there, under a plan that is named by ``layout``;
+    ``unknown``: nothing, so that a streaming query is refused.
+    """
+
+    by: Literal["record", "place", "unknown"]
+    layout: str = ""
+
+
+UNKNOWN = RowIdentity("unknown")
+
+
+class Place(Protocol):
+    """Where dead letters go; what it keeps of a marker and its records is one transaction."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+
+    def last_writes(self, writer: str) -> dict[int, LastBatch]:
+        """Return the last write of each task of a writer."""
+
+    def ends(self) -> dict[int, int]:
+        """Return the offset of the next letter of each partition."""
+
+    def headers(self, name: str, since: Mapping[int, int]) -> Iterator[bytes]:
+        """Yield the values of a header of the letters from these offsets on, else of all."""
+
+    def write(
+        self,
+        letters: list[ProducerRecord],
+        marker: tuple[str, int] | None,
+        number: int | None,
+        layout: str,
+    ) -> bool:
+        """Write letters under a number; return whether it was free."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTopic:
+    """A topic of the embedded log."""
+
+    address: str
+    topic: str
+
+    def last_writes(self, writer: str) -> dict[int, LastBatch]:
+        """Return the last write of each task of a writer."""
+        with Log(self.address) as log:
+            return log.markers(writer)
+
+    def ends(self) -> dict[int, int]:
+        """Return the offset of the next letter of each partition."""
+        with Log(self.address) as log:
+            return log.end_offsets(self.topic)
+
+    def headers(self, name: str, since: Mapping[int, int]) -> Iterator[bytes]:
+        """Yield the values of a header of the letters from these offsets on, else of all."""
+        with Log(self.address) as log:
+            for partition, start in log.start_offsets(self.topic).items():
+                first = max(start, since.get(partition, 0))
+                for columns in log.read_columns(self.topic, partition, first):
+                    for headers in columns.headers:
+                        yield from (value for key, value in headers if key == name and value)
+
+    def write(
+        self,
+        letters: list[ProducerRecord],
+        marker: tuple[str, int] | None,
+        number: int | None,
+        layout: str,
+    ) -> bool:
+        """Write letters under a number; return whether it was free."""
+        with Log(self.address) as log:
+            try:
+                appended = log.append(
+                    {self.topic: letters}, marker=marker, batch=number, layout=layout
+                )
+            except OlderBatch:
+                return False
+            return not appended.skipped
+
+
+def place_of(text: str) -> Place:
+    """Read a place such as ``file:./topics#visits-dead``; refuse one that is not there.
+
+    >>> place_of("visits-dead")
+    Traceback (most recent call last):
+    ...
+    thulawa.core.errors.ConfigurationError: dead_letters='visits-dead' names no topic of a log: \
+write 'file:./topics#visits-dead'
+    """
+    address, _, topic = str(text).rpartition("#")
+    if not address.startswith("file:") or not topic:
+        raise ConfigurationError(
+            f"dead_letters={text!r} names no topic of a log: write 'file:./topics#visits-dead'"
+        )
+    with Log(address) as log:
+        log.describe(topic)
+        return LogTopic(log.address, topic)  # the whole path: workers run in another folder
+
+
+class DeadLetters:
+    """The dead letters of one operator in one task."""
+
+    def __init__(
+        self, place: Place, name: str, signature: str, task: Task | None, rows: RowIdentity
+    ) -> None:
+        self._place = place
+        self._name = name
+        self._task = task or Task()
+        self._rows = rows
+        self._letters: list[ProducerRecord] = []
+        self._marker: tuple[str, int] | None = None
+        self._number: int | None = None
+        self._origin = ""
+        self._layout = ""
+        self._seen: set[_Position] = set()
+        self._written: frozenset[str] = frozenset()
+        if self._task.query is not None and self._task.batch is not None:
+            self._begin(self._task.query, self._task.batch, signature)
+
+    def fresh(self, records: list[Record]) -> list[Record]:
+        """Return the rows that no earlier attempt at this batch has set aside."""
+        if self._marker is None:
+            return records
+        if self._rows.by == "record":
+            for record in records:
+                self._refuse_twice(self._position(record))
+        if not self._written:
+            return records
+        return [record for record in records if self._identity(record) not in self._written]
+
+    def add(self, outcome: Outcome) -> None:
+        """Set a row aside; some are written at a time, so that any number of them may fail."""
+        self._letters.append(self._letter(outcome))
+        if len(self._letters) >= _AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was set aside; it is in the topic afterwards."""
+        if not self._letters:
+            return
+        if not self._place.write(self._letters, self._marker, self._number, self._layout):
+            raise ThulawaError(
+                f"{self._name}: another attempt at this batch has written dead letters meanwhile; "
+                "this one must be run again to know them"
+            )
+        if self._number is not None:
+            self._number += 1
+        self._letters = []
+
+    def _begin(self, query: str, batch: int, signature: str) -> None:
+        if self._rows.by == "unknown":
+            raise ConfigurationError(
+                f"{self._name}: its rows cannot be known again when a micro-batch is run again, so "
+                f"that dead letters would be lost or written twice; {_CURE}"
+            )
+        writer = f"{query}/{sha256(signature.encode()).hexdigest()[:16]}"
+        own = self._task.partition
+        self._marker = (writer, own)
+        self._origin = f"{writer}/{own if self._rows.by == 'place' else '*'}/{batch}/"
+        first = self._number = batch * _WRITES
+        found = self._writes_since(first, batch, writer)
+        if own in found:
+            self._number = found[own].number + 1
+        if self._rows.by == "place":
+            self._layout, since = self._rows.layout, {}
+            found = {own: found[own]} if own in found else {}
+        else:
+            # a row may be in another task than before; what the others write now is read in vain,
+            # so that the marker says where to begin
+            since = self._place.ends()
+            for one in found.values():
+                begun = json.loads(one.layout or "{}")
+                since = {at: min(end, begun.get(str(at), 0)) for at, end in since.items()}
+            self._layout = json.dumps(since, separators=(",", ":"))
+        if found:
+            self._written = frozenset(self._rows_written(since))
+
+    def _writes_since(self, first: int, batch: int, writer: str) -> dict[int, LastBatch]:
+        """Return what attempts at this batch have written; raise where a later one was begun."""
+        found = self._place.last_writes(writer).items()
+        writes = {task: last for task, last in found if last.number >= first}
+        about = f"the dead letters of {self._name}"
+        for task, last in writes.items():
+            known = LastBatch(last.number // _WRITES, last.layout)
+            is_written(batch, known, writer=about, task=task, layout=self._rows.layout)
+        return writes
+
+    def _rows_written(self, since: Mapping[int, int]) -> Iterator[str]:
+        for origin in self._place.headers(ROW, since):
+            text = origin.decode()
+            if text.startswith(self._origin):
+                yield text.removeprefix(self._origin)
+
+    def _identity(self, record: Record) -> str:
+        if self._marker is None or self._rows.by == "place":
+            return str(record.offset)
+        return "/".join(map(str, self._position(record)))
+
+    def _position(self, record: Record) -> _Position:
+        row: Row = record.value
+        topic, partition, offset = (row[name] for name in POSITION)
+        if topic is None or partition is None or offset is None:
+            raise ThulawaError(
+                f"{self._name}: a row has no topic, partition or offset, by which dead letters "
+                "know it again; drop rows without them, or use on_error='column'"
+            )
+        return topic, partition, offset
+
+    def _refuse_twice(self, position: _Position) -> None:
+        if position in self._seen:
+            topic, partition, offset = position
+            raise ThulawaError(
+                f"{self._name}: two rows come from the record {topic}-{partition} at {offset}, and "
+                "dead letters could not tell them apart; make several rows of one behind this "
+                "operator, or use on_error='column'"
+            )
+        self._seen.add(position)
+
+    def _letter(self, outcome: Outcome) -> ProducerRecord:
+        record = outcome.record
+        row: Row = record.value
+        values = row.as_dict()
+        about = ErrorRecord(
+            node=self._name,
+            key=_key(record.key),
+            value=_json(values),
+            timestamp=0,
+            headers=((ROW, f"{self._origin}{self._identity(record)}".encode()),),
+            **self._source(values, record.offset),
+        )
+        error = ProcessingError(str(outcome.error), node=self._name, offset=record.offset)
+        error.__cause__ = outcome.error
+        letter = DeadLetterQueue(self._place.topic).letter(error, about)
+        return ProducerRecord(letter.key, letter.value, letter.headers)
+
+    def _source(self, values: Mapping[str, Any], position: int) -> dict[str, Any]:
+        """Say where the row came from: its record in a topic, else its place in the partition."""
+        topic, partition, offset = map(values.get, POSITION)
+        if isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int):
+            return {"topic": topic, "partition": partition, "offset": offset}
+        return {"topic": None, "partition": self._task.partition, "offset": position}
+
+
+def _key(key: Any) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    return key.encode() if isinstance(key, str) else _json(key)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(_plain(value), ensure_ascii=False, default=_words).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Leave nothing that JSON cannot say; no row is too odd to be set aside."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date | time) else str(value)

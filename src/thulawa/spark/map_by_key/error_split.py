@@ -1,0 +1,78 @@
+"""``split_errors``: the good and the failed rows of a `map_by_key`, from one computation.
+
+Two filters over one DataFrame are two computations, each with calls of its own: a call that answers
+differently the second time puts its row into both outputs or into none. So the rows are computed
+once, before either output exists, and stored on the executors' disks as a local checkpoint. A
+stored partition that is lost is never computed again: reading it fails.
+"""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.spark.map_by_key.operator import ERROR_COLUMN
+from thulawa.spark.map_by_key.order_guard import name_earlier_operators
+
+__all__ = ["ErrorSplit", "split_errors"]
+
+
+def split_errors(df: DataFrame) -> "ErrorSplit":
+    """Compute the result of ``on_error="column"`` once; return its good and its failed rows.
+
+    The result unpacks to two DataFrames, ``good, dead = split_errors(df)``. Every row is in exactly
+    one of them, and every call is made once, whatever is done with them. The rows are computed when
+    ``split_errors`` is called and stored on the executors' disks until `ErrorSplit.release`, or
+    until neither DataFrame is referenced any more.
+
+    .. versionadded:: 0.1.0
+    """
+    if ERROR_COLUMN not in df.columns:
+        raise ConfigurationError(
+            f"there is no column {ERROR_COLUMN}: use map_by_key(..., on_error='column') before"
+        )
+    if df.isStreaming:
+        raise ConfigurationError(
+            "split_errors() of a streaming DataFrame would make every call twice, once for each "
+            "query; call it inside foreachBatch, or use on_error='dead_letter'"
+        )
+    return ErrorSplit(df)
+
+
+class ErrorSplit:
+    """The good and the failed rows of one computation; unpacks to ``(good, dead)``.
+
+    As a context manager it releases the stored rows at its end.
+
+    .. versionadded:: 0.1.0
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        self._stored = df.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+        rows = name_earlier_operators(self._stored, df)
+        failed = f.col(ERROR_COLUMN).isNotNull()
+        self.good: DataFrame = rows.where(~failed).drop(ERROR_COLUMN)
+        self.dead: DataFrame = rows.where(failed)
+
+    def __iter__(self) -> Iterator[DataFrame]:
+        return iter((self.good, self.dead))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Delete the stored rows; reading ``good`` or ``dead`` fails afterwards."""
+        plan = self._stored._jdf.queryExecution().analyzed()  # noqa: SLF001 the stored RDD's only door
+        plan.rdd().unpersist(False)  # noqa: FBT003 of Scala, which has no names here

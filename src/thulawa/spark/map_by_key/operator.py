@@ -1,0 +1,62 @@
+"""What an operator is, as it travels from the driver to the workers."""
+
+from collections.abc import Callable, Hashable, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from thulawa.engine import Options
+from thulawa.engine.options import OnError
+from thulawa.spark.map_by_key.dead_letters import UNKNOWN, Place, RowIdentity
+from thulawa.spark.map_by_key.lane_report import LaneReport
+
+__all__ = ["ERROR_COLUMN", "ERROR_TYPE", "Operator"]
+
+ERROR_COLUMN = "_error"
+ERROR_TYPE = pa.struct(
+    [
+        ("type", pa.string()),
+        ("message", pa.string()),
+        ("offset", pa.int64()),
+        ("attempts", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """A user's function with all that was said about it.
+
+    ``identity`` is the same in every worker and every batch, and wherever one `map_by_key` is
+    used, so that a worker keeps the operator's engine, and with it the opened resource and what
+    the engine has learned.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    flat: bool
+    keys: tuple[str, ...]
+    returns: pa.Schema
+    keep: tuple[str, ...]
+    options: Options
+    timestamp: str | None = None
+    lane: str | Callable[[Any], str | int] | None = None
+    resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None
+    cache: Callable[[], MutableMapping[Hashable, Any]] | None = None
+    dead_letters: Place | None = None
+    row_identity: RowIdentity = UNKNOWN
+    report: LaneReport | None = None
+    identity: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def signature(self) -> str:
+        """Say which operator of its query this is, in the same words after a restart."""
+        return repr((self.name, self.keys, self.keep, self.flat, self.returns.to_string()))
+
+    @property
+    def on_error(self) -> OnError:
+        """The error policy."""
+        return self.options.on_error

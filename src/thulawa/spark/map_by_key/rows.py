@@ -1,0 +1,147 @@
+"""Rows between Arrow and Python, in both directions, as late as can be.
+
+An input batch stays Arrow. A row is a small object that knows its batch and its place in it;
+the first time any row of a batch is asked for a column, that column is turned into Python
+values, once for the whole batch. Kept columns never leave Arrow: they are taken by position.
+"""
+
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+
+from thulawa.core.errors import WrongResult
+from thulawa.spark.map_by_key.values import named, to_arrow
+
+__all__ = ["Batch", "Results", "Row", "row_type"]
+
+
+class Batch:
+    """An Arrow batch whose columns are turned into Python values when asked for."""
+
+    __slots__ = ("arrow", "values")
+
+    def __init__(self, arrow: pa.RecordBatch) -> None:
+        self.arrow = arrow
+        self.values: list[list[Any] | None] = [None] * arrow.num_columns
+
+    def column(self, index: int) -> list[Any]:
+        """Give the values of a column."""
+        values = self.values[index]
+        if values is None:
+            values = self.values[index] = self.arrow.column(index).to_pylist()
+        return values
+
+
+class Row(msgspec.Struct, eq=False, gc=False):
+    """One row of a batch; columns are attributes.
+
+    A struct of msgspec, for one is made for each row: in C, at half the cost. The collector need
+    not look at it: nothing that it leads to leads back.
+    """
+
+    _batch: Batch
+    _index: int
+    _names: ClassVar[tuple[str, ...]] = ()
+
+    def __getitem__(self, column: str | int) -> Any:
+        if isinstance(column, str):
+            if column not in self._names:
+                known = ", ".join(self._names)
+                raise KeyError(f"the row has no column {column!r}; its columns are {known}")
+            column = self._names.index(column)
+        return self._batch.column(column)[self._index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self._names)))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the row as a dictionary."""
+        return dict(zip(self._names, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self._names, tuple(self))
+
+
+def row_type(names: Sequence[str]) -> type[Row]:
+    """Make the class of rows with these columns; columns that are no identifiers need ``[]``.
+
+    The class has the columns in its name, for that is what Python says of an attribute that is not
+    there. (With a ``__getattr__`` that says it every attribute is found the slow way.)
+    """
+    body: dict[str, Any] = {"_names": tuple(names)}
+    for place, name in enumerate(names):
+        if name.isidentifier() and not hasattr(Row, name):
+            body[name] = property(_getter(place))
+    made: type[Row] = types.new_class(
+        f"Row({', '.join(names)})", (Row,), exec_body=lambda space: space.update(body)
+    )
+    return made
+
+
+def _getter(place: int) -> Callable[[Row], Any]:
+    def get(row: Row) -> Any:
+        batch = row._batch  # noqa: SLF001 its own class's accessor
+        values = batch.values[place]
+        if values is None:  # asked here, not in column(): a call less for every value
+            values = batch.column(place)
+        return values[row._index]  # noqa: SLF001
+
+    return get
+
+
+def _rebuilt(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+    arrow = pa.RecordBatch.from_pylist([dict(zip(names, values, strict=True))])
+    return row_type(names)(Batch(arrow), 0)
+
+
+_BARE = frozenset({type(None), bool, int, float, str, bytes})
+
+
+class Results:
+    """Turns what the function returned into Arrow columns of the declared schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._names = schema.names
+        self._width = len(schema)
+
+    def columns(self, results: list[Any]) -> list[pa.Array]:
+        """Give the Arrow columns of these results; raises where one does not fit."""
+        return [
+            to_arrow(values, field.type)
+            for values, field in zip(self._values(results), self._schema, strict=True)
+        ]
+
+    def _values(self, results: list[Any]) -> Iterable[Sequence[Any]]:
+        """Give the values of each column; results that are all alike are not looked at singly."""
+        types = set(map(type, results))
+        if types <= _BARE and self._width == 1:
+            return (results,)
+        if types != {tuple} or set(map(len, results)) != {self._width}:
+            results = [self._tuple(result) for result in results]
+        return [list(map(itemgetter(place), results)) for place in range(self._width)]
+
+    def _tuple(self, result: Any) -> tuple[Any, ...]:
+        if type(result) is tuple and len(result) == self._width:
+            return result
+        if result is None:
+            return (None,) * self._width
+        if (fields := named(result)) is not None:
+            if unknown := fields.keys() - set(self._names):
+                raise WrongResult(f"unknown columns {sorted(unknown)}; declared: {self._names}")
+            return tuple(map(fields.get, self._names))
+        if self._width != 1 or isinstance(result, tuple):
+            raise WrongResult(
+                f"{result!r:.60} where a row, a dict or a tuple of {self._names} was expected"
+            )
+        return (result,)

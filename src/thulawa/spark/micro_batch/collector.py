@@ -1,0 +1,199 @@
+"""Where the outputs of a task go: to the sink, to tasks of a later stage, or to a loop's topic."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from thulawa.brokers.embedded.packing import Fields
+from thulawa.core.errors import ProductionError
+from thulawa.core.records import Headers
+from thulawa.core.serdes import Serde
+from thulawa.runtime.blocks import Block, Many, RawRecord
+from thulawa.runtime.context import Forward, TaskContext
+from thulawa.runtime.output import Encoder, chosen_partition, record_size
+from thulawa.runtime.planning import Part
+from thulawa.runtime.shuffled import sent_by
+from thulawa.spark.micro_batch.output_limits import limit_of
+from thulawa.spark.micro_batch.program import Program
+from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed, Topic, pack_records
+from thulawa.state.codec import Codec
+from thulawa.topology.nodes import Sink
+
+__all__ = ["TaskOutput"]
+
+
+class TaskOutput:
+    """The collector of one task; in the front, where tasks read one partition, of that ``source``.
+
+    No two rows that leave have the same place, and places sort in the order of sending: Spark may
+    bring rows in any order.
+    """
+
+    def __init__(
+        self, program: Program, part: Part, number: int, source: Topic | None = None
+    ) -> None:
+        self._program = program
+        self._plan = program.plan
+        self._place = f"{part.group.id:04}/{number:06}"
+        if source is not None:  # a group may have several
+            self._place += f"/{source.name}/{source.partition:06}"
+        self._number = number
+        self._encoder = Encoder(
+            program.options, self.send, partial(limit_of, program.outlets, program.run)
+        )
+        self._outgoing = Outgoing()
+        self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
+        self._sent = 0
+        self._rows = 0
+        self._routes = {
+            topic: (one, one.router(), Codec(one.value_serde))
+            for topic, one in program.plan.repartitions.items()
+        }
+
+    def attach(self, context: TaskContext) -> None:
+        """Set the task whose outputs these are."""
+        self._encoder.context = context
+
+    def send(
+        self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> None:
+        """Take one output."""
+        if sink is not None and sink.internal:
+            self._send_inside(topic, key, value, timestamp, headers)
+            return
+        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
+        if encoded is None:
+            return
+        raw_key, raw_value, headers = encoded
+        partition = None
+        if sink is not None and sink.partitioner is not None:
+            count = self._program.outputs[topic]
+            partition = chosen_partition(sink.partitioner, key, value, count, sink.name)
+        self._outgoing.add(topic, partition, raw_key, raw_value, timestamp, headers)
+
+    def sender(self, sink: Sink, topic: str) -> Forward | None:
+        """Give what takes the outputs of a sink to which nothing special is to be done."""
+        serdes = self._plain_serdes(sink, topic)
+        if serdes is None:
+            return None
+        limit = self._encoder.limit(topic)
+        dump_key, dump_value = (serde.serialize for serde in serdes)
+        take, send = self._outgoing.taker(topic), self.send
+
+        def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                key_bytes = None if key is None else dump_key(key)
+                value_bytes = None if value is None else dump_value(value)
+            except Exception:  # noqa: BLE001 it is written again, and the handler asked
+                return send(sink, topic, key, value, timestamp, headers)
+            if limit is not None and record_size(key_bytes, value_bytes, headers) > limit:
+                return send(sink, topic, key, value, timestamp, headers)
+            return take((key_bytes, value_bytes, headers, timestamp, None))
+
+        return to_topic
+
+    def block_sender(self, sink: Sink, topic: str) -> Many | None:
+        """Give what takes blocks of them."""
+        serdes = self._plain_serdes(sink, topic)
+        if serdes is None:
+            return None
+        limit = self._encoder.limit(topic)
+        dump_keys, dump_values = (serde.dump_column for serde in serdes)
+        take, send = self._outgoing.take_columns, self.send
+
+        def to_topic(block: Block) -> None:
+            try:
+                keys, values = dump_keys(block.keys), dump_values(block.values)
+                _check_sizes(keys, values, block.headers, limit)
+            except Exception:  # noqa: BLE001 they are written again, and the handler asked
+                for offset, timestamp, key, value, headers in block.records():
+                    self._at(offset)
+                    send(sink, topic, key, value, timestamp, headers)
+            else:
+                take(topic, Fields(keys, values, block.headers, block.timestamps))
+
+        return to_topic
+
+    def _at(self, offset: int) -> None:
+        """Set the offset of the record that an error is about."""
+        if self._encoder.context is not None:
+            self._encoder.context.offset = offset
+
+    def _plain_serdes(self, sink: Sink, topic: str) -> tuple[Serde[Any], Serde[Any]] | None:
+        """Give the serdes of keys and values; None: more is to be done than to write by them."""
+        key_serde, value_serde = sink.key_serde, sink.value_serde
+        if sink.internal or sink.partitioner is not None:
+            return None
+        try:
+            self._encoder.limit(topic)
+        except ProductionError:  # there is no such topic: the handler is asked each time
+            return None
+        return None if key_serde is None or value_serde is None else (key_serde, value_serde)
+
+    def _send_inside(
+        self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> None:
+        repartition, route, codec = self._routes[topic]
+        partition, key = route(key, value)
+        codec.check(value)
+        if not repartition.is_topic:
+            # its place in the order of this task's outputs is all the offset it needs
+            record = (self._sent, timestamp, key, value, headers)
+            self._shuffled[topic, partition].append(record)
+            self._sent += 1
+            return
+        self._outgoing.add(
+            f"{self._program.application_id}-{topic}",
+            partition,
+            codec.encode([key]),
+            codec.encode([value]),
+            timestamp,
+            sent_by(self._place, headers),
+        )
+
+    def keep(
+        self, topic: str, record: tuple[bytes, bytes | None], timestamp: int, headers: Headers
+    ) -> None:
+        """Take a record of a changelog: it goes to the partition of the task's own number."""
+        self._outgoing.add(topic, self._number, *record, timestamp, headers)
+
+    def take(self) -> Iterator[Packed]:
+        """Yield what was sent since the last call, in rows of bounded size."""
+        shuffled, self._shuffled = self._shuffled, defaultdict(list)
+        for topic, partition in list(shuffled):
+            part = self._plan.parts[self._plan.readers[topic]]
+            task = part.task_of(topic, partition)
+            slot = self._program.slot_of(task)
+            codec = self._routes[topic][2]
+            for data in pack_records(shuffled.pop((topic, partition)), codec):
+                yield Packed(slot, part.stage, task, topic, partition, self._next_place(), data)
+        slot = self._program.slot_of(self._number)
+        for topic, partition, data in self._outgoing.take():
+            place = self._next_place()
+            yield Packed(slot, SINK, self._number, topic, partition, place, data)
+
+    def _next_place(self) -> str:
+        self._rows += 1
+        return f"{self._place}/{self._rows:020}"
+
+    def clear(self) -> None:
+        """Forget what was sent: the attempt has failed."""
+        self._outgoing.clear()
+        self._shuffled.clear()
+
+
+def _check_sizes(
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers],
+    limit: int | None,
+) -> None:
+    """Raise if a record is larger than its topic takes; most blocks are not that large in all."""
+    if limit is None:
+        return
+    whole = sum(len(data) for column in (keys, values) for data in column if data is not None)
+    if whole > limit or any(headers):
+        sizes = map(record_size, keys, values, headers)
+        if any(size > limit for size in sizes):
+            raise ProductionError("a record is too large")

@@ -1,0 +1,225 @@
+"""The first stage: runs what looks at one record at a time, packs the rest for its tasks.
+
+It stands where the topics are read, one Spark partition to a topic partition, and shuffles
+nothing.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from thulawa.core.errors import StateError
+from thulawa.core.gc_freeze import settle, uncollected
+from thulawa.engine.lane_sums import LaneSums
+from thulawa.runtime.metrics import RecordCounts
+from thulawa.runtime.planning import FRONT, Part, has_timers
+from thulawa.runtime.shuffled import merge_by_time, split_by_sender
+from thulawa.runtime.task import Task
+from thulawa.spark.connectors.chunks import Behind, Chunk
+from thulawa.spark.connectors.log_packed import stored_chunks
+from thulawa.spark.event_loop import run_async
+from thulawa.spark.micro_batch.changelogs import ReadSoFar
+from thulawa.spark.micro_batch.collector import TaskOutput
+from thulawa.spark.micro_batch.dropped_records import encode_counts
+from thulawa.spark.micro_batch.program import Program
+from thulawa.spark.micro_batch.program_shipping import Shipped
+from thulawa.spark.micro_batch.wire import (
+    AT_END,
+    BEHIND,
+    CLOCK,
+    COUNTS,
+    Packed,
+    Topic,
+    as_block,
+    opened_records,
+    packed_batch,
+)
+from thulawa.state.codec import Codec
+
+__all__ = ["front"]
+
+_BUNDLE_BYTES = 2**23  # what goes to Spark at a time is about this much
+
+
+def front(program: Shipped, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield packed rows of the chunks of the source, or of rows of such."""
+    settle()
+    stage = _Front(program.open())
+    try:
+        yield from _packed(stage, batches)
+    except BaseException:
+        stage.abandon()
+        raise
+    stage.close()
+    for lanes in stage.take_lanes():
+        program.tell(lanes)
+    program.count(stage.take_counts())
+
+
+def _packed(stage: "_Front", batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the front, some at a time: what one chunk becomes may be any size."""
+    packed: list[Packed] = []
+    held = 0
+    for row in _rows(stage, batches):
+        packed.append(row)
+        held += len(row.data)
+        if held >= _BUNDLE_BYTES:
+            yield packed_batch(packed)
+            packed, held = [], 0
+    if packed:
+        yield packed_batch(packed)
+
+
+def _rows(stage: "_Front", batches: Iterator[Any]) -> Iterator[Packed]:
+    for chunk in stored_chunks(batches):
+        with uncollected():
+            yield from stage.behind(chunk) if isinstance(chunk, Behind) else stage.packed(chunk)
+    yield from stage.progress()
+    yield from stage.counts()
+
+
+class _Front:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._plan = program.plan
+        self._names = {
+            f"{program.application_id}-{name}": name
+            for name, one in program.plan.repartitions.items()
+            if one.is_topic
+        }
+        self._tasks: dict[Topic, tuple[Task, TaskOutput]] = {}
+        self._read = ReadSoFar(program)
+
+    def packed(self, chunk: Chunk) -> Iterator[Packed]:
+        plan, topic = self._plan, Topic(chunk.topic, chunk.partition)
+        if self._read.wanted:
+            self._read.note(topic, chunk.first, chunk.span)
+        if topic.name in self._program.restored:
+            yield self._changes(chunk)
+            return
+        if topic.name == self._program.offsets_topic:
+            return
+        if topic.name == self._program.clock_topic:
+            yield from self._wake()
+            return
+        name = self._names.get(topic.name, topic.name)
+        place = f"{name}/{topic.partition:06}/{chunk.first:020}"
+        if name in plan.global_topics:
+            data = chunk.data
+            for part in plan.parts.values():
+                if name in {table.topic for table in plan.global_tables(part.group)}:
+                    for task in range(len(part.tasks)):
+                        slot = self._program.slot_of(task)
+                        # "!": what tables hold comes before what looks into them
+                        yield Packed(slot, part.stage, task, name, part.group.id, f"!{place}", data)
+            return
+        part = plan.parts[plan.readers[name]]
+        if part.stage == FRONT:
+            yield from self._run(part, Topic(name, topic.partition), chunk)
+            return
+        _refuse_new_partition(part, name, topic.partition)
+        task = part.task_of(name, topic.partition)
+        slot = self._program.slot_of(task)
+        yield Packed(slot, part.stage, task, name, topic.partition, place, chunk.data)
+
+    def behind(self, of: Behind) -> Iterator[Packed]:
+        """Yield the row that tells a task of several partitions whether one has more."""
+        if self._read.wanted:
+            self._read.note_more(of)
+        name = self._names.get(of.topic, of.topic)
+        if name not in self._plan.readers:
+            return
+        part = self._plan.parts[self._plan.readers[name]]
+        if part.stage != FRONT:
+            task = part.task_of(name, of.partition)
+            slot = self._program.slot_of(task)
+            data = BEHIND if of.behind else AT_END
+            yield Packed(slot, part.stage, task, name, of.partition, "", data)
+
+    def progress(self) -> Iterator[Packed]:
+        """Tell every task that writes how far this batch has read."""
+        return self._read.told()
+
+    def _changes(self, chunk: Chunk) -> Packed:
+        """Send a changelog's records to the task whose store they rebuild."""
+        topic, task = chunk.topic, chunk.partition
+        group, _ = self._program.restored[topic]
+        stage, slot = self._plan.parts[group].stage, self._program.slot_of(task)
+        place = f"{topic}/{task:06}/{chunk.first:020}"
+        return Packed(slot, stage, task, topic, group, place, chunk.data)
+
+    def _wake(self) -> Iterator[Packed]:
+        """Call every task that may have timers: they run before and without any record."""
+        for part in self._plan.parts.values():
+            if has_timers(part.group.nodes):
+                for task in range(len(part.tasks)):
+                    slot = self._program.slot_of(task)
+                    yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
+
+    def _run(self, part: Part, topic: Topic, chunk: Chunk) -> Iterator[Packed]:
+        if topic not in self._tasks:
+            self._tasks[topic] = self._made(part, topic)
+        task, output = self._tasks[topic]
+        # no batch tells the front its time; it only tells records from the far future apart
+        task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
+        block = as_block(chunk.columns)
+        repartition = self._plan.repartitions.get(topic.name)
+        if repartition is not None:
+            records = opened_records(block, Codec(repartition.value_serde))
+            task.add(*topic, merge_by_time([*split_by_sender(records).values()]))
+        else:
+            task.add_block(*topic, block)
+        task.run()
+        return output.take()
+
+    def _made(self, part: Part, topic: Topic) -> tuple[Task, TaskOutput]:
+        program = self._program
+        number = part.task_of(*topic)
+        output = TaskOutput(program, part, number, topic)
+        task = Task(
+            part.group,
+            program.plan.topology,
+            output,
+            number=number,
+            partitions={topic.name: (topic.partition,)},
+            options=program.options,
+            run_async=run_async,
+        )
+        output.attach(task.context)
+        return task, output
+
+    def take_lanes(self) -> Iterator[dict[str, LaneSums]]:
+        return (task.take_lanes() for task, _ in self._tasks.values())
+
+    def take_counts(self) -> RecordCounts:
+        counts: RecordCounts = Counter()
+        for task, _ in self._tasks.values():
+            counts.update(task.take_counts())
+        return counts
+
+    def counts(self) -> Iterator[Packed]:
+        """Send the counts to the next stage, which can report them; without one they stay."""
+        if self._plan.stages and (counts := self.take_counts()):
+            yield Packed(self._program.slots[0], FRONT + 1, 0, COUNTS, 0, "", encode_counts(counts))
+
+    def close(self) -> None:
+        for task, _ in self._tasks.values():
+            task.close()
+
+    def abandon(self) -> None:
+        for task, _ in self._tasks.values():
+            task.abandon()
+
+
+def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:
+    """Refuse records of a partition that was not there: its keys have their state elsewhere."""
+    if part.group.stores and not any(partition in task.get(topic, ()) for task in part.tasks):
+        raise StateError(
+            f"partition {partition} of {topic!r} is new: keys that are sent there now have their "
+            f"state in the store {part.group.stores[0]!r} of another task. Start the application "
+            "with allow_state_loss=True and such keys begin with none; to keep them together, read "
+            "the topic with a new application_id"
+        )

@@ -1,0 +1,149 @@
+"""Tasks whose stores are being rebuilt from their changelogs: they process nothing meanwhile."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from thulawa.core.records import Headers
+from thulawa.engine.lane_sums import LaneSums
+from thulawa.runtime.global_tables import GlobalTables
+from thulawa.runtime.metrics import RecordCounts
+from thulawa.runtime.planning import Part
+from thulawa.spark.micro_batch.changelogs import BEFORE, POSITIONS, STAMP
+from thulawa.spark.micro_batch.collector import TaskOutput
+from thulawa.spark.micro_batch.program import Program
+from thulawa.spark.micro_batch.wire import SINK, Packed, records_of
+from thulawa.spark.task_context import current_task
+from thulawa.state.changelogs import POSITION, Changelog, Position
+from thulawa.state.codec import Codec
+from thulawa.state.paged import Kept, PagedStores
+
+__all__ = ["Report", "Restored"]
+
+_codec = Codec()
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a task has read of a changelog in one batch.
+
+    ``found`` is what its store has, counted and summed up anew, once a batch ends with a
+    position; ``wanted`` is what that position says.
+    """
+
+    store: str
+    task: int
+    records: int
+    batch: int = 0
+    found: Position | None = None
+    wanted: Position | None = None
+
+
+class Restored:
+    """One task in the making."""
+
+    def __init__(self, program: Program, part: Part, number: int) -> None:
+        assert program.recovery is not None
+        self._program = program
+        self._stamps = {stamp.encode() for stamp in program.recovery.stamps}
+        self._number = number
+        plan = program.plan
+        tables = plan.global_tables(part.group)
+        specs = plan.topology.stores
+        names = dict.fromkeys((*part.group.stores, *(table.stores[0] for table in tables)))
+        self._logs = {name: Changelog(specs[name]) for name in part.group.stores}
+        self._stores = PagedStores({name: specs[name] for name in names})
+        self._output = TaskOutput(program, part, number)
+        self._tables = plan.topology, program.options, self._output.send, self._stores.backing
+        self._which = tables
+
+    def run(
+        self,
+        rows: Iterable[Packed],
+        now: int,  # noqa: ARG002 nothing is processed
+        kept: Kept,
+    ) -> Iterator[list[Packed]]:
+        """Take the records of a batch into the stores; give a report for each changelog."""
+        self._stores.open(kept)
+        snapshot: dict[str, Any] = dict(self._stores.snapshot or {})
+        tables = GlobalTables(*self._tables, self._which)
+        read: dict[str, list[Report]] = {}
+        for row in sorted(rows, key=lambda row: row.place):
+            if row.topic in self._program.plan.global_topics:
+                for offset, time, key, value, _ in records_of(row):
+                    tables.update(row.topic, offset, key, value, time)
+            else:
+                _, store = self._program.restored[row.topic]
+                read.setdefault(store, []).append(self._take(store, row, snapshot))
+        yield [self._told(reports) for reports in read.values()]
+        self._stores.flush(kept, snapshot)
+
+    def next_wall_clock_time(self) -> None:
+        """Want no call by the clock."""
+
+    def close(self) -> None:
+        """Hold nothing that needs closing."""
+
+    def take_lanes(self) -> dict[str, LaneSums]:
+        """Give nothing: no async node runs."""
+        return {}
+
+    def take_counts(self) -> RecordCounts:
+        """Return nothing: no record is processed."""
+        return Counter()
+
+    def _take(self, store: str, row: Packed, snapshot: dict[str, Any]) -> Report:
+        entries, log = self._stores.backing(store), self._logs[store]
+        count, ends = 0, False
+        for _, _, key, value, headers in records_of(row):
+            count += 1
+            kept = self._standing(value, headers)
+            ends = key == POSITION
+            if ends:
+                _move(snapshot, store, kept)
+                continue
+            name, entry = log.read(key, kept)
+            if entry is None:
+                entries.pop(name, None)
+            else:
+                entries[name] = entry
+        if not ends:
+            return Report(store, self._number, count, _batch())
+        told = snapshot.get(POSITIONS, {}).get(store)
+        wanted = Position() if told is None else Position.decode(told).bare()
+        return Report(store, self._number, count, _batch(), log.position(entries), wanted)
+
+    def _standing(self, value: bytes | None, headers: Headers) -> bytes | None:
+        """Give the value that counts: that before a batch which is taken back."""
+        if self._stamps and headers:
+            named = dict(headers)
+            if named.get(STAMP) in self._stamps:
+                return named.get(BEFORE)
+        return value
+
+    def _told(self, reports: list[Report]) -> Packed:
+        last = reports[-1]
+        total = sum(one.records for one in reports)
+        data = msgspec.json.encode(msgspec.structs.replace(last, records=total))
+        slot = self._program.slot_of(self._number)
+        return Packed(slot, SINK, self._number, last.store, 0, "", data)
+
+
+def _batch() -> int:
+    """Return the number of the batch at hand; 0 outside Spark."""
+    task = current_task()
+    return 0 if task is None or task.batch is None else task.batch
+
+
+def _move(snapshot: dict[str, Any], store: str, position: bytes | None) -> None:
+    """Note the position of a store, and what the task knew there."""
+    positions = dict(snapshot.get(POSITIONS, {}))
+    if position is not None:
+        positions[store] = position
+        (known,) = _codec.decode(Position.decode(position).known)
+        snapshot.update({**known, POSITIONS: positions})
+    elif positions.pop(store, None) and positions:
+        snapshot[POSITIONS] = positions
+    else:
+        snapshot.clear()  # a task that was never called, after all

@@ -1,0 +1,81 @@
+"""Whether the executors of a cluster see a checkpoint folder as the driver does.
+
+Executors write state into the checkpoint and the driver writes the offsets that belong to it. On
+hosts that share no disk each of them would write to its own, and nothing would fail until a task
+moves to another host and finds no state there.
+"""
+
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.spark.session.shipping import is_local, ship
+
+__all__ = ["check_shared"]
+
+_LONG_ENOUGH = 0.1  # seconds of a task: so that no executor does the others' as well
+
+
+class _View(NamedTuple):
+    """What one task has found: its host, what is wrong there, and the file it has written."""
+
+    host: str
+    problem: str
+    answer: str
+
+
+def check_shared(spark: SparkSession, folder: Path) -> None:
+    """Raise `ConfigurationError` unless executors read and write the folder of the driver.
+
+    As many small tasks look as there are cores. On a local master there is nothing to look at.
+    """
+    if is_local(spark.sparkContext.master):
+        return
+    ship(spark)
+    probe = folder / f"probe-{uuid4().hex}"
+    probe.mkdir(parents=True)
+    (probe / "driver").touch()
+    try:
+        tasks = max(2, spark.sparkContext.defaultParallelism)
+        looked = spark.sparkContext.parallelize(range(tasks), tasks)
+        views = looked.mapPartitions(partial(_look, str(probe))).collect()
+        for view in views:
+            problem = view.problem
+            if not problem and not (probe / view.answer).exists():
+                problem = "does not write where the driver reads"
+            if problem:
+                raise _refused(folder, view.host, problem)
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+
+
+def _look(probe: str, numbers: Iterator[int]) -> Iterator[_View]:
+    host, answer = socket.gethostname(), uuid4().hex
+    time.sleep(_LONG_ENOUGH)
+    for _ in numbers:
+        if not Path(probe, "driver").exists():
+            yield _View(host, "does not see what the driver writes there", "")
+            continue
+        try:
+            Path(probe, answer).touch()
+        except OSError as error:
+            yield _View(host, f"cannot write there ({error.strerror})", "")
+        else:
+            yield _View(host, "", answer)
+
+
+def _refused(folder: Path, host: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the checkpoint {folder} is not one folder for the driver on {socket.gethostname()} and "
+        f"its executors: one on {host} {problem}.\n"
+        "State would be written to disks that others do not see. Give a checkpoint= in a folder "
+        "that is mounted on all hosts, writable for all"
+    )

@@ -1,0 +1,114 @@
+"""What a stage does with the rows of a batch: each task its own, the others passed on."""
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import Any
+
+import pandas as pd
+
+from thulawa.runtime.planning import Part
+from thulawa.spark.micro_batch.dropped_records import decode_counts
+from thulawa.spark.micro_batch.program_shipping import Shipped
+from thulawa.spark.micro_batch.task_host import hosted
+from thulawa.spark.micro_batch.wire import CLOCK, COUNTS, Packed
+
+__all__ = ["Stage"]
+
+_FRAME_BYTES = 2**19  # many times what Python's writer keeps back until there is more
+
+
+class Stage:
+    """The tasks of one stage over the state of one partition of Spark."""
+
+    def __init__(self, program: Shipped, stage: int, handle: Any, state: Any) -> None:
+        self._program = program.open()
+        self._tell = program.tell
+        self._count = program.count
+        self._stage = stage
+        self._handle = handle
+        self._state = state
+
+    def run_rows(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Run the tasks that have rows; give all that is for others."""
+        mine: dict[tuple[int, int], list[Packed]] = {}
+        others: list[Packed] = []
+        batch_time = 0
+        for frame in rows:
+            for row in frame.itertuples(index=False, name=None):
+                packed, batch_time = Packed(*row[:-1]), row[-1]
+                if packed.stage != self._stage:
+                    others.append(packed)
+                elif packed.topic == COUNTS:
+                    self._count(decode_counts(packed.data))
+                else:
+                    mine.setdefault(self._part_of(packed), []).append(packed)
+        # Spark's sort by slot has put them in any order if it has spilled
+        yield from _frames(sorted(others, key=attrgetter("place")))
+        for (group, number), batch in mine.items():
+            yield from self._run(group, number, batch, batch_time)
+
+    def run_by_clock(self, slot: int, batch_time: int) -> Iterator[pd.DataFrame]:
+        """Run the tasks of a slot that have no rows."""
+        for part in self._parts():
+            for number in range(len(part.tasks)):
+                if self._program.slot_of(number) == slot:
+                    yield from self._run(part.group.id, number, [], batch_time)
+
+    def _parts(self) -> list[Part]:
+        return [part for part in self._program.plan.parts.values() if part.stage == self._stage]
+
+    def _part_of(self, row: Packed) -> tuple[int, int]:
+        plan = self._program.plan
+        if row.topic == CLOCK or row.topic in plan.global_topics or self._program.recovery:
+            return row.part, row.task
+        return plan.readers[row.topic], row.task
+
+    def _run(
+        self, group: int, number: int, rows: list[Packed], batch_time: int
+    ) -> Iterator[pd.DataFrame]:
+        program = self._program
+        task = hosted(program, program.plan.parts[group], number)
+        kept = _State(self._state, f"{program.prefixes[group]}/{number}/")
+        for out in task.run(rows, program.now(batch_time), kept):
+            yield from _frames(out)
+        self._tell(task.take_lanes())
+        self._count(task.take_counts())
+        due = task.next_wall_clock_time()
+        if due is not None and program.has_timers:
+            self._handle.registerTimer(program.timer(due, batch_time))
+
+
+class _State:
+    """The part of Spark's state that belongs to one task."""
+
+    def __init__(self, state: Any, prefix: str) -> None:
+        self._state = state
+        self._prefix = prefix
+
+    def get(self, name: str) -> bytes | None:
+        found = self._state.getValue((self._prefix + name,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, name: str, data: bytes) -> None:
+        self._state.updateValue((self._prefix + name,), (data,))
+
+    def remove(self, name: str) -> None:
+        self._state.removeKey((self._prefix + name,))
+
+
+def _frames(rows: Iterable[Packed]) -> Iterator[pd.DataFrame]:
+    """Give rows to Spark some at a time: it takes the first while the next are made ready."""
+    frame: list[Packed] = []
+    size = 0
+    for row in rows:
+        frame.append(row)
+        size += len(row.data)
+        if size >= _FRAME_BYTES:
+            yield _frame(frame)
+            frame, size = [], 0
+    if frame:
+        yield _frame(frame)
+
+
+def _frame(rows: list[Packed]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(Packed._fields))

@@ -1,0 +1,172 @@
+"""Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+
+from thulawa.core.gc_freeze import uncollected
+from thulawa.engine.lane_sums import LaneSums
+from thulawa.runtime.global_tables import GlobalTables
+from thulawa.runtime.metrics import RecordCounts
+from thulawa.runtime.planning import Part
+from thulawa.runtime.shuffled import Shuffled, split_by_sender
+from thulawa.runtime.task import Task
+from thulawa.spark.event_loop import run_async
+from thulawa.spark.micro_batch.changelogs import TaskChangelogs
+from thulawa.spark.micro_batch.collector import TaskOutput
+from thulawa.spark.micro_batch.program import Program
+from thulawa.spark.micro_batch.restoring import Restored
+from thulawa.spark.micro_batch.wire import (
+    AT_END,
+    BEHIND,
+    CLOCK,
+    Packed,
+    block_of,
+    opened_records,
+    records_of,
+    unpack_records,
+)
+from thulawa.state.codec import Codec
+from thulawa.state.paged import Kept, PagedStores
+
+__all__ = ["Hosted", "hosted"]
+
+
+class Hosted:
+    """One task of a stage with its stores."""
+
+    def __init__(self, program: Program, part: Part, number: int) -> None:
+        self._program = program
+        self._part = part
+        self._number = number
+        topology = program.plan.topology
+        tables = program.plan.global_tables(part.group)
+        names = dict.fromkeys((*part.group.stores, *(table.stores[0] for table in tables)))
+        self._stores = PagedStores({name: topology.stores[name] for name in names})
+        self._output = TaskOutput(program, part, number)
+        self._changelogs = TaskChangelogs(program, part)
+        self._task: Task | None = None
+        self._globals: GlobalTables | None = None
+
+    def run(
+        self, rows: Iterable[Packed], now: int, kept: Kept
+    ) -> Generator[Iterable[Packed], None, None]:
+        """Process the rows of a batch; give what leaves, then keep what the stores hold.
+
+        So Spark carries the outputs while the stores are written. Nothing stays of a batch that
+        fails, or that is given up before its end.
+        """
+        try:
+            with uncollected():
+                yield from self._run(rows, now, kept)
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> Iterator[Iterable[Packed]]:
+        same = self._stores.open(kept)
+        if self._task is not None and not same:
+            self.close()
+            self._stores.forget()  # what a processor puts when it is closed is of no batch
+        if self._task is None:
+            self._task = self._made(now)
+        task = self._task
+        task.context.wall_clock_time = now
+        shuffled = Shuffled()
+        for row in sorted(rows, key=lambda row: row.place):
+            if row.data in (BEHIND, AT_END):
+                task.set_behind(row.topic, row.part, behind=row.data == BEHIND)
+            elif row.topic in self._program.plan.repartitions:
+                self._add_repartitioned(shuffled, row)
+            else:
+                self._add(task, row)
+        for topic, partition in shuffled.topic_partitions():
+            task.add(topic, partition, shuffled.take(topic, partition))
+        task.run()
+        task.advance_wall_clock(now)
+        snapshot = self._changelogs.write(self._stores, task.snapshot(), now, self._output)
+        yield self._output.take()
+        self._stores.flush(kept, snapshot)
+
+    def close(self) -> None:
+        """Let the task go; what it knows is in the state."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.abandon()
+
+    def take_lanes(self) -> dict[str, LaneSums]:
+        """Give what the lanes of async nodes have come to since this was last asked."""
+        return {} if self._task is None else self._task.take_lanes()
+
+    def take_counts(self) -> RecordCounts:
+        """Return the counts of records that nodes left out since this was last asked."""
+        counts: RecordCounts = Counter() if self._task is None else self._task.take_counts()
+        if self._globals is not None:
+            counts.update(self._globals.counts)
+            self._globals.counts.clear()
+        return counts
+
+    def next_wall_clock_time(self) -> int | None:
+        """Tell when the task wants to be called even without records."""
+        return None if self._task is None else self._task.next_wall_clock_time
+
+    def _add_repartitioned(self, shuffled: Shuffled, row: Packed) -> None:
+        repartition = self._program.plan.repartitions[row.topic]
+        codec = Codec(repartition.value_serde)
+        if not repartition.is_topic:
+            place = row.place.rpartition("/")[0]  # it ends with the number of the row
+            shuffled.add(row.topic, row.part, place, unpack_records(row.data, codec))
+            return
+        senders = split_by_sender(opened_records(block_of(row), codec))
+        for sender, records in senders.items():
+            shuffled.add(row.topic, row.part, sender, records)
+
+    def _add(self, task: Task, row: Packed) -> None:
+        if row.topic == CLOCK:
+            return
+        if row.topic in self._program.plan.global_topics:
+            assert self._globals is not None
+            for offset, time, key, value, _ in records_of(row):
+                self._globals.update(row.topic, offset, key, value, time)
+            return
+        task.add_block(row.topic, row.part, block_of(row))
+
+    def _made(self, now: int) -> Task:
+        self._output.clear()  # what a failed attempt left
+        topology, options = self._program.plan.topology, self._program.options
+        tables = self._program.plan.global_tables(self._part.group)
+        self._globals = GlobalTables(
+            topology, options, self._output.send, self._stores.backing, tables
+        )
+        task = Task(
+            self._part.group,
+            topology,
+            self._output,
+            number=self._number,
+            partitions=self._part.tasks[self._number],
+            options=options,
+            backing=self._stores.backing,
+            global_stores=self._globals.stores,
+            wall_clock_time=now,
+            run_async=run_async,
+            snapshot=self._stores.snapshot or None,
+        )
+        self._output.attach(task.context)
+        return task
+
+
+_tasks: dict[tuple[str, int, int], Hosted | Restored] = {}
+
+
+def hosted(program: Program, part: Part, number: int) -> Hosted | Restored:
+    """Give the task of this number, as this worker has it.
+
+    A worker is that of one application at a time (`session.worker_pools`): when another run
+    comes, or another application, the one before it has ended.
+    """
+    place = (program.run, part.group.id, number)
+    for old in [name for name in _tasks if name[0] != program.run]:
+        _tasks.pop(old).close()
+    if place not in _tasks:
+        kind = Hosted if program.recovery is None else Restored
+        _tasks[place] = kind(program, part, number)
+    return _tasks[place]

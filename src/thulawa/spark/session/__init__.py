@@ -1,0 +1,1 @@
+"""Spark sessions configured for Thulawa, and the Python workers they start."""

@@ -1,0 +1,97 @@
+"""Spark's classes made ready for the JVM, so that it starts sooner.
+
+The classes that Spark loads to run a first query the JVM reads, checks and links anew at each
+start. ``python -m thulawa.spark.session.jvm_archive`` has it write them once, as it has them in
+memory (class data sharing), into a file of some 160 MB in the virtual environment, whose jars they
+are from; `options` has a session use it. The JVM passes over a file that is of another Java or of
+other jars.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+__all__ = ["make", "options"]
+
+_QUIETLY = "-Xlog:cds*=off"
+_SECONDS_TO_WRITE = 120
+
+
+def options() -> str:
+    """Give what makes the JVM use the file, if there is one."""
+    file = _place()
+    return f"-XX:SharedArchiveFile={file} {_QUIETLY}" if file is not None and file.exists() else ""
+
+
+def make() -> Path | None:
+    """Write the file, unless it is there; None: there is no Java."""
+    file = _place()
+    if file is None or file.exists():
+        return file
+    shutil.rmtree(file.parent, ignore_errors=True)  # that of another version
+    file.parent.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        written = Path(folder, file.name)
+        _run_queries(Path(folder), f"-XX:ArchiveClassesAtExit={written} {_QUIETLY}")
+        written.rename(file)
+    return file
+
+
+def _place() -> Path | None:
+    """Name the file for this Java and this Spark."""
+    import pyspark  # noqa: PLC0415 whoever only asks for the options has it already
+
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return None
+    real = Path(java).resolve()
+    of = f"{real} {real.stat().st_mtime_ns} {pyspark.__file__} {pyspark.__version__}"
+    return Path(sys.prefix, "thulawa", f"spark-{sha256(of.encode()).hexdigest()[:16]}.jsa")
+
+
+def _run_queries(folder: Path, java_options: str) -> None:
+    """Start Spark, do what most programs do first, and let the JVM come to its end."""
+    from thulawa.brokers.embedded import Log, ProducerRecord  # noqa: PLC0415 see above
+    from thulawa.spark.connectors.log_sink import log_sink  # noqa: PLC0415
+    from thulawa.spark.map_by_key.api import map_by_key  # noqa: PLC0415
+    from thulawa.spark.session.builder import session  # noqa: PLC0415
+
+    settings = {
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": f"{folder}/spark",
+        "spark.log.level": "ERROR",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    spark = session("thulawa-jvm-archive", master="local[2]", settings=settings)
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 to wait for its end
+    log = f"file:{folder}/topics"
+    with Log(log) as topics:
+        topics.create_topic("in")
+        topics.create_topic("out")
+        topics.append({"in": [ProducerRecord(b"k", b"v")]})
+    spark.range(10).groupBy("id").count().collect()
+    rows = spark.readStream.format("thulawa").option("subscribe", "in").load(log)
+    mapped = rows.transform(map_by_key(_same, key="key", returns="said binary", keep=["key"]))
+    named = mapped.withColumnRenamed("said", "value")
+    writer = log_sink(named, log, topic="out").trigger(availableNow=True)
+    writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends when its parent does, and writes then
+    gateway.proc.wait(_SECONDS_TO_WRITE)
+
+
+async def _same(row: Any) -> Any:
+    return row.value
+
+
+if __name__ == "__main__":
+    sys.exit(0 if make() else 1)

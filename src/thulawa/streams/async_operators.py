@@ -1,0 +1,225 @@
+"""Async operators: functions that wait, for many records at once, each key in order."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.records import Record
+from thulawa.engine import (
+    Adaptive,
+    Batch,
+    Bounds,
+    Lanes,
+    Options,
+    Quarantine,
+    Rate,
+    Retry,
+    Sharing,
+)
+from thulawa.engine.resources import check_resource
+from thulawa.streams import kstream
+from thulawa.streams.graph_builder import Building, NameLike
+from thulawa.topology.nodes import AsyncCall
+from thulawa.topology.processor import AsyncProcessor
+
+__all__ = ["AsyncOperators", "AsyncOptions"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+K1 = TypeVar("K1")
+V1 = TypeVar("V1")
+_Operation = Literal["map", "map_values", "flat_map", "process", "batch"]
+
+
+class AsyncOptions(TypedDict, total=False):
+    """The engine's options; what a function raises in the end goes to the processing handler.
+
+    ``resource`` makes an async context manager, opened once per task and handed to the
+    function as its last argument; ``resource_timeout`` bounds its opening, and its closing.
+    ``lane`` goes with ``lanes``: a function of key and value that gives a record's lane, its name
+    in ``lanes`` or its place there. ``deterministic`` declares that the function gives the same
+    results whenever it is asked about a record; with it, and with ``emit="partition"``, a
+    repartition behind it needs no topic.
+    """
+
+    order: Literal["key", "partition", "none", "emit"]
+    emit: Literal["finished", "partition"]
+    unkeyed: Literal["ordered", "parallel"]
+    in_flight: int
+    adaptive: Adaptive | None
+    bounds: Bounds
+    lanes: Lanes
+    retry: Retry
+    timeout: float | None
+    deadline: float | None
+    quarantine: Quarantine | None
+    batch: Batch | None
+    rate: Rate | None
+    sharing: Sharing | None
+    resource_timeout: float
+    lane: Callable[[Any, Any], str | int]
+    resource: Callable[[], AbstractAsyncContextManager[Any]] | None
+    deterministic: bool
+
+
+class AsyncOperators(Generic[K, V]):
+    """The part of a stream that is about functions which wait."""
+
+    building: Building
+    name: str
+
+    def revalued(self, name: str) -> "kstream.KStream[K, Any]":
+        """Give the stream of a node that leaves keys alone."""
+        raise NotImplementedError
+
+    def map_async(
+        self,
+        mapper: Callable[[K, V], Awaitable[tuple[K1, V1]]]
+        | Callable[[K, V, Any], Awaitable[tuple[K1, V1]]],
+        *,
+        named: NameLike = None,
+        **options: Unpack[AsyncOptions],
+    ) -> "kstream.KStream[K1, V1]":
+        """Make another record of each, by an async function of key and value.
+
+        >>> from thulawa.testing import preview
+        >>> async def swap(key, value):
+        ...     return value, key
+        >>> preview(lambda s: s.map_async(swap), ("a", 1))
+        [(1, 'a')]
+        """
+        return kstream.KStream(
+            self.building, self._add_async("map", mapper, named, options), rekeyed=True
+        )
+
+    def map_values_async(
+        self,
+        mapper: Callable[[V], Awaitable[V1]] | Callable[[V, Any], Awaitable[V1]],
+        *,
+        named: NameLike = None,
+        **options: Unpack[AsyncOptions],
+    ) -> "kstream.KStream[K, V1]":
+        """Make another value of each, by an async function of the value.
+
+        >>> import asyncio
+        >>> from thulawa.streams import StreamsBuilder
+        >>> from thulawa.testing import TopologyTestDriver
+        >>> async def look_up(ip):
+        ...     await asyncio.sleep(0.25)
+        ...     return {"1.1.1.1": "AU"}.get(ip)
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("visits").map_values_async(look_up, in_flight=1000).to("countries")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.create_input_topic("visits").pipe_input("ann", "1.1.1.1")
+        ...     driver.create_output_topic("countries").read_key_value()
+        ('ann', 'AU')
+        """
+        return self.revalued(self._add_async("map_values", mapper, named, options))
+
+    def flat_map_async(
+        self,
+        mapper: Callable[[K, V], Awaitable[Iterable[tuple[K1, V1]]]]
+        | Callable[[K, V, Any], Awaitable[Iterable[tuple[K1, V1]]]],
+        *,
+        named: NameLike = None,
+        **options: Unpack[AsyncOptions],
+    ) -> "kstream.KStream[K1, V1]":
+        """Make any number of records of each, by an async function of key and value.
+
+        >>> from thulawa.testing import preview
+        >>> async def friends_of(key, value):
+        ...     return [(friend, key) for friend in value]
+        >>> preview(lambda s: s.flat_map_async(friends_of), ("ann", ["bob", "cem"]))
+        [('bob', 'ann'), ('cem', 'ann')]
+        """
+        name = self._add_async("flat_map", mapper, named, options)
+        return kstream.KStream(self.building, name, rekeyed=True)
+
+    def batch_async(
+        self,
+        function: Callable[[list[Record[K, V]]], Awaitable[list[V1]]]
+        | Callable[[list[Record[K, V]], Any], Awaitable[list[V1]]],
+        *,
+        named: NameLike = None,
+        **options: Unpack[AsyncOptions],
+    ) -> "kstream.KStream[K, V1]":
+        """Make other values, by an async function of a list of records.
+
+        It gives a list: per record its new value, or the exception it met.
+
+        >>> from thulawa.testing import preview
+        >>> async def double(records):
+        ...     return [record.value * 2 for record in records]
+        >>> preview(lambda s: s.batch_async(double), ("a", 1))
+        [('a', 2)]
+        """
+        return self.revalued(self._add_async("batch", function, named, options))
+
+    def process_async(
+        self,
+        supplier: Callable[[], AsyncProcessor[K, V, K1, V1]],
+        *stores: str,
+        named: NameLike = None,
+        **options: Unpack[AsyncOptions],
+    ) -> "kstream.KStream[K1, V1]":
+        """Hand each record to an async processor; its key is its own while it runs.
+
+        >>> from thulawa.testing import preview
+        >>> class Echo(AsyncProcessor):
+        ...     async def process(self, record):
+        ...         self.context.forward(record)
+        >>> preview(lambda s: s.process_async(Echo), ("a", 1))
+        [('a', 1)]
+        """
+        self.building.check_stores(stores)
+        name = self._add_async("process", supplier, named, options, stores)
+        return kstream.KStream(self.building, name, rekeyed=True)
+
+    def _add_async(
+        self,
+        operation: _Operation,
+        function: Callable[..., Any],
+        named: NameLike,
+        options: AsyncOptions,
+        stores: tuple[str, ...] = (),
+    ) -> str:
+        return _add_call(self.building, self.name, operation, function, named, stores, options)
+
+
+def _add_call(
+    building: Building,
+    parent: str,
+    operation: _Operation,
+    function: Callable[..., Any],
+    named: NameLike,
+    stores: tuple[str, ...],
+    options: AsyncOptions,
+) -> str:
+    """Add the node; options that cannot work are refused here, at the user's line."""
+    chosen: dict[str, Any] = dict(options)
+    resource, lane = chosen.pop("resource", None), chosen.pop("lane", None)
+    declared = chosen.pop("deterministic", False)
+    if (lane is None) != ("lanes" not in chosen):
+        raise ConfigurationError("lanes= and lane= go together: the lanes, and a record's own")
+    if operation == "batch":
+        chosen.setdefault("batch", Batch())
+    elif chosen.get("batch") is not None:
+        raise ConfigurationError("batches are for batch_async: its function takes a list")
+    name = building.named(named, f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-")
+    if resource is not None:
+        check_resource(resource, name)
+    building.add(
+        AsyncCall(
+            name=name,
+            parents=(parent,),
+            stores=stores,
+            operation=operation,
+            function=function,
+            options=Options(name=name, on_error="column", **chosen),
+            resource=resource,
+            lane=lane,
+            deterministic=declared,
+        )
+    )
+    return name

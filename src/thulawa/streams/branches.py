@@ -1,0 +1,134 @@
+"""Branches of a stream: each record goes to the first one that wants it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from thulawa.streams import kstream
+from thulawa.streams.graph_builder import NameLike
+from thulawa.streams.options import Branched, chosen
+from thulawa.topology.functions import check_function
+from thulawa.topology.nodes import Branch, Stateless
+
+__all__ = ["BranchedKStream"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BranchedKStream(Generic[K, V]):
+    """What ``stream.split()`` gives; branches are asked for one by one.
+
+    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> parts = (
+    ...     builder.stream("numbers")
+    ...     .split(named="is-")
+    ...     .branch(lambda k, v: v < 0, Branched.as_("negative"))
+    ...     .default_branch(Branched.as_("other"))
+    ... )
+    >>> parts["is-negative"].to("negative")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     driver.create_input_topic("numbers").pipe_value_list([1, -2, 3])
+    ...     driver.create_output_topic("negative").read_values_to_list()
+    [-2]
+    """
+
+    def __init__(self, stream: "kstream.KStream[K, V]", named: NameLike) -> None:
+        self._stream = stream
+        self._name = stream.building.named(named, "KSTREAM-BRANCH-")
+        self._branches: dict[str, kstream.KStream[K, V]] = {}
+        self._count = 0
+        stream.building.add(
+            Branch(name=self._name, parents=(stream.name,), predicates=(), children=())
+        )
+
+    def branch(
+        self, predicate: Callable[[K, V], object], branched: Branched | None = None
+    ) -> "BranchedKStream[K, V]":
+        """Add a branch for the records for which the predicate holds.
+
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     parts = s.split().branch(lambda k, v: v > 9).branch(lambda k, v: v > 5)
+        ...     return list(parts.no_default_branch().values())[1]
+        >>> preview(program, ("a", 10), ("b", 7), ("c", 1))
+        [('b', 7)]
+        """
+        check_function(predicate, "branch", ("key", "value"))
+        branched = chosen(branched, Branched)
+        self._count += 1
+        node = self._node()
+        child = self._child(self._count, branched)
+        self._stream.building.topology.put(
+            replace(
+                node,
+                predicates=(*node.predicates, predicate),
+                children=(*node.children, child),
+            )
+        )
+        self._add(child, branched)
+        return self
+
+    def default_branch(
+        self, branched: Branched | None = None
+    ) -> "dict[str, kstream.KStream[K, V]]":
+        """Add the branch for all other records; give all branches by name.
+
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     parts = s.split(named="v-").branch(lambda k, v: v > 9)
+        ...     return parts.default_branch(Branched.as_("small"))["v-small"]
+        >>> preview(program, ("a", 10), ("b", 7))
+        [('b', 7)]
+        """
+        branched = chosen(branched, Branched)
+        child = self._child(0, branched)
+        self._stream.building.topology.put(replace(self._node(), default=child))
+        self._add(child, branched)
+        return self._branches
+
+    def no_default_branch(self) -> "dict[str, kstream.KStream[K, V]]":
+        """Let all other records go; give all branches by name.
+
+        A branch whose function gave None is not among them.
+
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     loud = Branched.with_function(lambda part: part.map_values(str.upper), "a")
+        ...     return (
+        ...         s.split(named="is-")
+        ...         .branch(lambda k, v: "a" in v, loud)
+        ...         .no_default_branch()["is-a"]
+        ...     )
+        >>> preview(program, ("k", "tea"), ("k", "rum"))
+        [('k', 'TEA')]
+        """
+        return self._branches
+
+    def _node(self) -> Branch:
+        node = self._stream.building.topology.node(self._name)
+        assert isinstance(node, Branch)
+        return node
+
+    def _child(self, number: int, branched: Branched | None) -> str:
+        chosen = None if branched is None else branched.name
+        return self._name + (str(number) if chosen is None else chosen)
+
+    def _add(self, child: str, branched: Branched | None) -> None:
+        building = self._stream.building
+        building.generated(child)  # Kafka counts here too
+        building.add(Stateless(name=child, parents=(self._name,), operation="pass"))
+        stream: kstream.KStream[K, V] = kstream.KStream(
+            building,
+            child,
+            key_serde=self._stream.key_serde,
+            value_serde=self._stream.value_serde,
+            rekeyed=self._stream.rekeyed,
+        )
+        result = stream
+        if branched is not None and branched.chain is not None:
+            result = branched.chain(stream)
+        if result is not None:
+            self._branches[child] = result

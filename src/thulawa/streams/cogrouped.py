@@ -1,0 +1,206 @@
+"""Cogroups: several grouped streams, one result, an aggregator for each stream."""
+
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar
+
+from thulawa.core.callers import caller
+from thulawa.core.errors import ConfigurationError, TopologyError
+from thulawa.core.records import Windowed
+from thulawa.streams import grouped as grouping
+from thulawa.streams import ktable, windowed
+from thulawa.streams.graph_builder import Building, NameLike
+from thulawa.streams.options import Materialized, kept_as
+from thulawa.topology.nodes import Aggregate, Table
+from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
+
+__all__ = ["CogroupedKStream", "WindowedCogroupedKStream"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+_Part = tuple["grouping.KGroupedStream[Any, Any]", Callable[..., Any]]
+
+
+class CogroupedKStream(Generic[K, A]):
+    """Streams that are aggregated together.
+
+    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> paid = builder.stream("paid").group_by_key()
+    >>> spent = builder.stream("spent").group_by_key()
+    >>> balance = paid.cogroup(lambda k, v, total: total + v).cogroup(
+    ...     spent, lambda k, v, total: total - v
+    ... )
+    >>> balance.aggregate(lambda: 0).to_stream().to("balance")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     driver.create_input_topic("paid").pipe_input("ann", 10)
+    ...     driver.create_input_topic("spent").pipe_input("ann", 3)
+    ...     driver.create_output_topic("balance").read_key_values_to_list()
+    [('ann', 10), ('ann', 7)]
+    """
+
+    def __init__(self, building: Building, parts: tuple[_Part, ...]) -> None:
+        self._building = building
+        self._parts = parts
+
+    def cogroup(
+        self, grouped: "grouping.KGroupedStream[K, V]", aggregator: Callable[[K, V, A], A]
+    ) -> "CogroupedKStream[K, A]":
+        """Add a stream and its aggregator.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda a, b: (
+        ...         a.group_by_key()
+        ...         .cogroup(lambda k, v, seen: seen + v)
+        ...         .cogroup(b.group_by_key(), lambda k, v, seen: seen + v.upper())
+        ...         .aggregate(lambda: "")
+        ...     ),
+        ...     ("b", "k", "x"),
+        ...     ("a", "k", "y"),
+        ... )
+        [('k', 'X'), ('k', 'Xy')]
+        """
+        if not isinstance(grouped, grouping.KGroupedStream):
+            raise TopologyError(
+                f"cogroup takes a KGroupedStream, not a {type(grouped).__name__}: group it first",
+                where=caller(),
+            )
+        return CogroupedKStream(self._building, (*self._parts, (grouped, aggregator)))
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        materialized: Materialized[K, A] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "ktable.KTable[K, A]":
+        """Fold the values of each key, of whichever stream.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s: s.group_by_key().cogroup(lambda k, v, n: n + v).aggregate(lambda: 0),
+        ...     ("k", 2),
+        ... )
+        [('k', 2)]
+        """
+        return _aggregated(self._building, self._parts, initializer, materialized, named)
+
+    def windowed_by(
+        self, windows: TimeWindows | SlidingWindows | SessionWindows
+    ) -> "WindowedCogroupedKStream[K, A]":
+        """Group by window too.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s: (
+        ...         s.group_by_key()
+        ...         .cogroup(lambda k, v, n: n + v)
+        ...         .windowed_by(TimeWindows.of(10))
+        ...         .aggregate(lambda: 0)
+        ...         .to_stream(lambda w, n: w.window.start)
+        ...     ),
+        ...     ("k", 2, 15),
+        ... )
+        [(10, 2)]
+        """
+        windowed.check_windows(windows)
+        return WindowedCogroupedKStream(self._building, self._parts, windows)
+
+
+class WindowedCogroupedKStream(Generic[K, A]):
+    """Streams that are aggregated together, per window."""
+
+    def __init__(
+        self,
+        building: Building,
+        parts: tuple[_Part, ...],
+        windows: TimeWindows | SlidingWindows | SessionWindows,
+    ) -> None:
+        self._building = building
+        self._parts = parts
+        self._windows = windows
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        merger: Callable[[K, A, A], A] | None = None,
+        materialized: Materialized[K, A] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "ktable.KTable[Windowed[K], A]":
+        """Fold the values of each key and window; sessions need a merger.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s: (
+        ...         s.group_by_key()
+        ...         .cogroup(lambda k, v, n: n + v)
+        ...         .windowed_by(SessionWindows.of(10))
+        ...         .aggregate(lambda: 0, lambda k, a, b: a + b)
+        ...         .to_stream(lambda w, n: tuple(w.window))
+        ...     ),
+        ...     ("k", 2, 15),
+        ... )
+        [([15, 15], 2)]
+        """
+        if isinstance(self._windows, SessionWindows) and merger is None:
+            raise ConfigurationError("sessions need a merger: a record may bring two together")
+        return _aggregated(
+            self._building,
+            self._parts,
+            initializer,
+            materialized,
+            named,
+            window=self._windows,
+            merge=merger,
+        )
+
+
+def _aggregated(
+    building: Building,
+    parts: tuple[_Part, ...],
+    initializer: Callable[[], Any],
+    materialized: Materialized[Any, Any] | None,
+    named: NameLike,
+    *,
+    window: Any = None,
+    merge: Callable[..., Any] | None = None,
+) -> "ktable.KTable[Any, Any]":
+    if any(grouped.options.two_step for grouped, _ in parts):
+        raise TopologyError(
+            "several streams are not aggregated in two steps: leave two_step out", where=caller()
+        )
+    store = building.store_name(materialized, "COGROUPKSTREAM-AGGREGATE-")
+    key_serde = next((grouped.key_serde for grouped, _ in parts if grouped.key_serde), None)
+    materialized = kept_as(materialized, key_serde)
+    parents = [
+        grouped.repartitioned(store.name, materialized, chosen=store.chosen) for grouped, _ in parts
+    ]
+    grouping.add_aggregate_store(building, store, materialized, window)
+    emit: Literal["update", "close"] = "update"
+    names = []
+    for number, (parent, (_, aggregator)) in enumerate(zip(parents, parts, strict=True)):
+        suffix = f"-cogroup-agg-{number}"
+        name = building.named(named, "COGROUPKSTREAM-AGGREGATE-", suffix)
+        building.add(
+            Aggregate(
+                name=name,
+                parents=(parent,),
+                stores=(store.name,),
+                store=store.name,
+                initializer=initializer,
+                aggregator=aggregator,
+                window=window,
+                merge=merge,
+                emit=emit,
+                caching=materialized is not None and materialized.caching,
+                number=number,
+            )
+        )
+        names.append(name)
+    merged = building.named(named, "COGROUPKSTREAM-MERGE-", "-cogroup-merge")
+    building.add(Table(name=merged, parents=tuple(names), operation="pass"))
+    serdes = ktable.serdes_of(materialized, key_serde)
+    return ktable.KTable(building, merged, *grouping.windowed_serdes(serdes, window))

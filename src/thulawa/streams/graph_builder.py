@@ -1,0 +1,297 @@
+"""A topology in the making: generated names, and the stores of tables.
+
+Generated names are Kafka's: a prefix and a number that every operator counts up, in Kafka's
+order, so that a program has the same names here and there. They change when operators are
+added before them, and names are state: ``explicit_names`` makes this a warning or an error
+for everything that is kept or repartitioned under a generated name.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Literal, TypeAlias
+
+from thulawa.core.callers import caller
+from thulawa.core.durations import milliseconds
+from thulawa.core.errors import TopologyError
+from thulawa.core.serdes import Serde
+from thulawa.state.specs import StoreKind, StoreSpec
+from thulawa.streams.options import Materialized, Named, chosen
+from thulawa.topology.nodes import (
+    Aggregate,
+    Node,
+    Sink,
+    Source,
+    Stateless,
+    Suppress,
+    Table,
+    TableAggregate,
+    TableJoin,
+)
+from thulawa.topology.topology import Topology
+
+__all__ = ["Building", "ExplicitNames", "NameLike", "StoreName"]
+
+ExplicitNames: TypeAlias = Literal["off", "warn", "error"]
+NameLike: TypeAlias = str | Named | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreName:
+    """The name of a store, and whether the user chose it."""
+
+    name: str
+    chosen: bool
+
+
+class Building:
+    """What all streams and tables of a builder share."""
+
+    def __init__(self, explicit_names: ExplicitNames) -> None:
+        self.topology = Topology()
+        self._numbers = count()
+        self._explicit_names = explicit_names
+        self._unmaterialized: dict[str, tuple[StoreName, StoreSpec]] = {}
+
+    # --- names
+
+    def generated(self, prefix: str) -> str:
+        """Make the next name."""
+        return f"{prefix}{next(self._numbers):010d}"
+
+    def named(self, name: NameLike, prefix: str, suffix: str = "") -> str:
+        """Give the chosen name, or make one; as in Kafka both count up."""
+        generated = self.generated(prefix)
+        own = _own(name)
+        return generated if own is None else own + suffix
+
+    def chosen(self, name: NameLike, prefix: str) -> str:
+        """Give the chosen name, or make one; here only a made one counts up."""
+        own = _own(name)
+        return self.generated(prefix) if own is None else own
+
+    def store_name(self, materialized: Materialized[Any, Any] | None, prefix: str) -> StoreName:
+        """Give the chosen name of a store, or make one."""
+        options = chosen(materialized, Materialized)
+        if options.name is not None:
+            return StoreName(options.name, chosen=True)
+        return StoreName(self.generated(f"{prefix}STATE-STORE-"), chosen=False)
+
+    def guard(self, what: str, generated: str) -> None:
+        """Object to a generated name for something that must keep its name."""
+        if self._explicit_names == "off":
+            return
+        message = (
+            f"the {what} {generated!r} has a generated name, which changes with the program; "
+            "give it one of its own"
+        )
+        if self._explicit_names == "error":
+            raise TopologyError(message, where=caller())
+        warnings.warn(f"{message} (at {caller()})", stacklevel=2)
+
+    # --- nodes
+
+    def add(self, node: Node) -> None:
+        """Add a node, with the user's line."""
+        self.topology.add(replace(node, where=caller()))
+
+    def add_source(self, source: Source) -> str:
+        """Read topics; who asks for the same topics again gets the source there is."""
+        for node in self.topology.nodes.values():
+            if isinstance(node, Source) and set(node.topics) & set(source.topics):
+                if replace(node, name=source.name, where="") == replace(source, where=""):
+                    return node.name
+                raise TopologyError(
+                    f"{sorted(set(node.topics) & set(source.topics))} is read already, "
+                    f"and not in the same way, at {node.where}; read it once, and branch",
+                    where=caller(),
+                )
+        self.add(source)
+        return source.name
+
+    def add_store(
+        self,
+        name: StoreName,
+        kind: StoreKind = "key-value",
+        materialized: Materialized[Any, Any] | None = None,
+        *,
+        size: int = 0,
+        retention: int = 0,
+    ) -> None:
+        """Add a store for a node."""
+        spec = self.spec(name, kind, materialized, size=size, retention=retention)
+        if not name.chosen:
+            self.guard("store", name.name)
+        self.topology.add_store(spec)
+
+    def spec(
+        self,
+        name: StoreName,
+        kind: StoreKind,
+        materialized: Materialized[Any, Any] | None,
+        *,
+        size: int = 0,
+        retention: int = 0,
+    ) -> StoreSpec:
+        """Describe a store."""
+        options = chosen(materialized, Materialized)
+        if options.history is not None and kind == "key-value":
+            kind, retention = "versioned", milliseconds(options.history, name="history")
+        if options.retention is not None:
+            asked = milliseconds(options.retention, name="retention")
+            if asked < retention:
+                raise TopologyError(
+                    f"the store {name.name!r} must keep windows for {retention} ms at least "
+                    f"(size and grace), not {asked} ms",
+                    where=caller(),
+                )
+            retention = asked
+        return StoreSpec(
+            name=name.name,
+            kind=kind,
+            size=size,
+            retention=retention,
+            key_serde=options.key_serde,
+            value_serde=options.value_serde,
+            changelog=options.changelog,
+        )
+
+    def check_stores(self, stores: tuple[str, ...]) -> None:
+        """Refuse to connect a processor to stores that are not there."""
+        for store in stores:
+            if store not in self.topology.stores:
+                raise TopologyError(
+                    f"there is no store {store!r}; add it with builder.add_state_store",
+                    where=caller(),
+                )
+
+    def source_table(
+        self, node: Table, name: StoreName, materialized: Materialized[Any, Any] | None
+    ) -> None:
+        """Add a table made of updates: kept if its store was named, or when somebody needs it."""
+        spec = self.spec(name, "key-value", materialized)
+        node = replace(node, versioned=spec.kind == "versioned", where=caller())
+        self.topology.add(node)
+        self._unmaterialized[node.name] = name, spec
+        if name.chosen or spec.kind == "versioned":
+            self._materialize(node)
+
+    def stores_of(self, table: str) -> tuple[str, ...]:
+        """Name the stores a table's rows are read from; keep the table if it has none."""
+        node = self.topology.node(table)
+        match node:
+            case Table(store=str(store)):
+                return (store,)
+            case Table(operation="source"):
+                return self._materialize(node)
+            case Aggregate() | TableAggregate():
+                return (node.store,)
+            case Suppress():
+                return (node.store, *self.stores_of(node.table))
+            case TableJoin():
+                return (*self.stores_of(node.table), *self.stores_of(node.other))
+            case _:
+                return tuple(dict.fromkeys(self.stores_of(node.parents[0])))
+
+    def send_old_values(self, table: str, *, force: bool) -> bool:
+        """Ask a table for old values, by Kafka's rules; return whether its updates carry them.
+
+        Tables read from a topic are kept for this only with ``force``.
+        """
+        node = self.topology.node(table)
+        if isinstance(node, Suppress):
+            return self.send_old_values(node.table, force=force)
+        if not isinstance(node, Table):
+            return True
+        match node.operation:
+            case "source":
+                if node.store is None and force:
+                    self._materialize(node)
+                return force or node.store is not None
+            case "pass":
+                for parent in map(self.topology.node, node.parents):
+                    if isinstance(parent, TableJoin):
+                        self.send_old_values(parent.parents[0], force=True)
+                return True
+        sent = node.store is not None or self.send_old_values(node.parents[0], force=force)
+        if sent:
+            self.topology.put(replace(node, sends_old_values=True))
+        return sent
+
+    def _materialize(self, node: Table) -> tuple[str, ...]:
+        name, spec = self._unmaterialized.pop(node.name)
+        if not name.chosen:
+            self.guard("store", spec.name)
+        self.topology.add_store(spec)
+        stores = tuple(dict.fromkeys((*node.stores, spec.name)))
+        self.topology.put(replace(node, store=spec.name, stores=stores))
+        return (spec.name,)
+
+    def repartition(
+        self,
+        parent: str,
+        prefix: str,
+        *,
+        chosen: bool,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        partitioner: Callable[..., int] | None = None,
+        partitions: int | None = None,
+        keep_null_keys: bool = False,
+    ) -> str:
+        """Send records by their new key to where they belong; give the source of the far end."""
+        topic = prefix if prefix.endswith("-repartition") else f"{prefix}-repartition"
+        names = [self.generated(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE")]
+        if not chosen:
+            self.guard("repartition", topic)
+        if not _is_generated(prefix):
+            names = [f"{topic}-{kind}" for kind in ("sink", "filter", "source")]
+        sink, null_filter, source = names
+        function = _any if keep_null_keys else _has_key
+        self.add(
+            Stateless(name=null_filter, parents=(parent,), operation="filter", function=function)
+        )
+        self.add(
+            Sink(
+                name=sink,
+                parents=(null_filter,),
+                topic=topic,
+                key_serde=key_serde,
+                value_serde=value_serde,
+                partitioner=partitioner,
+                partitions=partitions,
+                internal=True,
+            )
+        )
+        self.add(
+            Source(
+                name=source,
+                topics=(topic,),
+                key_serde=key_serde,
+                value_serde=value_serde,
+                internal=True,
+            )
+        )
+        return source
+
+
+def _own(name: NameLike) -> str | None:
+    """Give the name the user chose, if any."""
+    own = name.name if isinstance(name, Named) else name
+    if own is not None and not isinstance(own, str):
+        raise TopologyError(f"a name is a str or a Named, not {own!r}", where=caller())
+    return own
+
+
+def _is_generated(name: str) -> bool:
+    digits = name[-10:]
+    return name.startswith("KSTREAM") and name[-11:-10] == "-" and digits.isdigit()
+
+
+def _has_key(key: Any, value: Any) -> bool:  # noqa: ARG001 a predicate takes both
+    return key is not None
+
+
+def _any(key: Any, value: Any) -> bool:  # noqa: ARG001 a predicate takes both
+    return True

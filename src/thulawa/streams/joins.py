@@ -1,0 +1,395 @@
+"""Joins of a stream with a stream, a table, or a global table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from thulawa.core.callers import caller
+from thulawa.core.durations import milliseconds
+from thulawa.core.errors import TopologyError
+from thulawa.streams import kstream, ktable
+from thulawa.streams.graph_builder import Building, NameLike, StoreName
+from thulawa.streams.options import Joined, Materialized, StreamJoined, chosen
+from thulawa.topology.functions import check_function
+from thulawa.topology.nodes import JoinBuffer, LookupJoin, Stateless, StreamJoin
+from thulawa.topology.windows import JoinWindows
+
+__all__ = ["JoinOperators", "check_same_builder", "check_stream"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+K1 = TypeVar("K1")
+V1 = TypeVar("V1")
+V2 = TypeVar("V2")
+
+Kind = Literal["inner", "left", "outer"]
+
+
+def check_same_builder(one: Building, other: Building) -> None:
+    """Refuse to join what belongs to two programs."""
+    if one is not other:
+        raise TopologyError("both must come from one StreamsBuilder", where=caller())
+
+
+def check_stream(other: object, verb: str) -> None:
+    """Refuse what is no stream."""
+    if not isinstance(other, kstream.KStream):
+        raise TopologyError(
+            f"a stream {verb} a KStream, not a {type(other).__name__}", where=caller()
+        )
+
+
+class JoinOperators(Generic[K, V]):
+    """The part of a stream that is about joins."""
+
+    @overload
+    def join(
+        self,
+        other: "kstream.KStream[K, V1]",
+        joiner: Callable[[V, V1], V2],
+        windows: JoinWindows,
+        joined: StreamJoined[K, V] | None = None,
+    ) -> "kstream.KStream[K, V2]": ...
+
+    @overload
+    def join(
+        self,
+        other: "ktable.KTable[K, V1]",
+        joiner: Callable[[V, V1], V2],
+        joined: Joined[K, V] | None = None,
+    ) -> "kstream.KStream[K, V2]": ...
+
+    @overload
+    def join(
+        self,
+        other: "ktable.GlobalKTable[K1, V1]",
+        key_selector: Callable[[K, V], K1 | None],
+        joiner: Callable[[V, V1], V2],
+        *,
+        named: NameLike = None,
+    ) -> "kstream.KStream[K, V2]": ...
+
+    def join(self, other: Any, *arguments: Any, **options: Any) -> "kstream.KStream[K, Any]":
+        """Join with a stream (windowed), a table, or a global table (by any key).
+
+        With a stream: records of the same key that are near in time. With a table: the row it
+        holds at that moment. Without a partner nothing leaves.
+
+        >>> from thulawa.testing import preview
+        >>> near = JoinWindows.of("5 s")
+        >>> preview(
+        ...     lambda l, r: l.join(r, lambda a, b: a + b, near),
+        ...     ("l", "k", "A", 0),
+        ...     ("r", "k", "B", 9),
+        ... )
+        [('k', 'AB')]
+        >>> preview(
+        ...     lambda s, table: s.join(table, lambda a, b: a + b),
+        ...     ("table", "k", "B"),
+        ...     ("s", "k", "A"),
+        ... )
+        [('k', 'AB')]
+        >>> preview(
+        ...     lambda s, global_table: s.join(global_table, lambda k, v: v, lambda a, b: a + b),
+        ...     ("global_table", "A", "B"),
+        ...     ("s", "k", "A"),
+        ... )
+        [('k', 'AB')]
+        """
+        return _join(self, "inner", other, *arguments, **options)
+
+    @overload
+    def left_join(
+        self,
+        other: "kstream.KStream[K, V1]",
+        joiner: Callable[[V, V1 | None], V2],
+        windows: JoinWindows,
+        joined: StreamJoined[K, V] | None = None,
+    ) -> "kstream.KStream[K, V2]": ...
+
+    @overload
+    def left_join(
+        self,
+        other: "ktable.KTable[K, V1]",
+        joiner: Callable[[V, V1 | None], V2],
+        joined: Joined[K, V] | None = None,
+    ) -> "kstream.KStream[K, V2]": ...
+
+    @overload
+    def left_join(
+        self,
+        other: "ktable.GlobalKTable[K1, V1]",
+        key_selector: Callable[[K, V], K1 | None],
+        joiner: Callable[[V, V1 | None], V2],
+        *,
+        named: NameLike = None,
+    ) -> "kstream.KStream[K, V2]": ...
+
+    def left_join(self, other: Any, *arguments: Any, **options: Any) -> "kstream.KStream[K, Any]":
+        """Join; what finds no partner leaves with None.
+
+        With a stream it leaves once its window has closed, with a table at once.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s, table: s.left_join(table, lambda a, b: (a, b)), ("s", "k", "A"))
+        [('k', ['A', None])]
+        """
+        return _join(self, "left", other, *arguments, **options)
+
+    def outer_join(
+        self,
+        other: "kstream.KStream[K, V1]",
+        joiner: Callable[[V | None, V1 | None], V2],
+        windows: JoinWindows,
+        joined: StreamJoined[K, V] | None = None,
+    ) -> "kstream.KStream[K, V2]":
+        """Join; a record of either side that finds none leaves once its window has closed.
+
+        >>> from thulawa.testing import preview
+        >>> near = JoinWindows.of(5)
+        >>> preview(
+        ...     lambda l, r: l.outer_join(r, lambda a, b: (a, b), near),
+        ...     ("l", "k", "A", 0),
+        ...     ("r", "other", "B", 100),
+        ... )
+        [('k', ['A', None])]
+        """
+        return _join_streams(self, "outer", other, joiner, windows, joined)
+
+    def join_prior(
+        self,
+        other: "kstream.KStream[K, V1]",
+        joiner: Callable[[V, V1], V2],
+        windows: JoinWindows,
+        joined: StreamJoined[K, V] | None = None,
+    ) -> "kstream.KStream[K, V2]":
+        """Join each record with the other side's strictly older records only.
+
+        >>> from thulawa.testing import preview
+        >>> near = JoinWindows.of(5)
+        >>> preview(
+        ...     lambda l, r: l.join_prior(r, lambda a, b: a + b, near),
+        ...     ("r", "k", "older", 1),
+        ...     ("r", "k", "same", 2),
+        ...     ("l", "k", "than ", 2),
+        ... )
+        [('k', 'than older')]
+        """
+        return _join_streams(self, "inner", other, joiner, windows, joined, prior=True)
+
+
+def _join(
+    stream: Any, kind: Kind, other: Any, *arguments: Any, **options: Any
+) -> "kstream.KStream[Any, Any]":
+    """Join with whatever ``other`` is."""
+    if isinstance(other, kstream.KStream):
+        return _join_streams(stream, kind, other, *arguments, **options)
+    if isinstance(other, ktable.KTable):
+        return _join_table(stream, other, *arguments, left=kind == "left", **options)
+    if isinstance(other, ktable.GlobalKTable):
+        return _join_global(stream, other, *arguments, left=kind == "left", **options)
+    raise TopologyError(
+        f"a stream joins a KStream, a KTable or a GlobalKTable, not a {type(other).__name__}",
+        where=caller(),
+    )
+
+
+def _join_streams(
+    left: Any,
+    kind: Kind,
+    right: "kstream.KStream[Any, Any]",
+    joiner: Callable[..., Any],
+    windows: JoinWindows | None = None,
+    joined: StreamJoined[Any, Any] | None = None,
+    *,
+    prior: bool = False,
+) -> "kstream.KStream[Any, Any]":
+    """Join two streams over windows."""
+    check_stream(right, "joins over windows with")
+    if not isinstance(windows, JoinWindows):
+        raise TopologyError(
+            "a join of two streams needs JoinWindows: it cannot wait for ever", where=caller()
+        )
+    building: Building = left.building
+    check_same_builder(building, right.building)
+    options = chosen(joined, StreamJoined)
+    relaxed = kind != "inner"
+    if left.rekeyed:
+        left = _side(left, options, "-left", options.value_serde, keep_null_keys=relaxed)
+    if right.rekeyed:
+        right = _side(right, options, "-right", options.other_value_serde, keep_null_keys=relaxed)
+    names = _join_names(building, kind, options)
+    given = options.store_name is not None
+    serdes = options.value_serde, options.other_value_serde
+    for store, value_serde in zip(names.stores, serdes, strict=True):
+        kept: Materialized[Any, Any] = Materialized.with_(options.key_serde, value_serde)
+        building.add_store(StoreName(store, given), "join", kept, retention=windows.retention)
+    if names.outer_store is not None:
+        kept = Materialized.with_(options.key_serde, None)
+        building.add_store(StoreName(names.outer_store, given), "buffer", kept)
+    for parent, buffer, store in zip((left, right), names.buffers, names.stores, strict=True):
+        building.add(JoinBuffer(name=buffer, parents=(parent.name,), stores=(store,), store=store))
+    this = StreamJoin(
+        name=names.sides[0],
+        side="left",
+        kind=kind,
+        pair=names.merge,
+        clock=names.stores[0],
+        window=windows,
+        joiner=_of_values(joiner),
+        other_store=names.stores[1],
+        outer_store=names.outer_store,
+        prior=prior,
+    )
+    other = replace(this, name=names.sides[1], side="right", other_store=names.stores[0])
+    for side, buffer in zip((this, other), names.buffers, strict=True):
+        stores = tuple(store for store in (side.other_store, side.outer_store) if store is not None)
+        building.add(replace(side, parents=(buffer,), stores=stores))
+    building.add(Stateless(name=names.merge, parents=names.sides, operation="pass"))
+    key_serde = options.key_serde or left.key_serde or right.key_serde
+    return kstream.KStream(building, names.merge, key_serde=key_serde)
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinNames:
+    """The names of the nodes and stores of a stream-stream join, left before right."""
+
+    buffers: tuple[str, str]
+    sides: tuple[str, str]
+    stores: tuple[str, str]
+    merge: str
+    outer_store: str | None
+
+
+def _join_names(building: Building, kind: Kind, options: StreamJoined[Any, Any]) -> _JoinNames:
+    """Make the names, in the order in which Kafka counts."""
+    buffers = (
+        building.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),
+        building.named(options, "KSTREAM-WINDOWED-", "-other-windowed"),
+    )
+    this, other = "JOINTHIS", "JOINOTHER"
+    this_suffix, other_suffix = "-this-join", "-other-join"
+    if kind == "outer":
+        this, this_suffix = "OUTERTHIS", "-outer-this-join"
+    if kind != "inner":
+        other, other_suffix = "OUTEROTHER", "-outer-other-join"
+    generated = building.generated(f"KSTREAM-{this}-"), building.generated(f"KSTREAM-{other}-")
+    merge = building.named(options, "KSTREAM-MERGE-", "-merge")
+    base, given = options.store_name, options.name
+    outer_store = None
+    if kind != "inner":
+        suffix = "-outer-shared-join" if kind == "outer" else "-left-shared-join"
+        shared = f"KSTREAM-OUTERSHARED-{generated[0][-10:]}" if base is None else base + suffix
+        outer_store = f"{shared}-store"
+    return _JoinNames(
+        buffers=buffers,
+        sides=generated if given is None else (given + this_suffix, given + other_suffix),
+        stores=(
+            f"{generated[0] if base is None else base + this_suffix}-store",
+            f"{generated[1] if base is None else base + other_suffix}-store",
+        ),
+        merge=merge,
+        outer_store=outer_store,
+    )
+
+
+def _side(
+    stream: "kstream.KStream[Any, Any]",
+    options: StreamJoined[Any, Any],
+    suffix: str,
+    value_serde: Any,
+    *,
+    keep_null_keys: bool,
+) -> "kstream.KStream[Any, Any]":
+    return stream.repartitioned(
+        stream.name if options.name is None else options.name + suffix,
+        chosen=options.name is not None,
+        key_serde=options.key_serde,
+        value_serde=value_serde,
+        keep_null_keys=keep_null_keys,
+    )
+
+
+def _join_table(
+    stream: "kstream.KStream[Any, Any]",
+    table: "ktable.KTable[Any, Any]",
+    joiner: Callable[..., Any],
+    joined: Joined[Any, Any] | None = None,
+    *,
+    left: bool,
+) -> "kstream.KStream[Any, Any]":
+    building = stream.building
+    check_same_builder(building, table.building)
+    options = chosen(joined, Joined)
+    if stream.rekeyed:
+        stream = stream.repartitioned(
+            options.name or stream.name,
+            chosen=options.name is not None,
+            key_serde=options.key_serde,
+            value_serde=options.value_serde,
+            keep_null_keys=left,
+        )
+    name = building.named(options, "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-")
+    buffer = None
+    if options.grace is not None:
+        if not table.versioned:
+            raise TopologyError(
+                "a join with a grace period needs a versioned table: "
+                "make it with Materialized.versioned",
+                where=caller(),
+            )
+        buffer = f"{name}-Buffer"
+        kept: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
+        building.add_store(StoreName(buffer, chosen=True), "buffer", kept)
+    stores = building.stores_of(table.name)
+    building.add(
+        LookupJoin(
+            name=name,
+            parents=(stream.name,),
+            stores=stores if buffer is None else (*stores, buffer),
+            table=table.name,
+            joiner=_of_values(joiner),
+            left=left,
+            buffer=buffer,
+            grace=0 if options.grace is None else milliseconds(options.grace, name="grace"),
+        )
+    )
+    key_serde = options.key_serde or stream.key_serde or table.key_serde
+    return kstream.KStream(building, name, key_serde=key_serde)
+
+
+def _join_global(
+    stream: "kstream.KStream[Any, Any]",
+    table: "ktable.GlobalKTable[Any, Any]",
+    key_selector: Callable[..., Any],
+    joiner: Callable[..., Any] | None = None,
+    *,
+    left: bool,
+    named: NameLike = None,
+) -> "kstream.KStream[Any, Any]":
+    building = stream.building
+    check_same_builder(building, table.building)
+    if joiner is None:
+        raise TopologyError(
+            "a join with a global table needs a function of (key, value) that gives the "
+            "table's key, then the joiner",
+            where=caller(),
+        )
+    name = building.named(named, "KSTREAM-LEFTJOIN-")  # Kafka's name for both kinds
+    building.add(
+        LookupJoin(
+            name=name,
+            parents=(stream.name,),
+            table=table.name,
+            joiner=_of_values(joiner),
+            left=left,
+            key_selector=key_selector,
+        )
+    )
+    return kstream.KStream(building, name, key_serde=stream.key_serde, rekeyed=stream.rekeyed)
+
+
+def _of_values(joiner: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
+    """Make a joiner of key and values of one of values alone."""
+    check_function(joiner, "joiner", ("value", "other value"))
+    return lambda _, value, other: joiner(value, other)

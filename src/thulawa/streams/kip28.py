@@ -1,0 +1,108 @@
+"""The spelling of KIP-28, where it differs from what became of it: thin aliases.
+
+=============================================  =============================================
+the proposal                                   here
+=============================================  =============================================
+``KStreamBuilder().from_(topic)``              ``StreamsBuilder().stream(topic)``
+``stream.send_to(topic)``                      ``stream.to(topic)``
+``one.with_(window).join(two.with_(window))``  ``one.join(two, joiner, window)``
+``one.with_(window).join_prior(...)``          ``one.join_prior(two, joiner, window)``
+``TopologyBuilder()``                          ``Topology()``
+=============================================  =============================================
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from thulawa.core.errors import ConfigurationError
+from thulawa.topology.windows import JoinWindows
+
+__all__ = ["BuilderAliases", "KStreamWindowed", "StreamAliases"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+V1 = TypeVar("V1")
+V2 = TypeVar("V2")
+
+
+class BuilderAliases:
+    """What a builder was asked for."""
+
+    def from_(self: Any, topic: str) -> Any:
+        """Read a topic: ``stream``.
+
+        >>> from thulawa.streams import KStreamBuilder
+        >>> KStreamBuilder().from_("in").name
+        'KSTREAM-SOURCE-0000000000'
+        """
+        return self.stream(topic)
+
+
+class StreamAliases(Generic[K, V]):
+    """What a stream was asked for."""
+
+    def send_to(self: Any, topic: str) -> None:
+        """Write to a topic: ``to``.
+
+        >>> from thulawa.streams import KStreamBuilder
+        >>> builder = KStreamBuilder()
+        >>> builder.from_("in").send_to("out")
+        >>> [sink.topic for sink in builder.build().subtopologies()[0].sinks]
+        ['out']
+        """
+        self.to(topic)
+
+    def with_(self, windows: JoinWindows) -> "KStreamWindowed[K, V]":
+        """Give the stream windows to be joined over.
+
+        >>> from thulawa.testing import preview
+        >>> window = JoinWindows.of(10)
+        >>> preview(
+        ...     lambda one, two: one.with_(window).join(two.with_(window), lambda a, b: a + b),
+        ...     ("one", "k", 1, 0),
+        ...     ("two", "k", 2, 5),
+        ... )
+        [('k', 3)]
+        """
+        return KStreamWindowed(self, windows)
+
+
+class KStreamWindowed(Generic[K, V]):
+    """A stream with windows, to be joined with another one that has the same."""
+
+    def __init__(self, stream: Any, windows: JoinWindows) -> None:
+        self._stream = stream
+        self._windows = windows
+
+    def join(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
+        """Join records of the same key that are near in time.
+
+        >>> from thulawa.testing import preview
+        >>> near = JoinWindows.of(10)
+        >>> preview(
+        ...     lambda one, two: one.with_(near).join(two.with_(near), lambda a, b: a + b),
+        ...     ("two", "k", 2, 5),
+        ...     ("one", "k", 1, 0),
+        ... )
+        [('k', 3)]
+        """
+        return self._stream.join(self._partner(other), joiner, self._windows)
+
+    def join_prior(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
+        """Join each record with the other side's older records only.
+
+        >>> from thulawa.testing import preview
+        >>> near = JoinWindows.of(10)
+        >>> preview(
+        ...     lambda one, two: one.with_(near).join_prior(two.with_(near), lambda a, b: a + b),
+        ...     ("two", "k", 2, 5),
+        ...     ("one", "k", 1, 0),
+        ... )
+        []
+        """
+        return self._stream.join_prior(self._partner(other), joiner, self._windows)
+
+    def _partner(self, other: "KStreamWindowed[Any, Any]") -> Any:
+        if other._windows != self._windows:  # noqa: SLF001 of its own kind
+            raise ConfigurationError("both sides of a join must have the same windows")
+        return other._stream  # noqa: SLF001 of its own kind

@@ -1,0 +1,541 @@
+"""KStream: an endless sequence of records, and what can be done with it.
+
+Every method adds nodes to the builder's topology and gives the stream or table that results;
+nothing runs. Functions get key and value unless they are about values alone.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from thulawa.core.records import RecordMetadata
+from thulawa.core.serdes import Serde
+from thulawa.streams import branches, ktable
+from thulawa.streams import grouped as grouping
+from thulawa.streams.async_operators import AsyncOperators
+from thulawa.streams.graph_builder import Building, NameLike
+from thulawa.streams.joins import JoinOperators, check_same_builder, check_stream
+from thulawa.streams.kip28 import StreamAliases
+from thulawa.streams.options import (
+    Consumed,
+    Grouped,
+    Materialized,
+    Produced,
+    Repartitioned,
+    chosen,
+    kept_as,
+)
+from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
+from thulawa.topology.processor import Processor
+
+__all__ = ["KStream"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+K1 = TypeVar("K1")
+V1 = TypeVar("V1")
+V2 = TypeVar("V2")
+
+
+class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Generic[K, V]):
+    """A stream of records.
+
+    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("words").filter(lambda k, v: v > "b").map_values(str.upper).to("loud")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     words, loud = driver.create_input_topic("words"), driver.create_output_topic("loud")
+    ...     words.pipe_value_list(["ant", "cat", "dog"])
+    ...     loud.read_values_to_list()
+    ['CAT', 'DOG']
+    """
+
+    def __init__(
+        self,
+        building: Building,
+        name: str,
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        rekeyed: bool = False,
+    ) -> None:
+        self.building = building
+        self.name = name
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.rekeyed = rekeyed  # its key may have changed since it was partitioned
+
+    # --- one record at a time
+
+    def filter(
+        self, predicate: Callable[[K, V], object], *, named: NameLike = None
+    ) -> "KStream[K, V]":
+        """Keep the records for which the predicate holds.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.filter(lambda k, v: v > 1), ("a", 1), ("b", 2))
+        [('b', 2)]
+        """
+        return self._same("filter", "KSTREAM-FILTER-", predicate, named)
+
+    def filter_not(
+        self, predicate: Callable[[K, V], object], *, named: NameLike = None
+    ) -> "KStream[K, V]":
+        """Keep the records for which the predicate does not hold.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.filter_not(lambda k, v: v > 1), ("a", 1), ("b", 2))
+        [('a', 1)]
+        """
+        return self._same("filter_not", "KSTREAM-FILTER-", predicate, named)
+
+    def map(
+        self, mapper: Callable[[K, V], tuple[K1, V1]], *, named: NameLike = None
+    ) -> "KStream[K1, V1]":
+        """Make another record of each; what follows may have to be repartitioned.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.map(lambda k, v: (v, k)), ("a", 1))
+        [(1, 'a')]
+        """
+        name = self._add("map", "KSTREAM-MAP-", mapper, named)
+        return KStream(self.building, name, rekeyed=True)
+
+    @overload
+    def map_values(
+        self, mapper: Callable[[V], V1], *, named: NameLike = None
+    ) -> "KStream[K, V1]": ...
+
+    @overload
+    def map_values(
+        self, mapper: Callable[[K, V], V1], *, with_key: Literal[True], named: NameLike = None
+    ) -> "KStream[K, V1]": ...
+
+    def map_values(
+        self, mapper: Callable[..., Any], *, with_key: bool = False, named: NameLike = None
+    ) -> "KStream[K, Any]":
+        """Make another value of each; keys and partitions stay.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.map_values(len), ("a", "tea"))
+        [('a', 3)]
+        >>> preview(lambda s: s.map_values(lambda k, v: k + v, with_key=True), ("a", "tea"))
+        [('a', 'atea')]
+        """
+        name = self._add("map_values", "KSTREAM-MAPVALUES-", mapper, named, with_key=with_key)
+        return self.revalued(name)
+
+    def flat_map(
+        self, mapper: Callable[[K, V], Iterable[tuple[K1, V1]]], *, named: NameLike = None
+    ) -> "KStream[K1, V1]":
+        """Make any number of records of each.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s: s.flat_map(lambda k, v: [(word, 1) for word in v.split()]), ("a", "to be")
+        ... )
+        [('to', 1), ('be', 1)]
+        """
+        name = self._add("flat_map", "KSTREAM-FLATMAP-", mapper, named)
+        return KStream(self.building, name, rekeyed=True)
+
+    @overload
+    def flat_map_values(
+        self, mapper: Callable[[V], Iterable[V1]], *, named: NameLike = None
+    ) -> "KStream[K, V1]": ...
+
+    @overload
+    def flat_map_values(
+        self,
+        mapper: Callable[[K, V], Iterable[V1]],
+        *,
+        with_key: Literal[True],
+        named: NameLike = None,
+    ) -> "KStream[K, V1]": ...
+
+    def flat_map_values(
+        self, mapper: Callable[..., Any], *, with_key: bool = False, named: NameLike = None
+    ) -> "KStream[K, Any]":
+        """Make any number of values of each; keys and partitions stay.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.flat_map_values(str.split), ("a", "to be"))
+        [('a', 'to'), ('a', 'be')]
+        """
+        prefix = "KSTREAM-FLATMAPVALUES-"
+        return self.revalued(self._add("flat_map_values", prefix, mapper, named, with_key=with_key))
+
+    def select_key(
+        self, mapper: Callable[[K, V], K1], *, named: NameLike = None
+    ) -> "KStream[K1, V]":
+        """Give each record another key.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.select_key(lambda k, v: v["id"]), ("a", {"id": 7}))
+        [(7, {'id': 7})]
+        """
+        name = self._add("select_key", "KSTREAM-KEY-SELECT-", mapper, named)
+        return KStream(self.building, name, value_serde=self.value_serde, rekeyed=True)
+
+    def peek(self, action: Callable[[K, V], object], *, named: NameLike = None) -> "KStream[K, V]":
+        """Look at each record, and pass it on.
+
+        >>> from thulawa.testing import preview
+        >>> seen = []
+        >>> preview(lambda s: s.peek(lambda k, v: seen.append(v)), ("a", 1)), seen
+        ([('a', 1)], [1])
+        """
+        return self._same("peek", "KSTREAM-PEEK-", action, named)
+
+    def foreach(self, action: Callable[[K, V], object], *, named: NameLike = None) -> None:
+        """Do something with each record, and pass none on.
+
+        >>> from thulawa.testing import preview
+        >>> seen = []
+        >>> def program(s):
+        ...     s.foreach(lambda k, v: seen.append(v))
+        ...     return s
+        >>> preview(program, ("a", 1)), seen
+        ([('a', 1)], [1])
+        """
+        self._add("foreach", "KSTREAM-FOREACH-", action, named)
+
+    def print(
+        self,
+        write: Callable[[str], object] = print,
+        *,
+        label: str | None = None,
+        named: NameLike = None,
+    ) -> None:
+        """Write a line for each record, to standard output: ``[label]: key, value``.
+
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     s.print(label="in")
+        ...     return s
+        >>> _ = preview(program, ("a", 1))
+        [in]: a, 1
+        """
+        title = self.name if label is None else label
+        self._add(
+            "foreach",
+            "KSTREAM-PRINTER-",
+            lambda key, value: write(f"[{title}]: {key}, {value}"),
+            named,
+        )
+
+    # --- several streams
+
+    def split(self, *, named: NameLike = None) -> "branches.BranchedKStream[K, V]":
+        """Begin to branch: each record goes to the first branch that wants it.
+
+        >>> from thulawa.streams import Branched
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     parts = s.split(named="is-").branch(lambda k, v: v < 0, Branched.as_("negative"))
+        ...     return parts.no_default_branch()["is-negative"]
+        >>> preview(program, ("a", 1), ("b", -1))
+        [('b', -1)]
+        """
+        return branches.BranchedKStream(self, named)
+
+    def branch(self, *predicates: Callable[[K, V], object]) -> "list[KStream[K, V]]":
+        """Give a stream per predicate; each record goes to the first that holds, or nowhere.
+
+        >>> from thulawa.testing import preview
+        >>> def program(s):
+        ...     big, small = s.branch(lambda k, v: v > 9, lambda k, v: v >= 0)
+        ...     return small
+        >>> preview(program, ("a", 10), ("b", 1), ("c", -1))
+        [('b', 1)]
+        """
+        parts = self.split()
+        for predicate in predicates:
+            parts = parts.branch(predicate)
+        return list(parts.no_default_branch().values())
+
+    def merge(self, other: "KStream[K, V]", *, named: NameLike = None) -> "KStream[K, V]":
+        """Put two streams into one; each keeps its own order, between them there is none.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda a, b: a.merge(b), ("a", "k", 1), ("b", "k", 2))
+        [('k', 1), ('k', 2)]
+        """
+        check_stream(other, "merges with")
+        check_same_builder(self.building, other.building)
+        name = self.building.named(named, "KSTREAM-MERGE-")
+        parents = (self.name, other.name)
+        self.building.add(Stateless(name=name, parents=parents, operation="pass"))
+        alike = self.key_serde is not None and self.key_serde == other.key_serde
+        return KStream(
+            self.building,
+            name,
+            key_serde=self.key_serde if alike else None,
+            rekeyed=self.rekeyed or other.rekeyed,
+        )
+
+    # --- topics
+
+    @overload
+    def to(
+        self, topic: str | Callable[[K, V], str], produced: Produced[K, V] | None = None
+    ) -> None: ...
+
+    @overload
+    def to(
+        self,
+        topic: Callable[[K, V, RecordMetadata], str],
+        produced: Produced[K, V] | None = None,
+    ) -> None: ...
+
+    def to(self, topic: str | Callable[..., str], produced: Produced[K, V] | None = None) -> None:
+        """Write to a topic, or to the one that a function of the record names.
+
+        The function is given key and value, and where the record is from if it takes a third:
+        what a punctuation forwards is from the topic "".
+
+        >>> from thulawa.streams import StreamsBuilder
+        >>> from thulawa.testing import TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("all").to(lambda key, value: f"of-{key}")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.create_input_topic("all").pipe_input("ann", 1)
+        ...     driver.create_output_topic("of-ann").read_value()
+        1
+        """
+        options = chosen(produced, Produced)
+        self.building.add(
+            Sink(
+                name=self.building.named(options, "KSTREAM-SINK-"),
+                parents=(self.name,),
+                topic=topic,
+                key_serde=options.key_serde or self.key_serde,
+                value_serde=options.value_serde or self.value_serde,
+                partitioner=options.partitioner,
+            )
+        )
+
+    def through(self, topic: str, produced: Produced[K, V] | None = None) -> "KStream[K, V]":
+        """Write to a topic, and read it again.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.through("halfway").map_values(lambda v: v + 1), ("a", 1))
+        [('a', 2)]
+        """
+        self.to(topic, produced)
+        options = chosen(produced, Produced)
+        key_serde = options.key_serde or self.key_serde
+        value_serde = options.value_serde or self.value_serde
+        consumed: Consumed[K, V] = Consumed(key_serde=key_serde, value_serde=value_serde)
+        return KStream.source(self.building, (topic,), consumed)
+
+    def repartition(self, repartitioned: Repartitioned[K, V] | None = None) -> "KStream[K, V]":
+        """Send each record to the partition of its key; records without a key are dropped.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.repartition(), ("a", 1), (None, 2))
+        [('a', 1)]
+        """
+        options = chosen(repartitioned, Repartitioned)
+        prefix = self.building.chosen(options, "KSTREAM-REPARTITION-")
+        source = self.building.repartition(
+            self.name,
+            prefix,
+            chosen=options.name is not None,
+            key_serde=options.key_serde,
+            value_serde=options.value_serde,
+            partitioner=options.partitioner,
+            partitions=options.partitions,
+        )
+        return KStream(
+            self.building,
+            source,
+            key_serde=options.key_serde or self.key_serde,
+            value_serde=options.value_serde or self.value_serde,
+        )
+
+    def to_table(
+        self, materialized: Materialized[K, V] | None = None, *, named: NameLike = None
+    ) -> "ktable.KTable[K, V]":
+        """Take each record as an update of its key; None removes it.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.to_table(), ("a", 1), ("a", None))
+        [('a', 1), ('a', None)]
+        """
+        building = self.building
+        name = building.named(named, "KSTREAM-TOTABLE-")
+        store = building.store_name(materialized, "KSTREAM-TOTABLE-")
+        parent = self.name
+        if self.rekeyed:
+            key_serde, value_serde = ktable.serdes_of(materialized, None)
+            parent = self.repartitioned(
+                name, chosen=named is not None, key_serde=key_serde, value_serde=value_serde
+            ).name
+        kept = kept_as(materialized, None, self.value_serde)
+        building.source_table(Table(name=name, parents=(parent,), operation="source"), store, kept)
+        serdes = ktable.serdes_of(materialized, self.key_serde, self.value_serde)
+        return ktable.KTable(building, name, *serdes)
+
+    # --- by key
+
+    def group_by_key(self, grouped: Grouped[K, V] | None = None) -> "grouping.KGroupedStream[K, V]":
+        """Group by the key there is.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.group_by_key().count(), ("a", 1), ("a", 1))
+        [('a', 1), ('a', 2)]
+        """
+        options = chosen(grouped, Grouped)
+        return grouping.KGroupedStream(self, options, rekeyed=self.rekeyed)
+
+    def group_by(
+        self, selector: Callable[[K, V], K1], grouped: Grouped[K1, V] | None = None
+    ) -> "grouping.KGroupedStream[K1, V]":
+        """Group by another key, which means a repartition.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda s: s.group_by(lambda k, v: v).count(), ("a", "x"), ("b", "x"))
+        [('x', 1), ('x', 2)]
+        """
+        options = chosen(grouped, Grouped)
+        rekeyed = self.select_key(selector, named=options.name)
+        return grouping.KGroupedStream(rekeyed, options, rekeyed=True)
+
+    # --- processors
+
+    def process(
+        self,
+        supplier: Callable[[], Processor[K, V, K1, V1]],
+        *stores: str,
+        named: NameLike = None,
+    ) -> "KStream[K1, V1]":
+        """Hand each record to a processor of your own, which may use stores by name.
+
+        >>> from thulawa.testing import preview
+        >>> class Twice(Processor):
+        ...     def process(self, record):
+        ...         self.context.forward(record)
+        ...         self.context.forward(record)
+        >>> preview(lambda s: s.process(Twice), ("a", 1))
+        [('a', 1), ('a', 1)]
+        """
+        name = self.building.chosen(named, "KSTREAM-PROCESSOR-")
+        self._add_process(name, supplier, stores, values_only=False)
+        return KStream(self.building, name, rekeyed=True)
+
+    def process_values(
+        self,
+        supplier: Callable[[], Processor[K, V, K, V1]],
+        *stores: str,
+        named: NameLike = None,
+    ) -> "KStream[K, V1]":
+        """Hand each record to a processor that leaves its key alone.
+
+        >>> from thulawa.testing import preview
+        >>> class Negated(Processor):
+        ...     def process(self, record):
+        ...         self.context.forward(record.with_value(-record.value))
+        >>> preview(lambda s: s.process_values(Negated), ("a", 1))
+        [('a', -1)]
+        """
+        name = self.building.chosen(named, "KSTREAM-PROCESSVALUES-")
+        self._add_process(name, supplier, stores, values_only=True)
+        return self.revalued(name)
+
+    # --- for the other modules of the DSL
+
+    @classmethod
+    def source(
+        cls, building: Building, topics: tuple[str, ...], consumed: Consumed[K, V]
+    ) -> "KStream[K, V]":
+        """Read topics."""
+        name = building.add_source(
+            Source(
+                name=building.named(consumed, "KSTREAM-SOURCE-"),
+                topics=topics,
+                key_serde=consumed.key_serde,
+                value_serde=consumed.value_serde,
+                timestamp_extractor=consumed.timestamp_extractor,
+                offset_reset=consumed.offset_reset,
+            )
+        )
+        return cls(building, name, key_serde=consumed.key_serde, value_serde=consumed.value_serde)
+
+    def repartitioned(
+        self,
+        prefix: str,
+        *,
+        chosen: bool,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        keep_null_keys: bool = False,
+    ) -> "KStream[K, V]":
+        """Give the same stream, partitioned by the key it has now."""
+        key_serde = key_serde or self.key_serde
+        value_serde = value_serde or self.value_serde
+        source = self.building.repartition(
+            self.name,
+            prefix,
+            chosen=chosen,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            keep_null_keys=keep_null_keys,
+        )
+        return KStream(self.building, source, key_serde=key_serde, value_serde=value_serde)
+
+    def _add(
+        self,
+        operation: Any,
+        prefix: str,
+        function: Callable[..., Any],
+        named: NameLike,
+        *,
+        with_key: bool = False,
+    ) -> str:
+        name = self.building.named(named, prefix)
+        self.building.add(
+            Stateless(
+                name=name,
+                parents=(self.name,),
+                operation=operation,
+                function=function,
+                with_key=with_key,
+            )
+        )
+        return name
+
+    def _same(
+        self, operation: str, prefix: str, function: Callable[..., Any], named: NameLike
+    ) -> "KStream[K, V]":
+        name = self._add(operation, prefix, function, named)
+        return KStream(
+            self.building,
+            name,
+            key_serde=self.key_serde,
+            value_serde=self.value_serde,
+            rekeyed=self.rekeyed,
+        )
+
+    def revalued(self, name: str) -> "KStream[K, Any]":
+        """Give the stream of a node that leaves keys alone."""
+        return KStream(self.building, name, key_serde=self.key_serde, rekeyed=self.rekeyed)
+
+    def _add_process(
+        self,
+        name: str,
+        supplier: Callable[[], Any],
+        stores: tuple[str, ...],
+        *,
+        values_only: bool,
+    ) -> None:
+        self.building.check_stores(stores)
+        self.building.add(
+            Process(
+                name=name,
+                parents=(self.name,),
+                stores=stores,
+                supplier=supplier,
+                values_only=values_only,
+            )
+        )

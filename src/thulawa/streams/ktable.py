@@ -1,0 +1,507 @@
+"""KTable: what each key's value is now, as a sequence of updates; and global tables."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from thulawa.core.callers import caller
+from thulawa.core.errors import TopologyError
+from thulawa.core.serdes import Serde
+from thulawa.core.signatures import accepts
+from thulawa.streams import foreign_keys as foreignkeys
+from thulawa.streams import grouped as grouping
+from thulawa.streams import kstream
+from thulawa.streams.graph_builder import Building, NameLike, StoreName
+from thulawa.streams.options import Grouped, Materialized, TableJoined, chosen
+from thulawa.streams.suppressed import Suppressed
+from thulawa.topology.nodes import (
+    Aggregate,
+    Stateless,
+    Suppress,
+    Table,
+    TableGrouping,
+    TableJoin,
+)
+from thulawa.topology.processor import ValueTransformer
+from thulawa.topology.windows import SessionWindows
+
+__all__ = ["GlobalKTable", "KTable", "serdes_of"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+K1 = TypeVar("K1")
+V1 = TypeVar("V1")
+V2 = TypeVar("V2")
+
+
+class GlobalKTable(Generic[K, V]):
+    """A whole topic as a table on every task, to be joined by any key."""
+
+    def __init__(self, building: Building, name: str, store: str) -> None:
+        self.building = building
+        self.name = name
+        self.store = store
+
+
+class KTable(Generic[K, V]):
+    """A table: an update per record, None removes a row.
+
+    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> builder.table("prices").filter(lambda k, v: v > 9).to_stream().to("dear")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     prices = driver.create_input_topic("prices")
+    ...     prices.pipe_key_value_list([("tea", 12), ("tea", 3)])
+    ...     driver.create_output_topic("dear").read_key_values_to_list()
+    [('tea', 12), ('tea', None)]
+    """
+
+    def __init__(
+        self,
+        building: Building,
+        name: str,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+    ) -> None:
+        self.building = building
+        self.name = name
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+
+    @property
+    def store(self) -> str | None:
+        """The name of the store the table is kept in, if it has one of its own."""
+        node = self.building.topology.node(self.name)
+        return getattr(node, "store", None)
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the table knows what its rows were."""
+        node = self.building.topology.node(self.name)
+        return isinstance(node, Table) and node.versioned
+
+    # --- row by row
+
+    def filter(
+        self,
+        predicate: Callable[[K, V], object],
+        materialized: Materialized[K, V] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "KTable[K, V]":
+        """Keep the rows for which the predicate holds.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda table: table.filter(lambda k, v: v > 1), ("a", 2), ("a", 1))
+        [('a', 2), ('a', None)]
+        """
+        return self._derive("filter", "KTABLE-FILTER-", predicate, materialized, named)
+
+    def filter_not(
+        self,
+        predicate: Callable[[K, V], object],
+        materialized: Materialized[K, V] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "KTable[K, V]":
+        """Keep the rows for which the predicate does not hold.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda table: table.filter_not(lambda k, v: v > 1), ("a", 1))
+        [('a', 1)]
+        """
+        return self._derive("filter_not", "KTABLE-FILTER-", predicate, materialized, named)
+
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[V], V1],
+        materialized: Materialized[K, V1] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "KTable[K, V1]": ...
+
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[K, V], V1],
+        materialized: Materialized[K, V1] | None = None,
+        *,
+        with_key: Literal[True],
+        named: NameLike = None,
+    ) -> "KTable[K, V1]": ...
+
+    def map_values(
+        self,
+        mapper: Callable[..., Any],
+        materialized: Materialized[K, Any] | None = None,
+        *,
+        with_key: bool = False,
+        named: NameLike = None,
+    ) -> "KTable[K, Any]":
+        """Make another value of each row.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda table: table.map_values(len), ("a", "tea"), ("a", None))
+        [('a', 3), ('a', None)]
+        """
+        return self._derive(
+            "map_values", "KTABLE-MAPVALUES-", mapper, materialized, named, with_key=with_key
+        )
+
+    def transform_values(
+        self,
+        transformer: Callable[[K, V], V1] | Callable[[], ValueTransformer[K, V, V1]],
+        materialized: Materialized[K, V1] | None = None,
+        *stores: str,
+        named: NameLike = None,
+    ) -> "KTable[K, V1]":
+        """Make another value of each row, by a function or by a transformer with stores.
+
+        A `ValueTransformer` is told of rows that go too. Without a store of its own for the table
+        it is also called where a join reads a row, or where what follows needs the row before, as
+        in Kafka: name a store with ``materialized`` if it does not always give the same.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda table: table.transform_values(lambda k, v: k + v), ("a", "b"))
+        [('a', 'ab')]
+        >>> from thulawa.streams import Materialized, ValueTransformer
+        >>> class Rise(ValueTransformer):
+        ...     last = 0
+        ...
+        ...     def transform(self, key, value):
+        ...         rise, self.last = value - self.last, value
+        ...         return rise
+        >>> kept = Materialized.as_("rises")
+        >>> preview(lambda table: table.transform_values(Rise, kept), ("a", 3), ("a", 7))
+        [('a', 3), ('a', 4)]
+        """
+        self.building.check_stores(stores)
+        is_class = isinstance(transformer, type) and issubclass(transformer, ValueTransformer)
+        supplied = is_class or (accepts(transformer, 0) and not accepts(transformer, 2))
+        return self._derive(
+            "transform_values",
+            "KTABLE-TRANSFORMVALUES-",
+            transformer,
+            materialized,
+            named,
+            with_key=True,
+            supplied=supplied or bool(stores),
+            connected=stores,
+        )
+
+    def suppress(self, suppressed: Suppressed) -> "KTable[K, V]":
+        """Hold updates back: only the last one of each key leaves.
+
+        >>> from thulawa.testing import preview
+        >>> how = Suppressed.until_time_limit(10)
+        >>> preview(lambda table: table.suppress(how), ("a", 1, 0), ("a", 2, 5), ("b", 3, 10))
+        [('a', 2)]
+        """
+        if not isinstance(suppressed, Suppressed):
+            raise TopologyError(f"suppress takes a Suppressed, not {suppressed!r}", where=caller())
+        if self.versioned:
+            raise TopologyError("a versioned table cannot be suppressed", where=caller())
+        building = self.building
+        name = building.chosen(suppressed.name, "KTABLE-SUPPRESS-")
+        given = suppressed.name is not None
+        store = f"{name}-store" if given else building.generated("KTABLE-SUPPRESS-STATE-STORE-")
+        wait = suppressed.wait
+        if suppressed.until == "window_close":
+            wait = self._grace()
+        parent_stores = building.stores_of(self.name)
+        building.send_old_values(self.name, force=True)
+        kept: Materialized[Any, Any] = Materialized.with_(None, self.value_serde)
+        building.add_store(StoreName(store, given), "buffer", kept)
+        assert parent_stores, "suppression reads the table behind it"
+        building.add(
+            Suppress(
+                name=name,
+                parents=(self.name,),
+                stores=(store,),
+                store=store,
+                table=self.name,
+                until=suppressed.until,
+                wait=wait,
+                max_records=suppressed.max_records,
+                max_bytes=suppressed.max_bytes,
+                when_full=suppressed.when_full,
+            )
+        )
+        return KTable(building, name, self.key_serde, self.value_serde)
+
+    # --- to streams and groups
+
+    def to_stream(
+        self, mapper: Callable[[K, V | None], Any] | None = None, *, named: NameLike = None
+    ) -> "kstream.KStream[K, V]":
+        """Give the updates as a stream, under another key if there is a mapper.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda table: table.to_stream(lambda k, v: v), ("a", 1))
+        [(1, 1)]
+        """
+        name = self.building.named(named, "KTABLE-TOSTREAM-")
+        self.building.add(Stateless(name=name, parents=(self.name,), operation="to_stream"))
+        stream: kstream.KStream[K, V] = kstream.KStream(
+            self.building, name, key_serde=self.key_serde, value_serde=self.value_serde
+        )
+        return stream if mapper is None else stream.select_key(mapper)
+
+    def group_by(
+        self,
+        selector: Callable[[K, V], tuple[K1, V1]],
+        grouped: Grouped[K1, V1] | None = None,
+    ) -> "grouping.KGroupedTable[K1, V1]":
+        """Group the rows by another key.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda table: table.group_by(lambda k, v: (v, k)).count(), ("ann", "red"))
+        [('red', 1)]
+        """
+        options = chosen(grouped, Grouped)
+        name = self.building.named(options, "KTABLE-SELECT-")
+        self.building.add(TableGrouping(name=name, parents=(self.name,), selector=selector))
+        self.building.stores_of(self.name)
+        self.building.send_old_values(self.name, force=True)
+        return grouping.KGroupedTable(self.building, name, options)
+
+    # --- joins
+
+    @overload
+    def join(
+        self,
+        other: "KTable[K, V1]",
+        joiner: Callable[[V, V1], V2],
+        materialized: Materialized[K, V2] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "KTable[K, V2]": ...
+
+    @overload
+    def join(
+        self,
+        other: "KTable[K1, V1]",
+        joiner: Callable[[V, V1], V2],
+        materialized: Materialized[K, V2] | None = None,
+        *,
+        foreign_key: Callable[[V], K1 | None],
+        named: NameLike | TableJoined = None,
+    ) -> "KTable[K, V2]": ...
+
+    def join(
+        self,
+        other: "KTable[Any, Any]",
+        joiner: Callable[..., Any],
+        materialized: Materialized[K, Any] | None = None,
+        *,
+        foreign_key: Callable[..., Any] | None = None,
+        named: NameLike = None,
+    ) -> "KTable[K, Any]":
+        """Join with another table by key, or by a foreign key taken from the value.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda a_table, b_table: a_table.join(b_table, lambda a, b: a + b),
+        ...     ("a_table", "k", "A"),
+        ...     ("b_table", "k", "B"),
+        ... )
+        [('k', 'AB')]
+        >>> preview(
+        ...     lambda orders_table, users_table: orders_table.join(
+        ...         users_table, lambda order, user: (order, user), foreign_key=lambda order: order
+        ...     ),
+        ...     ("users_table", "ann", "Ann A."),
+        ...     ("orders_table", 1, "ann"),
+        ... )
+        [(1, ['ann', 'Ann A.'])]
+        """
+        return self._join("inner", other, joiner, materialized, foreign_key, named)
+
+    @overload
+    def left_join(
+        self,
+        other: "KTable[K, V1]",
+        joiner: Callable[[V, V1 | None], V2],
+        materialized: Materialized[K, V2] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "KTable[K, V2]": ...
+
+    @overload
+    def left_join(
+        self,
+        other: "KTable[K1, V1]",
+        joiner: Callable[[V, V1 | None], V2],
+        materialized: Materialized[K, V2] | None = None,
+        *,
+        foreign_key: Callable[[V], K1 | None],
+        named: NameLike | TableJoined = None,
+    ) -> "KTable[K, V2]": ...
+
+    def left_join(
+        self,
+        other: "KTable[Any, Any]",
+        joiner: Callable[..., Any],
+        materialized: Materialized[K, Any] | None = None,
+        *,
+        foreign_key: Callable[..., Any] | None = None,
+        named: NameLike = None,
+    ) -> "KTable[K, Any]":
+        """Join; a row without a partner is joined with None.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda a_table, b_table: a_table.left_join(b_table, lambda a, b: (a, b)),
+        ...     ("a_table", "k", "A"),
+        ... )
+        [('k', ['A', None])]
+        """
+        return self._join("left", other, joiner, materialized, foreign_key, named)
+
+    def outer_join(
+        self,
+        other: "KTable[K, V1]",
+        joiner: Callable[[V | None, V1 | None], V2],
+        materialized: Materialized[K, V2] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "KTable[K, V2]":
+        """Join; a row of either side without a partner is joined with None.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda a_table, b_table: a_table.outer_join(b_table, lambda a, b: (a, b)),
+        ...     ("b_table", "k", "B"),
+        ... )
+        [('k', [None, 'B'])]
+        """
+        return self._join("outer", other, joiner, materialized, None, named)
+
+    def _join(
+        self,
+        kind: Literal["inner", "left", "outer"],
+        other: "KTable[Any, Any]",
+        joiner: Callable[..., Any],
+        materialized: Materialized[K, Any] | None,
+        foreign_key: Callable[..., Any] | None,
+        named: NameLike,
+    ) -> "KTable[K, Any]":
+        if not isinstance(other, KTable):
+            raise TopologyError(
+                f"a table joins a KTable, not a {type(other).__name__}", where=caller()
+            )
+        if other.building is not self.building:
+            raise TopologyError("both must come from one StreamsBuilder", where=caller())
+        if foreign_key is not None:
+            return foreignkeys.join(
+                self, other, joiner, foreign_key, materialized, named, left_join=kind == "left"
+            )
+        building = self.building
+        store = None if materialized is None else building.store_name(materialized, "KTABLE-MERGE-")
+        merged = building.named(named, "KTABLE-MERGE-")
+        this = building.named(named, "KTABLE-JOINTHIS-", "-join-this")
+        that = building.named(named, "KTABLE-JOINOTHER-", "-join-other")
+        if kind != "inner":
+            building.send_old_values(self.name, force=True)
+        if kind == "outer":
+            building.send_old_values(other.name, force=True)
+        mine, theirs = building.stores_of(self.name), building.stores_of(other.name)
+        left = TableJoin(
+            name=this,
+            parents=(self.name,),
+            stores=theirs,
+            side="left",
+            kind=kind,
+            table=self.name,
+            other=other.name,
+            joiner=joiner,
+        )
+        building.add(left)
+        building.add(replace(left, name=that, parents=(other.name,), stores=mine, side="right"))
+        if store is not None:
+            building.add_store(store, materialized=materialized)
+        building.add(
+            Table(
+                name=merged,
+                parents=(this, that),
+                stores=() if store is None else (store.name,),
+                operation="pass",
+                store=None if store is None else store.name,
+                versioned=materialized is not None and materialized.history is not None,
+            )
+        )
+        return KTable(building, merged, *serdes_of(materialized, self.key_serde))
+
+    def _derive(
+        self,
+        operation: Any,
+        prefix: str,
+        function: Callable[..., Any],
+        materialized: Materialized[K, Any] | None,
+        named: NameLike,
+        *,
+        with_key: bool = False,
+        supplied: bool = False,
+        connected: tuple[str, ...] = (),
+    ) -> "KTable[K, Any]":
+        store = self._store(materialized, prefix)
+        name = self.building.named(named, prefix)
+        versioned = self.versioned if materialized is None else materialized.history is not None
+        is_filter = operation.startswith("filter")
+        old = is_filter and self.building.send_old_values(self.name, force=False)
+        self.building.add(
+            Table(
+                name=name,
+                parents=(self.name,),
+                stores=connected if store is None else (store, *connected),
+                operation=operation,
+                function=None if supplied else function,
+                with_key=with_key,
+                store=store,
+                versioned=versioned,
+                supplier=function if supplied else None,
+                sends_old_values=old,
+            )
+        )
+        value_serde = self.value_serde if is_filter else None
+        serdes = serdes_of(materialized, self.key_serde, value_serde)
+        return KTable(self.building, name, *serdes)
+
+    def _store(self, materialized: Materialized[Any, Any] | None, prefix: str) -> str | None:
+        """Add the store of a derived table, if one was asked for by name."""
+        if materialized is None:
+            return None
+        name = self.building.store_name(materialized, prefix)
+        if not name.chosen:
+            return None
+        self.building.add_store(name, materialized=materialized)
+        return name.name
+
+    def _grace(self) -> int:
+        """Find how long the windows of this table stay open after their end."""
+        node = self.building.topology.node(self.name)
+        while not isinstance(node, Aggregate):
+            if not isinstance(node, Table) or not node.parents:
+                raise TopologyError(
+                    "until_window_closes needs a windowed table; "
+                    "for others there is Suppressed.until_time_limit",
+                    where=caller(),
+                )
+            node = self.building.topology.node(node.parents[0])
+        if node.window is None:
+            raise TopologyError("until_window_closes needs a windowed aggregation", where=caller())
+        gap = node.window.gap if isinstance(node.window, SessionWindows) else 0
+        return node.window.grace + gap
+
+
+def serdes_of(
+    materialized: Materialized[Any, Any] | None,
+    key_serde: Serde[Any] | None,
+    value_serde: Serde[Any] | None = None,
+) -> tuple[Serde[Any] | None, Serde[Any] | None]:
+    """Give the serdes a table was given, else those it has from what it was made of."""
+    if materialized is None:
+        return key_serde, value_serde
+    return materialized.key_serde or key_serde, materialized.value_serde or value_serde

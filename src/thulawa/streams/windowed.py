@@ -1,0 +1,253 @@
+"""Windowed streams: aggregations per key and window."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from thulawa.core.callers import caller
+from thulawa.core.errors import ConfigurationError, TopologyError
+from thulawa.core.records import Windowed
+from thulawa.core.serdes import Serde
+from thulawa.streams import grouped as grouping
+from thulawa.streams import ktable
+from thulawa.streams.graph_builder import NameLike
+from thulawa.streams.options import Materialized, chosen
+from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
+
+__all__ = ["EmitStrategy", "SessionWindowedKStream", "TimeWindowedKStream", "check_windows"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class EmitStrategy:
+    """When the result of a window leaves."""
+
+    kind: Literal["update", "close"]
+
+    @classmethod
+    def on_window_update(cls) -> "EmitStrategy":
+        """Emit every update."""
+        return cls("update")
+
+    @classmethod
+    def on_window_close(cls) -> "EmitStrategy":
+        """Emit one final result, when the window closes."""
+        return cls("close")
+
+
+def check_windows(windows: object) -> None:
+    """Refuse what are no windows to aggregate over."""
+    if not isinstance(windows, TimeWindows | SlidingWindows | SessionWindows):
+        raise TopologyError(
+            "aggregations go over TimeWindows, SlidingWindows or SessionWindows, "
+            f"not over {windows!r}",
+            where=caller(),
+        )
+
+
+class _Windowed(Generic[K, V]):
+    """What aggregations over all kinds of windows have in common."""
+
+    _windows: TimeWindows | SlidingWindows | SessionWindows
+
+    def __init__(self, grouped: "grouping.KGroupedStream[K, V]") -> None:
+        self._grouped = grouped
+        self._emit: Literal["update", "close"] = "update"
+
+    def emit_strategy(self, strategy: EmitStrategy) -> Self:
+        """Choose when results leave.
+
+        >>> from thulawa.testing import preview
+        >>> final = EmitStrategy.on_window_close()
+        >>> preview(
+        ...     lambda s: (
+        ...         s.group_by_key()
+        ...         .windowed_by(TimeWindows.of(10))
+        ...         .emit_strategy(final)
+        ...         .count()
+        ...         .to_stream(lambda w, n: w.key)
+        ...     ),
+        ...     ("a", "x", 1),
+        ...     ("a", "x", 2),
+        ...     ("b", "x", 10),
+        ... )
+        [('a', 2)]
+        """
+        if not isinstance(strategy, EmitStrategy):
+            raise ConfigurationError(f"{strategy!r} is no EmitStrategy")
+        self._emit = strategy.kind
+        return self
+
+    def count(
+        self, materialized: Materialized[K, int] | None = None, *, named: NameLike = None
+    ) -> "ktable.KTable[Windowed[K], int]":
+        """Count the records of each key and window; a record without a value counts too.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s: (
+        ...         s.group_by_key()
+        ...         .windowed_by(SlidingWindows.of(10))
+        ...         .count()
+        ...         .to_stream(lambda w, n: tuple(w.window))
+        ...     ),
+        ...     ("a", "x", 20),
+        ...     ("a", "x", 25),
+        ... )
+        [([10, 20], 1), ([21, 31], 1), ([15, 25], 2)]
+        """
+        if materialized is not None and chosen(materialized, Materialized).name is None:
+            self._grouped.building.generated("")  # Kafka counts twice here
+        return self._aggregated(
+            "KSTREAM-AGGREGATE-",
+            lambda: 0,
+            grouping.count_one,
+            materialized,
+            named,
+            lambda _, one, other: one + other,
+            self._grouped.count_serde,
+        )
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        materialized: Materialized[K, V] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "ktable.KTable[Windowed[K], V]":
+        """Join the values of each key and window two by two.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s: (
+        ...         s.group_by_key()
+        ...         .windowed_by(TimeWindows.of(10))
+        ...         .reduce(max)
+        ...         .to_stream(lambda w, n: w.window.start)
+        ...     ),
+        ...     ("a", 3, 1),
+        ...     ("a", 5, 2),
+        ...     ("a", 4, 11),
+        ... )
+        [(0, 3), (0, 5), (10, 4)]
+        """
+        return self._aggregated(
+            "KSTREAM-REDUCE-",
+            None,
+            grouping.reduced_by(reducer),
+            materialized,
+            named,
+            lambda _, one, other: other if one is None else reducer(one, other),
+            self._grouped.value_serde,
+        )
+
+    def _aggregated(
+        self,
+        prefix: str,
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[..., Any],
+        materialized: Materialized[Any, Any] | None,
+        named: NameLike,
+        merge: Callable[..., Any] | None,
+        value_serde: Serde[Any] | None = None,
+    ) -> "ktable.KTable[Any, Any]":
+        return self._grouped.aggregated(
+            prefix,
+            initializer,
+            aggregator,
+            materialized,
+            named,
+            merge=merge,
+            window=self._windows,
+            emit=self._emit,
+            value_serde=value_serde,
+        )
+
+
+class TimeWindowedKStream(_Windowed[K, V]):
+    """A stream grouped by key and time window, tumbling, hopping or sliding.
+
+    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> clicks = builder.stream("clicks").group_by_key().windowed_by(TimeWindows.of("1 s"))
+    >>> clicks.count().to_stream(lambda w, n: f"{w.key}@{w.window.start}").to("per-second")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     topic = driver.create_input_topic("clicks")
+    ...     for time in (0, 500, 1200):
+    ...         topic.pipe_input("ann", "/", time)
+    ...     driver.create_output_topic("per-second").read_key_values_to_list()
+    [('ann@0', 1), ('ann@0', 2), ('ann@1000', 1)]
+    """
+
+    def __init__(
+        self, grouped: "grouping.KGroupedStream[K, V]", windows: TimeWindows | SlidingWindows
+    ) -> None:
+        super().__init__(grouped)
+        self._windows = windows
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A],
+        materialized: Materialized[K, A] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "ktable.KTable[Windowed[K], A]":
+        """Fold the values of each key and window.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s: (
+        ...         s.group_by_key()
+        ...         .windowed_by(TimeWindows.of(10).advance_by(5))
+        ...         .aggregate(lambda: "", lambda k, v, text: text + v)
+        ...         .to_stream(lambda w, n: w.window.start)
+        ...     ),
+        ...     ("a", "x", 7),
+        ... )
+        [(0, 'x'), (5, 'x')]
+        """
+        return self._aggregated(
+            "KSTREAM-AGGREGATE-", initializer, aggregator, materialized, named, None
+        )
+
+
+class SessionWindowedKStream(_Windowed[K, V]):
+    """A stream grouped by key and session."""
+
+    def __init__(self, grouped: "grouping.KGroupedStream[K, V]", windows: SessionWindows) -> None:
+        super().__init__(grouped)
+        self._windows = windows
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A],
+        merger: Callable[[K, A, A], A],
+        materialized: Materialized[K, A] | None = None,
+        *,
+        named: NameLike = None,
+    ) -> "ktable.KTable[Windowed[K], A]":
+        """Fold the values of each session; the merger joins two that a record brings together.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s: (
+        ...         s.group_by_key()
+        ...         .windowed_by(SessionWindows.of(10, grace=10))
+        ...         .aggregate(lambda: 0, lambda k, v, n: n + v, lambda k, a, b: a + b)
+        ...         .to_stream(lambda w, n: tuple(w.window))
+        ...     ),
+        ...     ("a", 1, 0),
+        ...     ("a", 2, 15),
+        ...     ("a", 4, 8),
+        ... )
+        [([0, 0], 1), ([15, 15], 2), ([0, 0], None), ([15, 15], None), ([0, 15], 7)]
+        """
+        return self._aggregated(
+            "KSTREAM-AGGREGATE-", initializer, aggregator, materialized, named, merger
+        )

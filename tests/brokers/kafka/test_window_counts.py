@@ -1,0 +1,280 @@
+"""Windows of Kafka's topics are counted exactly, with the output topic and nothing beside it."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.brokers.kafka.helpers import read
+from tests.health import chaos
+from tests.health.helpers import LINES, is_valid, story_messages, written
+from tests.health.local import LocalCounts
+from thulawa import WindowCounts
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.errors import TopicDiffers, UnknownTopic
+from thulawa.brokers.kafka.groups import committed_offsets
+from thulawa.brokers.kafka.membership import Membership
+from thulawa.brokers.kafka.topics import Topics, TopicSpec
+from thulawa.brokers.kafka.transactions import forget_kept
+from thulawa.dev.kafka_broker import Broker
+from thulawa.health.changelog import restore
+from thulawa.health.kafka_counts import GroupMembership, KafkaChangelog
+from thulawa.health.model import Cell, Count, Place, decode
+from thulawa.health.spark_jobs import inputs_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = 86_400_000
+
+
+def total(topic: str, value: int, offset: int) -> list[Count]:
+    return [Count(Cell(topic, 0, 0, "valid"), value, offset)]
+
+
+@pytest.fixture
+def changelog(connection: Connection, topics: Topics, name: str) -> KafkaChangelog:
+    topics.ensure(name, TopicSpec(partitions=2))
+    made = KafkaChangelog(connection, f"{name}-metrics", f"{name}-app")
+    made.prepare([name])
+    return made
+
+
+def test_a_topic_that_was_made_again_is_known_by_its_id(
+    topics: Topics, changelog: KafkaChangelog, name: str
+) -> None:
+    place = Place(name, 0)
+    before = changelog.identity(name)
+    assert before is not None
+    changelog.claim([place])
+    assert written(changelog, place, total(name, 3, 5), 1_000)
+    (restored,) = restore(changelog, [place], DAY).values()
+    assert restored.identity == before == changelog.identity(name)
+    topics.delete(name)
+    deadline = time.monotonic() + 30
+    while topics.partitions(name)[name] is not None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    topics.ensure(name, TopicSpec(partitions=2))
+    assert changelog.identity(name) != before
+
+
+def test_who_is_behind_does_not_get_through(
+    connection: Connection, changelog: KafkaChangelog, name: str
+) -> None:
+    place = Place(name, 0)
+    changelog.claim([place])
+    assert written(changelog, place, total(name, 3, 5), 1_000)
+    assert not written(changelog, place, total(name, 2, 4), 1_001)
+    forget_kept()  # another process: it knows nothing but what is in Kafka
+    assert not written(changelog, place, total(name, 3, 5), 1_002)
+    assert written(changelog, place, total(name, 4, 6), 1_003)
+    (restored,) = restore(changelog, [place], DAY).values()
+    assert restored.totals.counts() == total(name, 4, 6)
+    assert restored.totals.position == 6
+    # Kafka's own tools show how far counting is
+    assert committed_offsets(connection, f"{name}-app/{name}-metrics/{name}-counts") == {
+        name: {0: 6}
+    }
+
+
+def test_names_that_hold_a_hyphen_are_not_mistaken_for_others(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    # joined by hyphens, application, output and topic would be the same
+    a, b, c = f"{name}a", f"{name}b", f"{name}c"
+    jobs = [(f"{name}-{a}", b, c), (name, f"{a}-{b}", c), (name, a, f"{b}-{c}")]
+    for application, output, topic in jobs:
+        topics.ensure(topic)
+        changelog = KafkaChangelog(connection, output, application)
+        changelog.prepare([topic])
+        assert changelog.claim([Place(topic, 0)]) == {Place(topic, 0): 0}
+        assert written(changelog, Place(topic, 0), total(topic, 3, 5))
+
+
+def test_who_takes_a_partition_over_shuts_the_one_before_out(
+    connection: Connection, changelog: KafkaChangelog, name: str
+) -> None:
+    place = Place(name, 0)
+    producer = Producer(
+        {
+            **connection.client(),
+            "transactional.id": f"{name}-app/{name}-metrics/{name}-counts-0",
+        }
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(f"{name}-metrics", b"half", b"half written", 0)
+    producer.flush(30)
+    began = time.monotonic()
+    changelog.claim([place])  # ends what was left open, so that nobody waits for it
+    (restored,) = restore(changelog, [place], DAY).values()
+    assert time.monotonic() - began < 14
+    assert restored.totals.counts() == []
+
+
+def test_sums_are_read_on_from_where_reading_ended(changelog: KafkaChangelog, name: str) -> None:
+    since: dict[int, int] = {}
+    written(changelog, Place(name, 0), total(name, 3, 5), 1_000)
+    assert sum(map(len, changelog.read(since))) == 1
+    assert list(changelog.read(since)) == []
+    written(changelog, Place(name, 0), total(name, 4, 6), 1_001)
+    (chunk,) = changelog.read(since)
+    assert decode(*chunk[0][:2]) == total(name, 4, 6)[0]
+
+
+def test_members_share_partitions(connection: Connection, topics: Topics, name: str) -> None:
+    topics.ensure(name, TopicSpec(partitions=2))
+    places = [Place(name, 0), Place(name, 1)]
+    members = [GroupMembership(connection, f"{name}-members", [name])]
+
+    def shares(expected: list[int]) -> None:
+        deadline = time.monotonic() + 60
+        while [len(one.owned(places)) for one in members] != expected:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    shares([2])
+    members.append(GroupMembership(connection, f"{name}-members", [name]))
+    shares([1, 1])
+    assert members[0].owned(places) | members[1].owned(places) == set(places)
+    members.pop(0).close()
+    shares([2])
+    members.pop().close()
+
+
+def removed(connection: Connection, topic: str, before: int) -> None:
+    """Remove the messages before an offset, as retention does."""
+    admin = AdminClient(connection.client())
+    (answer,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    answer.result(30)
+
+
+def counting(connection: Connection, name: str, **more: Any) -> LocalCounts:
+    given: dict[str, Any] = {"status": is_valid, "output": f"{name}-metrics"}
+    address = f"kafka://{connection.bootstrap}"
+    return LocalCounts(name, application_id=name, log=address, **(given | more))
+
+
+def test_the_end_of_a_transaction_is_no_message_that_was_lost(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name)
+    producer = Producer({**connection.client(), "transactional.id": name})
+    producer.init_transactions(30)
+    for count in (1, 2):
+        producer.begin_transaction()
+        producer.produce(name, b"v")
+        producer.commit_transaction(30)
+        health = counting(connection, name)
+        assert health.count_available() == 1
+        health.stop()
+        # what ended the transaction had an offset, too
+        removed(connection, name, 2 * count)
+    assert topics.start_offsets(name) == {name: {0: 4}}
+    health = counting(connection, name)
+    assert health.count_available() == 0
+    health.stop()
+
+
+def test_who_shares_counts_what_is_there_only_once_it_has_its_share(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name, TopicSpec(partitions=2))
+    producer = Producer(connection.client())
+    for partition in (0, 1):
+        producer.produce(name, b"v", partition=partition, timestamp=1_000)
+    producer.flush(30)
+
+    now_and_then = counting(connection, name, partitions="shared")
+    assert now_and_then.count_available() == 2
+    now_and_then.stop()
+    with counting(connection, name, partitions="shared", output=f"{name}-b") as health:
+        health.process_all_available("60 s")
+        assert len(health.counts()) == 2
+
+
+def test_a_member_whose_share_is_nothing_has_joined_too(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    topics.ensure(name)
+    members = [Membership(connection, f"{name}-group", [name]) for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while not all(member.joined for member in members):
+        assert time.monotonic() < deadline, "one is never told its share"
+        had = [member.assigned() for member in members]
+        time.sleep(0.05)
+    assert had[0] | had[1] <= {(name, 0)}
+    for member in members:
+        member.close()
+
+
+def test_jobs_of_one_application_do_not_take_each_others_partitions(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    for topic in (name, f"{name}-more"):
+        topics.ensure(topic, TopicSpec(partitions=2))
+    address = f"kafka://{connection.bootstrap}"
+    jobs = [("metrics", [name]), ("metrics-2", [name]), ("metrics", [f"{name}-more"])]
+    owners = [inputs_at(address, output, name).shared(wanted) for output, wanted in jobs]
+    wholes = [{Place(topic, number) for topic in wanted for number in (0, 1)} for _, wanted in jobs]
+    deadline, settled = time.monotonic() + 60, 0
+    while settled < 20:  # what one has at first may be taken away when another joins
+        assert time.monotonic() < deadline, "partitions are nobody's"
+        had = [owner.owned(whole) for owner, whole in zip(owners, wholes, strict=True)]
+        settled = settled + 1 if had == wholes else 0
+        time.sleep(0.1)
+    for owner in owners:
+        owner.close()
+
+
+def test_topics_that_do_not_fit_are_refused(
+    connection: Connection, topics: Topics, name: str
+) -> None:
+    with pytest.raises(UnknownTopic):
+        KafkaChangelog(connection, f"{name}-metrics", name).prepare([name])
+    topics.ensure(name)
+    topics.ensure(f"{name}-plain")
+    with pytest.raises(TopicDiffers):
+        KafkaChangelog(connection, f"{name}-plain", name).prepare([name])
+
+
+def test_the_story_gives_its_eleven_lines(
+    spark: "SparkSession", connection: Connection, topics: Topics, name: str
+) -> None:
+    # its messages are of 2017: older than brokers keep them
+    topics.ensure(name, TopicSpec(partitions=2, settings={"retention.ms": "-1"}))
+    producer = Producer(connection.client())
+    for partition, value, timestamp in story_messages():
+        producer.produce(name, value, None, partition, timestamp=timestamp)
+    assert producer.flush(30) == 0
+    for _ in range(2):  # the second instance finds nothing left to count
+        health = WindowCounts(
+            name,
+            status=is_valid,
+            output=f"{name}-metrics",
+            application_id=f"{name}-app",
+            log=f"kafka://{connection.bootstrap}",
+            spark=spark,
+        )
+        health.count_available()
+        assert health.starting_offsets() == {name: {"0": 10, "1": 11}}
+        health.stop()
+    messages = read(connection, f"{name}-metrics")
+    found = {}
+    for one in messages:
+        key = one.key() or b""
+        count = decode(key, one.value())
+        found[key.decode().replace(f'"{name}"', '"tx"')] = count.value, count.offset
+    assert found == LINES
+    assert len(messages) == len(LINES)
+
+
+@pytest.mark.timeout(600)
+def test_counts_are_exact_whoever_is_killed(
+    broker: Broker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broker.up()  # skipped where there is none
+    chaos.main(["--kafka", "--on", "process", "--messages", "30000", "--kills", "2"])
+    assert "killed 2" in capfd.readouterr().out

@@ -1,0 +1,48 @@
+"""What is there when a task begins costs the collector nothing, and is still collected."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from thulawa.core.gc_freeze import settle, uncollected
+
+
+class Node:
+    """Holds itself, so that only the collector can free it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_what_is_there_is_not_looked_at() -> None:
+    kept = Node()
+    looked_at = []
+    for _ in range(100):
+        settle()
+        looked_at.append(any(one is kept for one in gc.get_objects()))
+    assert looked_at.count(True) == 1
+
+
+def test_garbage_of_what_was_there_is_collected_in_the_end() -> None:
+    node = Node()
+    gone = weakref.ref(node)
+    settle()
+    del node
+    for _ in range(100):
+        settle()
+        gc.collect()  # as Spark's worker does after each task
+    assert gone() is None
+
+
+def test_the_collector_is_off_meanwhile_and_then_as_it_was() -> None:
+    with uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -1,0 +1,227 @@
+"""A program through the code that runs on Spark's workers, without Spark around it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from thulawa.brokers.embedded.batches import Columns
+from thulawa.runtime.groups import PartitionGrouper, by_number
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.planning import Part, Plan, plan
+from thulawa.runtime.task import Task
+from thulawa.spark.connectors.chunks import Behind, Chunk
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
+from thulawa.spark.micro_batch.first_stage import front
+from thulawa.spark.micro_batch.program import Program
+from thulawa.spark.micro_batch.program_shipping import Shipped
+from thulawa.spark.micro_batch.task_host import hosted
+from thulawa.spark.micro_batch.wire import (
+    CLOCK,
+    COUNTS,
+    SINK,
+    Packed,
+    packed_batch,
+    unpack_outgoing,
+)
+from thulawa.topology.topology import Topology
+
+__all__ = ["DryQuery", "Input", "Kept", "dry_run", "source_chunks"]
+
+_runs = count()
+
+
+class Input(NamedTuple):
+    """A record of a topic."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Any = None
+
+
+Inputs: TypeAlias = Mapping[tuple[str, int], Sequence[Input]]  # by topic and partition
+Rows: TypeAlias = list[dict[str, Any]]
+
+
+class Kept(dict[str, bytes]):
+    """Spark's state of one task."""
+
+    def put(self, name: str, data: bytes) -> None:
+        self[name] = data
+
+    def remove(self, name: str) -> None:
+        del self[name]
+
+
+State: TypeAlias = dict[tuple[int, str, int], Kept]  # by stage, prefix and task
+
+
+class DryQuery:
+    """One application, batch by batch. ``state`` is what has been committed, ``now`` the time.
+
+    With a ``checkpoint`` it can be started again with an edited program.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        partitions: Mapping[str, int],
+        options: TaskOptions | None = None,
+        checkpoint: Checkpoint | None = None,
+        grouper: PartitionGrouper = by_number,
+        application: str = "app",
+    ) -> None:
+        self._application = application
+        self.state: State = {}
+        self.now = 2_000_000_000_000
+        self._options = options or TaskOptions(commit="batch", max_ahead="1 day")
+        self._checkpoint = checkpoint
+        self._grouper = grouper
+        self.start(topology, partitions)
+
+    def start(
+        self, topology: Topology, partitions: Mapping[str, int], *, allow_state_loss: bool = False
+    ) -> None:
+        """Start with a program, as `Streams` does."""
+        assigned = None if self._checkpoint is None else self._checkpoint.assignment()
+        self.plan = plan(
+            topology,
+            partitions,
+            grouper=self._grouper,
+            assigned=assigned,
+            keeps_time=self._options.on_bad_timestamp == "partition_time",
+        )
+        if self._checkpoint is None:
+            self._prefixes: Mapping[int, str] = {part: str(part) for part in self.plan.parts}
+        else:
+            before = self._checkpoint.query_path
+            self._prefixes = self._checkpoint.admit(
+                self._application,
+                self.plan,
+                allow_state_loss=allow_state_loss,
+                has_timers=self.program().has_timers,
+            ).prefixes
+            if self._checkpoint.query_path != before:
+                self.state = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Lose every worker, and what it had in memory."""
+        self._shipped = Shipped(self.program())
+
+    def program(self) -> Program:
+        run = f"{self._application}/{next(_runs)}"
+        return Program(self._application, run, self.plan, self._options)
+
+    @property
+    def slots(self) -> list[int]:
+        """The slots of the program, one to a task of the sink."""
+        return self._shipped.open().slots
+
+    def batch(self, inputs: Inputs) -> Rows:
+        """Run a batch and commit it; give what leaves."""
+        rows, self.state = self.attempt(inputs)
+        return rows
+
+    def attempt(self, inputs: Inputs) -> tuple[Rows, State]:
+        """Run a batch; give what would leave, and the state there would be.
+
+        Without records the clock calls the tasks that have run before.
+        """
+        leaving, state = self.attempt_packed(inputs)
+        return _left(leaving), state
+
+    def attempt_packed(self, inputs: Inputs) -> tuple[list[Packed], State]:
+        """Run a batch; return the rows for the sink, and the state there would be."""
+        topics = self._shipped.open().topics
+        # a partition of Spark each
+        read = [
+            [*source_chunks({place: records})]
+            for place, records in inputs.items()
+            if place[0] in topics
+        ]
+        return self._run(read)
+
+    def held(self) -> int:
+        """Return how many records wait in the tasks of this worker."""
+        program = self._shipped.open()
+        tasks: list[Task | None] = [
+            getattr(hosted(program, part, number), "_task", None)
+            for part in self.plan.parts.values()
+            for number in range(len(part.tasks) if part.stage else 0)
+        ]
+        return sum(len(q) for task in tasks if task for q in task._queues.values())
+
+    def attempt_read(self, read: Sequence[Sequence[Chunk | Behind]]) -> tuple[Rows, State]:
+        """Run a batch of what a source has read, by the partitions of Spark."""
+        leaving, state = self._run(read)
+        return _left(leaving), state
+
+    def _run(self, read: Sequence[Sequence[Chunk | Behind]]) -> tuple[list[Packed], State]:
+        program = self._shipped.open()
+        state = {place: Kept(kept) for place, kept in self.state.items()}
+        rows = [
+            row
+            for one in read
+            for batch in front(self._shipped, iter(one))
+            for row in _unpacked(batch)
+        ]
+        for stage in range(1, self.plan.stages + 1):
+            mine = [row for row in rows if row.stage == stage]
+            rows = [row for row in rows if row.stage != stage]
+            for part in self.plan.parts.values():
+                for task in range(len(part.tasks) if part.stage == stage else 0):
+                    own = [
+                        row for row in mine if row.task == task and _is_for(row, part, self.plan)
+                    ]
+                    place = stage, self._prefixes[part.group.id], task
+                    if own or (not read and place in state):
+                        kept = state.setdefault(place, Kept())
+                        run = hosted(program, part, task).run(own, self.now, kept)
+                        rows += chain.from_iterable(run)
+        return sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place), state
+
+
+def dry_run(
+    topology: Topology, inputs: Mapping[str, list[tuple[bytes | None, bytes | None]]]
+) -> list[str]:
+    """Run one batch of keys and values; give the topics of what leaves.
+
+    Records come 10 ms apart, and at each time those of the topic that is named first.
+    """
+    query = DryQuery(topology, dict.fromkeys(inputs, 1))
+    records = {
+        (topic, 0): [Input(n, 10 * n + place, *record) for n, record in enumerate(pairs)]
+        for place, (topic, pairs) in enumerate(inputs.items())
+    }
+    return [row["topic"] for row in query.batch(records)]
+
+
+def _is_for(row: Packed, part: Part, planned: Plan) -> bool:
+    if row.topic == COUNTS:
+        return False
+    if row.topic == CLOCK or row.topic in planned.global_topics:
+        return row.part == part.group.id
+    return planned.readers[row.topic] == part.group.id
+
+
+def _unpacked(batch: pa.RecordBatch) -> Iterable[Packed]:
+    return (Packed(*row) for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+
+
+def _left(rows: list[Packed]) -> Rows:
+    if not rows:
+        return []
+    return [row for out in unpack_outgoing(iter([packed_batch(rows)])) for row in out.to_pylist()]
+
+
+def source_chunks(inputs: Inputs) -> Iterator[Chunk]:
+    """Yield the records of each partition as a source gives them."""
+    for (topic, partition), records in inputs.items():
+        if records:
+            offsets, times, keys, values, headers = zip(*records, strict=True)
+            named = [tuple((one["key"], one["value"]) for one in row or ()) for row in headers]
+            yield Chunk(topic, partition, offsets[0], Columns(offsets, times, keys, values, named))

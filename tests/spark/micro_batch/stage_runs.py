@@ -1,0 +1,112 @@
+"""The stages of a program over rows in any order, without Spark around them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from random import Random
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from tests.spark.micro_batch.dry import Input, Kept, source_chunks
+from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.planning import plan
+from thulawa.spark.connectors.chunks import Chunk
+from thulawa.spark.micro_batch.first_stage import front
+from thulawa.spark.micro_batch.program import Program
+from thulawa.spark.micro_batch.program_shipping import Shipped
+from thulawa.spark.micro_batch.stages import Stage
+from thulawa.spark.micro_batch.wire import SINK, Packed, packed_batch, unpack_outgoing
+from thulawa.topology.topology import Topology
+
+__all__ = ["ShuffledRun"]
+
+_runs = count()
+_SOURCE_ROWS = 50
+_FRAME_ROWS = 3
+
+
+class ShuffledRun:
+    """Run one batch of a program. Between stages ``order`` permutes the rows of each slot.
+
+    This is what Spark may do to rows whose sort key is the same. ``rows`` are all that passed from
+    one stage to the next, ``bundles`` the sizes of what the front gave to Spark at a time.
+    """
+
+    def __init__(
+        self, topology: Topology, partitions: Mapping[str, int], order: Random | None
+    ) -> None:
+        planned = plan(topology, partitions)
+        options = TaskOptions(commit="batch", max_ahead="1 day")
+        prefixes = {part: str(part) for part in planned.parts}
+        run = f"shuffled/{next(_runs)}"
+        self._program = Program("app", run, planned, options, prefixes=prefixes)
+        self._shipped = Shipped(self._program)
+        self._order = order
+        self.rows: list[Packed] = []
+        self.bundles: list[int] = []
+
+    def outputs(
+        self, inputs: Mapping[tuple[str, int], Sequence[Input]]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Return the records that leave, by topic, in the order in which the sink gets them."""
+        rows = [
+            row
+            for place, records in inputs.items()
+            for batch in front(self._shipped, self._source(place, records))
+            for row in self._opened(batch)
+        ]
+        for stage in range(1, self._program.plan.stages + 1):
+            self.rows += rows
+            rows = [row for slot in self._slots(rows) for row in self._run(stage, slot)]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            assert row.stage == SINK
+            for batch in unpack_outgoing(iter([packed_batch([row])])):
+                found.setdefault(row.topic, []).extend(batch.to_pylist())
+        return found
+
+    def _opened(self, batch: pa.RecordBatch) -> list[Packed]:
+        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        packed = [Packed(*row) for row in rows]
+        self.bundles.append(sum(len(row.data) for row in packed))
+        return packed
+
+    def _source(self, place: tuple[str, int], records: Sequence[Input]) -> Iterator[Chunk]:
+        for at in range(0, len(records), _SOURCE_ROWS):
+            yield from source_chunks({place: records[at : at + _SOURCE_ROWS]})
+
+    def _slots(self, rows: list[Packed]) -> Iterator[list[Packed]]:
+        for slot in sorted({row.slot for row in rows}):
+            mine = [row for row in rows if row.slot == slot]
+            if self._order is not None:
+                self._order.shuffle(mine)
+            yield mine
+
+    def _run(self, stage: int, rows: list[Packed]) -> Iterator[Packed]:
+        running = Stage(self._shipped, stage, None, _MapState())
+        timed = [(*row, 2_000_000_000_000) for row in rows]
+        columns = [*Packed._fields, "time"]
+        frames = (
+            pd.DataFrame(timed[at : at + _FRAME_ROWS], columns=columns)
+            for at in range(0, len(timed), _FRAME_ROWS)
+        )
+        for frame in running.run_rows(frames):
+            yield from (Packed(*row) for row in frame.itertuples(index=False, name=None))
+
+
+class _MapState:
+    """Spark's map state."""
+
+    def __init__(self) -> None:
+        self._kept = Kept()
+
+    def getValue(self, key: tuple[str]) -> tuple[bytes] | None:  # noqa: N802 Spark's name
+        found = self._kept.get(*key)
+        return None if found is None else (found,)
+
+    def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:  # noqa: N802
+        self._kept.put(*key, *value)
+
+    def removeKey(self, key: tuple[str]) -> None:  # noqa: N802
+        self._kept.remove(*key)
