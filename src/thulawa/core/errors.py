@@ -120,7 +120,11 @@ class StateLoss(StateError):
 
 
 class RecordError(ThulawaError):
-    """One record could not be processed. Carries where it is and what to do about it."""
+    """One record could not be processed. Carries where it is and what to do about it.
+
+    ``offset`` counts in ``source``, a topic-partition; where that is None, in the input of the run.
+    ``record`` is what was to be processed, for whoever handles the error; it is in no message.
+    """
 
     action = "see the cause, then choose a retry or an error policy that fits it"
 
@@ -138,10 +142,13 @@ class RecordError(ThulawaError):
         self.offset = offset
         self.key = key
         self.attempts = attempts
+        self.source: str | None = None
+        self.record: object = None
 
     def __str__(self) -> str:
         tried = f", after {self.attempts} attempts" if self.attempts > 1 else ""
-        where = "" if self.offset is None else f" (record at offset {self.offset}{tried})"
+        of = "" if self.source is None else f" of {self.source}"
+        where = "" if self.offset is None else f" (record at offset {self.offset}{of}{tried})"
         name = "" if self.node is None else f"{self.node}: "
         return f"{name}{super().__str__()}{where}; {self.action}"
 

@@ -105,6 +105,7 @@ class Judge:
         error.offset = ticket.record.offset
         error.key = ticket.record.key
         error.attempts = ticket.attempt
+        error.record = ticket.record
 
     def _covered(self, error: Exception) -> bool:
         if isinstance(error, AttemptTimedOut | Retriable):

@@ -38,6 +38,27 @@ def operator(name: str, opened: list[str], closed: list[str]) -> Operator:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("answer", [None, 1.5], ids=["call", "result"])
+def test_an_error_names_the_record_that_the_row_was_read_from(answer: float | None) -> None:
+    async def ask(row: Any) -> float:
+        if row.n != 7:
+            return 1
+        if answer is None:
+            raise LookupError("who is this")
+        return answer
+
+    one = Operator(
+        name="locate", function=ask, flat=False, keys=("n",), keep=(), options=Options(),
+        returns=pa.schema([("answer", pa.int64())]), resource=None,
+    )  # fmt: skip
+    rows = [{"n": n, "topic": "visits", "partition": n // 5, "offset": n % 5} for n in range(10)]
+    with pytest.raises(RecordError, match=r"\(record at offset 2 of visits-1\)"):
+        list(worker.process(one, iter([pa.RecordBatch.from_pylist(rows)])))
+    bare = pa.RecordBatch.from_pylist([{"n": row["n"]} for row in rows])
+    with pytest.raises(RecordError, match=r"\(record at offset 7\)"):
+        list(worker.process(one, iter([bare])))
+
+
 def unreachable() -> Any:
     raise OSError("no such host")
 

@@ -151,13 +151,11 @@ class KafkaFormat(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Append the batches of a query."""
+        exact = self.options.get("processingGuarantee", "exactly_once") == "exactly_once"
+        layout = layout_of(self.options, "kafka_sink") if exact else ""
         topic = self.options.get("topic")
         check_columns(schema, topic)
-        sink = sink_of(self.options)
-        exact = sink.guarantee == "exactly_once"
-        return KafkaStreamWriter(
-            sink, topic, layout_of(self.options, "kafka_sink") if exact else ""
-        )
+        return KafkaStreamWriter(sink_of(self.options), topic, layout)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):

@@ -32,7 +32,16 @@ from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
 from thulawa.spark.task_context import Task
 
-__all__ = ["POSITION", "UNKNOWN", "DeadLetters", "LogTopic", "Place", "RowIdentity", "place_of"]
+__all__ = [
+    "POSITION",
+    "UNKNOWN",
+    "DeadLetters",
+    "LogTopic",
+    "Place",
+    "RowIdentity",
+    "place_of",
+    "topic_position",
+]
 
 POSITION = ("topic", "partition", "offset")
 """The columns that name the record a row comes from."""
@@ -272,26 +281,33 @@ class DeadLetters:
     def _letter(self, outcome: Outcome) -> ProducerRecord:
         record = outcome.record
         row: Row = record.value
-        values = row.as_dict()
         about = ErrorRecord(
             node=self._name,
             key=_key(record.key),
-            value=_json(values),
+            value=_json(row.as_dict()),
             timestamp=0,
             headers=((ROW, f"{self._origin}{self._identity(record)}".encode()),),
-            **self._source(values, record.offset),
+            **self._source(row, record.offset),
         )
         error = ProcessingError(str(outcome.error), node=self._name, offset=record.offset)
         error.__cause__ = outcome.error
         letter = DeadLetterQueue(self._place.topic).letter(error, about)
         return ProducerRecord(letter.key, letter.value, letter.headers)
 
-    def _source(self, values: Mapping[str, Any], position: int) -> dict[str, Any]:
+    def _source(self, row: Row, position: int) -> dict[str, Any]:
         """Say where the row came from: its record in a topic, else its place in the partition."""
-        topic, partition, offset = map(values.get, POSITION)
-        if isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int):
-            return {"topic": topic, "partition": partition, "offset": offset}
-        return {"topic": None, "partition": self._task.partition, "offset": position}
+        found = topic_position(row) or (None, self._task.partition, position)
+        return dict(zip(POSITION, found, strict=True))
+
+
+def topic_position(row: Row) -> _Position | None:
+    """Return topic, partition and offset of a row that has columns of these names, else None."""
+    if not {*POSITION}.issubset(row._names):  # noqa: SLF001 of its own layer
+        return None
+    topic, partition, offset = (row[name] for name in POSITION)
+    if isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int):
+        return topic, partition, offset
+    return None
 
 
 def _key(key: Any) -> bytes | None:

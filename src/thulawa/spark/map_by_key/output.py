@@ -102,12 +102,14 @@ class Output:
     def _wrong(self, outcome: Outcome, error: Exception) -> RecordError:
         returns = ", ".join(f"{field.name} {field.type}" for field in self._operator.returns)
         why = error.args[0] if error.args else error
-        return WrongResult(
+        wrong = WrongResult(
             f"the result does not fit the declared columns ({returns}): {why}",
             node=self._operator.name,
             offset=outcome.record.offset,
             key=outcome.record.key,
         )
+        wrong.record = outcome.record
+        return wrong
 
 
 def _spread(outcome: Outcome) -> list[Outcome]:

@@ -18,13 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from thulawa.core.errors import RecordError
 from thulawa.core.gc_freeze import settle
 from thulawa.engine import Outcome, Record
 from thulawa.engine.lane_sums import watched
 from thulawa.engine.model import NoLane
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.accumulators import adopt_accumulators
-from thulawa.spark.map_by_key.dead_letters import DeadLetters
+from thulawa.spark.map_by_key.dead_letters import DeadLetters, topic_position
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.map_by_key.operator_states import OperatorState, lease
 from thulawa.spark.map_by_key.output import Output
@@ -58,6 +59,7 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
         yield from Output(operator, dead_letters).batches(outlet)
         run.result()
     except Exception as error:
+        _name_source(error)
         error.add_note(f"operator {operator.name}, in {_partition(task)}")
         raise
     finally:
@@ -83,6 +85,15 @@ def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
         return None
     place, rows = operator.dead_letters, operator.row_identity
     return DeadLetters(place, operator.name, operator.signature, task, rows)
+
+
+def _name_source(error: Exception) -> None:
+    """Let the error of a row that was read from a topic name its topic-partition and offset."""
+    if isinstance(error, RecordError) and isinstance(error.record, Record):
+        row: Row = error.record.value
+        if (position := topic_position(row)) is not None:
+            topic, partition, error.offset = position
+            error.source = f"{topic}-{partition}"
 
 
 def _partition(task: Task | None) -> str:
