@@ -17,11 +17,10 @@ import pytest
 from tests.spark.application.dry import Application, Query, RunningQuery, Start
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import ConfigurationError, StateError
-from thulawa.spark.application import State
 from thulawa.spark.micro_batch import checkpoint_lock
 from thulawa.spark.micro_batch.manifest import write_manifest
 from thulawa.spark.micro_batch.recovery import begin_anew
-from thulawa.streams import Materialized, StreamsBuilder
+from thulawa.streams import Materialized, State, StreamsBuilder
 
 HOST = socket.gethostname()
 

@@ -10,7 +10,9 @@ import pytest
 
 PROGRAM = """
 import json, sys
-from thulawa import Log, Materialized, Streams, StreamsBuilder, session
+from thulawa import Streams, StreamsBuilder, session
+from thulawa.embedded import Log
+from thulawa.streams import Materialized
 from thulawa.brokers.embedded import ProducerRecord
 
 topics, *checkpoints = sys.argv[1:]

@@ -19,16 +19,16 @@ from thulawa.core.errors import ConfigurationError, StateLoss, ThulawaError
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
 from thulawa.engine.lane_sums import LaneFigures
+from thulawa.runtime.application_states import State, StateMachine
+from thulawa.runtime.batch_size import Fetching
 from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
+from thulawa.runtime.restarts import Restart, policy_of
 from thulawa.spark.application.ownership import Ownership
-from thulawa.spark.application.restarts import Restart, policy_of
-from thulawa.spark.application.states import State, StateMachine
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import create_topics, owned_topics
-from thulawa.spark.micro_batch.batch_size import Fetching
 from thulawa.spark.micro_batch.brokers import topics_at
 from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
 from thulawa.spark.micro_batch.dropped_records import CountReport
