@@ -1,5 +1,6 @@
 """Sinks that write exactly once: which plans they accept, and which checkpoints."""
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from thulawa.log import Log, ProducerRecord
 from thulawa.spark.log_sink import log_sink
 from thulawa.spark.mapping import map_by_key
 from thulawa.spark.task_layout import task_layout
+from thulawa.topology.determinism import deterministic
 
 Made = Callable[[DataFrame], DataFrame]
 
@@ -68,6 +70,20 @@ def filtered(rows: DataFrame) -> DataFrame:
     return rows.where("cast(key as string) in (select name from few)")
 
 
+async def country_of(row: Any) -> str:
+    await asyncio.sleep(0)
+    return "LK"
+
+
+@deterministic
+async def letter_of(row: Any) -> str:
+    return chr(row.key[0])
+
+
+def answered(function: Any) -> Callable[[DataFrame], DataFrame]:
+    return map_by_key(function, key="key", returns="country string", keep=["key"])
+
+
 def named(rows: DataFrame) -> DataFrame:
     return rows.withColumn("name", f.col("key").cast("string"))
 
@@ -90,6 +106,21 @@ def named(rows: DataFrame) -> DataFrame:
             "stateful",
         ),
         (lambda rows: rows.join(rows.selectExpr("key as k"), f.expr("key = k")), "stateful"),
+        (lambda rows: rows.transform(answered(country_of)), "thulawa"),
+        (
+            lambda rows: rows.transform(answered(letter_of)).groupBy("country").count(),
+            "stateful",
+        ),
+        (
+            lambda rows: rows.transform(answered(lambda row: row.key)).groupBy("country").count(),
+            "stateful",
+        ),
+        (
+            lambda rows: (
+                rows.transform(answered(country_of)).groupBy("country").count().coalesce(1)
+            ),
+            "one",
+        ),
         (lambda rows: rows.union(rows.coalesce(1)), "union(thulawa,one)"),
         (lambda rows: named(rows).join(f.broadcast(table(rows)), "name", "left"), "thulawa"),
         (
@@ -117,6 +148,21 @@ def test_plans_whose_rows_stay_in_their_tasks_are_accepted(
         (lambda rows: rows.union(rows.coalesce(2)), r"coalesce\(2\) may"),
         (lambda rows: rows.groupBy("key").count().orderBy("key"), "the operator Sort may"),
         (filtered, "a subquery may"),
+        (
+            lambda rows: rows.transform(answered(country_of)).groupBy("country").count(),
+            r"country_of, before a stateful operator.*thulawa\.deterministic.*coalesce\(1\)",
+        ),
+        (
+            lambda rows: rows.join(
+                rows.transform(answered(country_of)).selectExpr("country"),
+                f.expr("cast(key as string) = country"),
+            ),
+            "country_of, before a stateful operator",
+        ),
+        (
+            lambda rows: rows.withColumn("k", f.rand()).coalesce(1).dropDuplicates(["k"]),
+            "an expression that is not deterministic, before a stateful operator",
+        ),
         (
             lambda rows: rows.groupBy("key").applyInPandas(lambda one: one, rows.schema),
             "a function over groups may",
