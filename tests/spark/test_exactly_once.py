@@ -19,7 +19,7 @@ from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dsl import Materialized, StreamsBuilder
 from thulawa.log import Log, ProducerRecord
 from thulawa.spark.log_sink import log_sink
-from thulawa.spark.mapping import map_by_key
+from thulawa.spark.mapping import flat_map_by_key, map_by_key
 from thulawa.spark.task_layout import task_layout
 from thulawa.topology.determinism import deterministic
 
@@ -298,6 +298,16 @@ def locate(row: Any) -> int:
     return len(row.value or b"")
 
 
+def exploded(rows: DataFrame) -> DataFrame:
+    return rows.select("topic", "partition", "offset", "value", f.explode("headers"))
+
+
+def located(mapping: Any) -> Made:
+    kept = ["topic", "partition", "offset", "value"]
+    made: Made = mapping(locate, key="value", returns="length int", keep=kept, order="none")
+    return made
+
+
 def set_aside(rows: DataFrame, log: Log) -> DataFrame:
     place = f"{log.address}#out"
     kept: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": place, "order": "none"}
@@ -311,6 +321,8 @@ def set_aside(rows: DataFrame, log: Log) -> DataFrame:
         lambda rows: rows.where("key is not null").select("value", f.explode("headers")),
         lambda rows: rows.mapInArrow(same, rows.schema),  # has topic, partition and offset
         lambda rows: rows.repartition("key"),
+        lambda rows: exploded(rows.repartition("key")),  # a task sees both rows, and says so
+        lambda rows: rows.transform(located(map_by_key)).repartition("value"),
     ],
 )
 def test_dead_letters_are_accepted_where_a_row_is_known_again(
@@ -326,6 +338,9 @@ def test_dead_letters_are_accepted_where_a_row_is_known_again(
         lambda rows: rows.where(f.rand() > 0).select("value"),
         lambda rows: rows.select("value").repartition(2),
         lambda rows: rows.union(rows),
+        lambda rows: exploded(rows).repartition("value"),  # two rows of a record, in two tasks
+        lambda rows: rows.mapInArrow(same, rows.schema).repartition("value"),
+        lambda rows: rows.transform(located(flat_map_by_key)).repartition("value"),
         files,
     ],
 )

@@ -74,7 +74,8 @@ def title_of(operator: Operator) -> str:
     """Name an operator in Spark's plan, with the columns whose rows stay in their order.
 
     The plan is all that is left of it where another operator comes behind it. No columns: all
-    rows stay in order; null: none does. With it, whether its function is known to be deterministic.
+    rows stay in order; null: none does. Beside it: whether it may
+    make several rows of one, and whether its function is known to be deterministic.
     """
     options = operator.options
     kept: tuple[str, ...] | None = operator.keys
@@ -83,7 +84,7 @@ def title_of(operator: Operator) -> str:
     elif _has_no_order(operator):
         kept = None
     known = nondeterminism_of(operator.function) is None
-    told = {"name": operator.name, "in_order": kept, "deterministic": known}
+    told = {"name": operator.name, "in_order": kept, "flat": operator.flat, "deterministic": known}
     return _TITLE + json.dumps(told)
 
 

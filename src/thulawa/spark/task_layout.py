@@ -47,7 +47,7 @@ from pyspark.sql import DataFrame
 from thulawa.core.errors import ConfigurationError
 from thulawa.spark.guard import operator_in
 
-__all__ = ["STABLE_SOURCES", "has_one_source", "row_places", "task_layout"]
+__all__ = ["STABLE_SOURCES", "keeps_record_rows_together", "row_places", "task_layout"]
 
 STABLE_SOURCES = frozenset({"thulawa", "thulawa-packed", "thulawa-kafka", "thulawa-kafka-packed"})
 _ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
@@ -58,6 +58,8 @@ _STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark",
                        "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
                        "TransformWithState", "TransformWithStateInPandas",
                        "TransformWithStateInPySpark"})  # fmt: skip
+_MULTIPLYING = _STATEFUL | {"Generate", "Expand", "MapInArrow", "MapInPandas", "MapPartitions",
+                            "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}  # fmt: skip
 _REPARTITIONS = frozenset({"Repartition", "RepartitionByExpression"})
 _BROADCAST_JOINS = frozenset({"Inner", "LeftOuter", "LeftSemi", "LeftAnti"})
 _DECLARE = "Declare its function with thulawa.deterministic, if it is"
@@ -99,12 +101,25 @@ def row_places(df: DataFrame) -> str | None:
     return f"rows {blake2b(repr(text).encode(), digest_size=8).hexdigest()}"
 
 
-def has_one_source(df: DataFrame) -> bool:
-    """Return whether all rows come from one source: none meets itself again in a union or join."""
+def keeps_record_rows_together(df: DataFrame) -> bool:
+    """Return whether all rows that come from one record of a source are in one task.
+
+    They are not where a record meets itself again in a union or join, nor where an operator that
+    may make several rows of one lies before one that moves rows between tasks.
+    """
     node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    moved = False
     while node.children().size() == 1:
+        if moved and _may_multiply(node):
+            return False
+        moved = moved or not _is_narrow(node)
         node = node.children().apply(0)
     return bool(node.children().isEmpty())
+
+
+def _may_multiply(node: Any) -> bool:
+    operator = operator_in(node)
+    return node.nodeName() in _MULTIPLYING if operator is None else bool(operator["flat"])
 
 
 def _layout(node: Any) -> str:
