@@ -100,6 +100,10 @@ def with_default(key: Any, value: Any, at: float = time.time()) -> Any:
     return at
 
 
+def ordered_by_a_set(key: Any, value: Any) -> Any:
+    return [code for code in {"LK", "US", "DE"} if code in value][0]  # noqa: PLC0208, RUF015
+
+
 def remembers(key: Any, value: Any) -> int:
     remembers.seen.append(value)  # type: ignore[attr-defined]
     return len(remembers.seen)  # type: ignore[attr-defined]
@@ -148,6 +152,7 @@ UNKNOWN: list[tuple[Callable[..., Any], str]] = [
     (imports, "IMPORT_NAME"),
     (sets_an_attribute, "STORE_ATTR"),
     (with_default, "default"),
+    (ordered_by_a_set, "a set, whose order may differ"),
     (remembers, "remembers.seen"),
     (operator.methodcaller("fetch"), "not declared"),
 ]

@@ -94,6 +94,7 @@ def test_a_repartition_topic_is_read_once_also_without_the_checkpoint(
     assert sum(topics.start_offsets(inner)[inner].values()) > 0, "what was read is deleted"
 
 
+@pytest.mark.timeout(600)
 def test_at_least_once_saves_the_transactions_and_loses_nothing(
     spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_guarantee_that_is_none_is_refused(log: str, guarantee: Any, reason: s
         Streams(counting("x"), application_id="x", log=log, processing_guarantee=guarantee)
 
 
+@pytest.mark.timeout(600)
 def test_another_folder_is_no_new_beginning_unless_the_application_is_reset(
     spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -179,6 +181,7 @@ def test_another_folder_is_no_new_beginning_unless_the_application_is_reset(
         assert dict(streams.store("counts").all()) == {"0": 11, "1": 11, "2": 11}
 
 
+@pytest.mark.timeout(600)
 def test_a_program_without_state_goes_on_in_another_folder(
     spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Sinks that write exactly once: which plans they accept, and which checkpoints."""
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.log_sink import log_sink
 from thulawa.spark.connectors.task_layout import task_layout
-from thulawa.spark.map_by_key.api import map_by_key
+from thulawa.spark.map_by_key.api import flat_map_by_key, map_by_key
 from thulawa.streams import Materialized, StreamsBuilder
+from thulawa.topology.determinism import deterministic
 
 Made = Callable[[DataFrame], DataFrame]
 
@@ -68,6 +70,20 @@ def filtered(rows: DataFrame) -> DataFrame:
     return rows.where("cast(key as string) in (select name from few)")
 
 
+async def country_of(row: Any) -> str:
+    await asyncio.sleep(0)
+    return "LK"
+
+
+@deterministic
+async def letter_of(row: Any) -> str:
+    return chr(row.key[0])
+
+
+def answered(function: Any) -> Callable[[DataFrame], DataFrame]:
+    return map_by_key(function, key="key", returns="country string", keep=["key"])
+
+
 def named(rows: DataFrame) -> DataFrame:
     return rows.withColumn("name", f.col("key").cast("string"))
 
@@ -90,6 +106,21 @@ def named(rows: DataFrame) -> DataFrame:
             "stateful",
         ),
         (lambda rows: rows.join(rows.selectExpr("key as k"), f.expr("key = k")), "stateful"),
+        (lambda rows: rows.transform(answered(country_of)), "thulawa"),
+        (
+            lambda rows: rows.transform(answered(letter_of)).groupBy("country").count(),
+            "stateful",
+        ),
+        (
+            lambda rows: rows.transform(answered(lambda row: row.key)).groupBy("country").count(),
+            "stateful",
+        ),
+        (
+            lambda rows: (
+                rows.transform(answered(country_of)).groupBy("country").count().coalesce(1)
+            ),
+            "one",
+        ),
         (lambda rows: rows.union(rows.coalesce(1)), "union(thulawa,one)"),
         (lambda rows: named(rows).join(f.broadcast(table(rows)), "name", "left"), "thulawa"),
         (
@@ -117,6 +148,21 @@ def test_plans_whose_rows_stay_in_their_tasks_are_accepted(
         (lambda rows: rows.union(rows.coalesce(2)), r"coalesce\(2\) may"),
         (lambda rows: rows.groupBy("key").count().orderBy("key"), "the operator Sort may"),
         (filtered, "a subquery may"),
+        (
+            lambda rows: rows.transform(answered(country_of)).groupBy("country").count(),
+            r"country_of, before a stateful operator.*thulawa\.deterministic.*coalesce\(1\)",
+        ),
+        (
+            lambda rows: rows.join(
+                rows.transform(answered(country_of)).selectExpr("country"),
+                f.expr("cast(key as string) = country"),
+            ),
+            "country_of, before a stateful operator",
+        ),
+        (
+            lambda rows: rows.withColumn("k", f.rand()).coalesce(1).dropDuplicates(["k"]),
+            "an expression that is not deterministic, before a stateful operator",
+        ),
         (
             lambda rows: rows.groupBy("key").applyInPandas(lambda one: one, rows.schema),
             "a function over groups may",
@@ -252,6 +298,16 @@ def locate(row: Any) -> int:
     return len(row.value or b"")
 
 
+def exploded(rows: DataFrame) -> DataFrame:
+    return rows.select("topic", "partition", "offset", "value", f.explode("headers"))
+
+
+def located(mapping: Any) -> Made:
+    kept = ["topic", "partition", "offset", "value"]
+    made: Made = mapping(locate, key="value", returns="length int", keep=kept, order="none")
+    return made
+
+
 def set_aside(rows: DataFrame, log: Log) -> DataFrame:
     place = f"{log.address}#out"
     kept: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": place, "order": "none"}
@@ -265,6 +321,8 @@ def set_aside(rows: DataFrame, log: Log) -> DataFrame:
         lambda rows: rows.where("key is not null").select("value", f.explode("headers")),
         lambda rows: rows.mapInArrow(same, rows.schema),  # has topic, partition and offset
         lambda rows: rows.repartition("key"),
+        lambda rows: exploded(rows.repartition("key")),  # a task sees both rows, and says so
+        lambda rows: rows.transform(located(map_by_key)).repartition("value"),
     ],
 )
 def test_dead_letters_are_accepted_where_a_row_is_known_again(
@@ -280,6 +338,9 @@ def test_dead_letters_are_accepted_where_a_row_is_known_again(
         lambda rows: rows.where(f.rand() > 0).select("value"),
         lambda rows: rows.select("value").repartition(2),
         lambda rows: rows.union(rows),
+        lambda rows: exploded(rows).repartition("value"),  # two rows of a record, in two tasks
+        lambda rows: rows.mapInArrow(same, rows.schema).repartition("value"),
+        lambda rows: rows.transform(located(flat_map_by_key)).repartition("value"),
         files,
     ],
 )

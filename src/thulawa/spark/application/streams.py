@@ -32,7 +32,12 @@ from thulawa.spark.micro_batch.application_topics import create_topics, owned_to
 from thulawa.spark.micro_batch.brokers import topics_at
 from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
 from thulawa.spark.micro_batch.dropped_records import CountReport
-from thulawa.spark.micro_batch.identity import Former, find_former, last_checkpoint
+from thulawa.spark.micro_batch.identity import (
+    Former,
+    find_former,
+    last_checkpoint,
+    refuse_recreated_topics,
+)
 from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
 from thulawa.spark.micro_batch.internal_topics import prepare_inner_topics
 from thulawa.spark.micro_batch.manifest import write_manifest
@@ -418,7 +423,10 @@ class Streams:
         program = Program(
             self.application_id, run, made, self._options, self._clock, changelogs=changelogs
         )
-        starts = None if former is None else self._starts_without_state(former, program)
+        starts = None
+        if former is not None:
+            refuse_recreated_topics(former, self._topics, program.topics)
+            starts = self._starts_without_state(former, program)
         inner = prepare_inner_topics(
             program, self._topics, self._checkpoint, allow_state_loss=self._allow_state_loss
         )
@@ -495,7 +503,7 @@ class Streams:
         if checkpoint.query is None:
             checkpoint.begin(str(uuid4()), restoring=False)
         assert checkpoint.query is not None
-        write_manifest(self._topics, self.application_id, checkpoint, checkpoint.query)
+        write_manifest(self._topics, program, checkpoint, checkpoint.query)
         return found or []
 
     def _begun(self) -> StreamsQuery:

@@ -12,7 +12,8 @@ sources of `STABLE_SOURCES`            the offset log says how a micro-batch is 
 narrow operators (`_NARROW`)           each task reads the task of the same number before it
 coalesce(1), repartition(1)            there is one task
 stateful operators                     a row's task is the hash of its key, modulo a number of
-                                       partitions that the checkpoint holds
+                                       partitions that the checkpoint holds; its key must be
+                                       computed by deterministic functions
 union                                  tasks of the inputs in their order, one after the other
 join with a broadcast static table     a task of the stream has its rows joined where they are
 =====================================  ==========================================================
@@ -32,7 +33,9 @@ rate, rate-micro-batch                 as many partitions as there are cores
 other joins with tables, subqueries    whether Spark shuffles depends on statistics
 =====================================  ==========================================================
 
-What lies before a stateful operator or a single task does not matter: its rows are dealt out anew.
+What lies before a single task does not matter. What lies before a stateful operator may move rows,
+which are dealt out anew by their keys, but must not change them: a `map_by_key` whose function is
+not known to be deterministic, or ``rand()``, may give a row another key the second time.
 """
 
 from collections.abc import Iterator
@@ -42,8 +45,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.map_by_key.order_guard import operator_in
 
-__all__ = ["STABLE_SOURCES", "has_one_source", "row_places", "task_layout"]
+__all__ = ["STABLE_SOURCES", "keeps_record_rows_together", "row_places", "task_layout"]
 
 STABLE_SOURCES = frozenset({"thulawa", "thulawa-packed", "thulawa-kafka", "thulawa-kafka-packed"})
 _ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
@@ -54,8 +58,11 @@ _STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark",
                        "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
                        "TransformWithState", "TransformWithStateInPandas",
                        "TransformWithStateInPySpark"})  # fmt: skip
+_MULTIPLYING = _STATEFUL | {"Generate", "Expand", "MapInArrow", "MapInPandas", "MapPartitions",
+                            "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}  # fmt: skip
 _REPARTITIONS = frozenset({"Repartition", "RepartitionByExpression"})
 _BROADCAST_JOINS = frozenset({"Inner", "LeftOuter", "LeftSemi", "LeftAnti"})
+_DECLARE = "Declare its function with thulawa.deterministic, if it is"
 _THROUGH_A_TOPIC = "Write the rows to a topic by that key and read them from there"
 _LONGEST = 100  # characters: a marker has room for little
 
@@ -94,12 +101,25 @@ def row_places(df: DataFrame) -> str | None:
     return f"rows {blake2b(repr(text).encode(), digest_size=8).hexdigest()}"
 
 
-def has_one_source(df: DataFrame) -> bool:
-    """Return whether all rows come from one source: none meets itself again in a union or join."""
+def keeps_record_rows_together(df: DataFrame) -> bool:
+    """Return whether all rows that come from one record of a source are in one task.
+
+    They are not where a record meets itself again in a union or join, nor where an operator that
+    may make several rows of one lies before one that moves rows between tasks.
+    """
     node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    moved = False
     while node.children().size() == 1:
+        if moved and _may_multiply(node):
+            return False
+        moved = moved or not _is_narrow(node)
         node = node.children().apply(0)
     return bool(node.children().isEmpty())
+
+
+def _may_multiply(node: Any) -> bool:
+    operator = operator_in(node)
+    return node.nodeName() in _MULTIPLYING if operator is None else bool(operator["flat"])
 
 
 def _layout(node: Any) -> str:
@@ -107,6 +127,7 @@ def _layout(node: Any) -> str:
     if _is_stable_source(node):
         return str(node.sourceName())
     if name in _STATEFUL and node.isStreaming():
+        _refuse_other_keys(node)
         return "stateful"
     if name in _REPARTITIONS and _partitions(node) == 1:
         return "one"
@@ -133,10 +154,32 @@ def _is_stable_source(node: Any) -> bool:
 def _joined(node: Any) -> str:
     left, right = _children(node)
     if left.isStreaming() and right.isStreaming():
+        _refuse_other_keys(node)
         return "stateful"
     if str(node.joinType()) in _BROADCAST_JOINS and left.isStreaming() and _is_broadcast(right):
         return _layout(left)
     raise _refusal(node)
+
+
+def _refuse_other_keys(node: Any) -> None:
+    """Refuse a stateful operator whose rows may have other keys when they are computed again."""
+    cure = _THROUGH_A_TOPIC
+    if all(child.deterministic() for child in _children(node)):
+        found = (operator_in(one) for child in _children(node) for one in _subtree(child))
+        unknown = next((one for one in found if one and not one["deterministic"]), None)
+        if unknown is None:
+            return
+        what = f"{unknown['name']}, before a stateful operator,"
+        cure = f"{_DECLARE}; or {cure[0].lower()}{cure[1:]}"
+    else:
+        what = "an expression that is not deterministic, before a stateful operator,"
+    raise _moved(what, cure)
+
+
+def _subtree(node: Any) -> Iterator[Any]:
+    yield node
+    for child in _children(node):
+        yield from _subtree(child)
 
 
 def _is_broadcast(node: Any) -> bool:
@@ -164,10 +207,14 @@ def _items(sequence: Any) -> Iterator[Any]:
 
 
 def _refusal(node: Any) -> ConfigurationError:
-    what, cure = _described(node)
+    return _moved(*_described(node))
+
+
+def _moved(what: str, cure: str) -> ConfigurationError:
     return ConfigurationError(
         f"{what} may put rows into other tasks when a micro-batch is run again, and a sink that "
-        f"writes exactly once goes by tasks: rows would be lost or written twice.\n{cure}"
+        "writes exactly once goes by tasks: rows would be lost or written twice.\n"
+        f"{cure}; or bring all rows into one task with coalesce(1) behind it"
     )
 
 
@@ -192,4 +239,4 @@ def _described(node: Any) -> tuple[str, str]:
         case "Join":
             what = "a join with a table"
             cure = "Join the stream, on the left, with broadcast(table), inner or left"
-    return what, f"{cure}; or bring all rows into one task with coalesce(1) behind it"
+    return what, cure

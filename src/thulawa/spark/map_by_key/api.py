@@ -31,7 +31,10 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.core.signatures import accepts
 from thulawa.engine import Options, Sharing
 from thulawa.engine.resources import check_resource
-from thulawa.spark.connectors.task_layout import has_one_source, row_places
+from thulawa.spark.connectors.task_layout import (
+    keeps_record_rows_together,
+    row_places,
+)
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, place_of
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.map_by_key.options import Choices
@@ -251,7 +254,8 @@ class _Mapping:
     def _row_identity(self, df: DataFrame) -> RowIdentity:
         """Return by what dead letters know a row again; refuse a stream that has nothing."""
         kinds = {field.name: field.dataType for field in df.schema}
-        if tuple(map(kinds.get, POSITION)) == _POSITION_TYPES and has_one_source(df):
+        has_position = tuple(map(kinds.get, POSITION)) == _POSITION_TYPES
+        if has_position and keeps_record_rows_together(df):
             return RowIdentity("record")
         if not df.isStreaming:  # a batch is computed once; that of a foreachBatch is told apart
             return UNKNOWN
@@ -259,8 +263,8 @@ class _Mapping:
             return RowIdentity("place", layout)
         raise self._refusal(
             "rows may be in other tasks when a micro-batch is run again, so that dead letters "
-            "would hide others; keep the columns topic, partition and offset of one source, or use "
-            "on_error='column' and write the rows that failed yourself"
+            "would hide others; keep the columns topic, partition and offset of one source, one "
+            "row for each record, or use on_error='column' and write the rows that failed yourself"
         )
 
     def _check_types(self, schema: StructType) -> None:

@@ -125,6 +125,12 @@ class Topics(Protocol):
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
 
+    def ids(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Return the ids of the topics that exist, where the broker has ids.
+
+        A topic that is deleted and created again has another id.
+        """
+
     @property
     def place(self) -> str:
         """Where the broker is: two applications of one name there are one application."""
@@ -261,6 +267,12 @@ class EmbeddedTopics:
         """Have a task's part of a batch count as written."""
         with Log(self.address) as log:
             log.append({}, marker=(query, task), batch=batch)
+
+    def ids(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Return the ids of the topics that exist."""
+        with Log(self.address) as log:
+            there = set(log.topics())
+            return {name: str(log.topic_id(name)) for name in names if name in there}
 
     @property
     def place(self) -> str:
@@ -404,6 +416,10 @@ class KafkaTopics:
     def claim(self, application: str, query: str, batch: int, task: int) -> None:
         """Have a task's part of a batch count as written."""
         write(self.sink(application), Batch(query, batch, task), [])
+
+    def ids(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Return the ids of the topics that exist; brokers before Kafka 2.8 have none."""
+        return BrokerTopics(self.connection).ids(*names)
 
     @property
     def place(self) -> str:

@@ -17,7 +17,7 @@ from thulawa.spark.micro_batch.checkpoint_lock import CheckpointLock
 from thulawa.spark.micro_batch.manifest import Manifest, read_manifest
 from thulawa.spark.micro_batch.program import offsets_topic
 
-__all__ = ["Former", "find_former", "last_checkpoint"]
+__all__ = ["Former", "find_former", "last_checkpoint", "refuse_recreated_topics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,22 @@ def find_former(application_id: str, topics: Topics, checkpoint: Checkpoint) -> 
             "changelogs is rebuilt"
         )
     return None
+
+
+def refuse_recreated_topics(former: Former, topics: Topics, names: tuple[str, ...]) -> None:
+    """Raise where a topic is not the one that the earlier life has read.
+
+    Its positions would be applied to other records. A checkpoint knows that by itself.
+    """
+    before = {} if former.manifest is None else former.manifest.ids
+    now = topics.ids(tuple(name for name in names if name in before))
+    for name, found in now.items():
+        if found != before[name]:
+            raise StateError(
+                f"{former.checkpoint} holds no checkpoint, and the topic {name!r} was deleted and "
+                f"created again since {former.application_id!r} has read it: its new records "
+                "cannot be told from the old ones.\nBegin again with thulawa reset"
+            )
 
 
 def last_checkpoint(application_id: str, topics: Topics, checkpoint: Checkpoint) -> Checkpoint:

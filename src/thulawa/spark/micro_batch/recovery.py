@@ -239,7 +239,7 @@ class _Restore:
         )
         for task in todo.done:
             self._topics.claim(program.application_id, query, last + 1, task)
-        write_manifest(self._topics, program.application_id, checkpoint, query)
+        write_manifest(self._topics, program, checkpoint, query)
         checkpoint.finish()
 
     def _read_on(self, offsets: Mapping[TopicPartition, int]) -> Offsets:
