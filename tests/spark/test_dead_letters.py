@@ -171,6 +171,48 @@ def test_a_batch_that_is_run_again_leaves_out_what_was_set_aside(
     assert not {10, 20} & set(calls)
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_batch_of_which_nothing_is_left_gives_no_rows(
+    log: Log, task: list[Task | None], count: int
+) -> None:
+    task[0] = Task(3)
+    assert run(log, failing(*range(count)), numbers(count), keep=("n",)) == []
+    assert sorted(set_aside(log)) == [*range(count)]
+    silent = {"flat": True, "keep": ("n",), "options": Options(), "dead_letters": None}
+    assert run(log, lambda row: [], numbers(count), **silent) == []
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no \ud800"), r"no \ud800"),
+        (Unreadable(), "Unreadable: its message cannot be read"),
+    ],
+)
+def test_whatever_an_error_says_the_row_is_set_aside_or_marked(
+    log: Log, task: list[Task | None], error: Exception, message: str
+) -> None:
+    task[0] = Task(3)
+
+    def locate(row: Any) -> int:
+        raise error
+
+    assert run(log, locate, numbers(1)) == []
+    (letter,) = letters(log)
+    assert dict(letter.headers)["__streams.errors.message"] == message.encode()
+    marked = Operator(
+        name="locate", function=locate, flat=False, keys=("key",), keep=(),
+        returns=pa.schema([("answer", pa.int64())]), options=Options(on_error="column"),
+    )  # fmt: skip
+    (batch,) = worker.process(marked, arrow(numbers(1), None))
+    assert batch.column("_error").to_pylist()[0]["message"] == message
+
+
 def of_topic(first: int, end: int) -> list[dict[str, Any]]:
     """Return rows of partition 0 and, from 50 on, of partition 1 of a topic."""
     return [

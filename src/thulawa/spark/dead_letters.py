@@ -23,7 +23,7 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError
+from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError, message_of
 from thulawa.core.markers import LastBatch, OlderBatch, is_written
 from thulawa.engine import Outcome, Record
 from thulawa.log import Log, ProducerRecord
@@ -271,6 +271,7 @@ class DeadLetters:
 
     def _letter(self, outcome: Outcome) -> ProducerRecord:
         record = outcome.record
+        assert outcome.error is not None
         row: Row = record.value
         values = row.as_dict()
         about = ErrorRecord(
@@ -281,7 +282,7 @@ class DeadLetters:
             headers=((ROW, f"{self._origin}{self._identity(record)}".encode()),),
             **self._source(values, record.offset),
         )
-        error = ProcessingError(str(outcome.error), node=self._name, offset=record.offset)
+        error = ProcessingError(message_of(outcome.error), node=self._name, offset=record.offset)
         error.__cause__ = outcome.error
         letter = DeadLetterQueue(self._place.topic).letter(error, about)
         return ProducerRecord(letter.key, letter.value, letter.headers)
