@@ -21,6 +21,7 @@ from thulawa.kafka.topics import Offsets, TopicSpec
 from thulawa.kafka.topics import Topics as BrokerTopics
 from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, fence, last_batches, write
 from thulawa.log import Log, ProducerRecord
+from thulawa.log.records import LARGEST_RECORD
 from thulawa.spark import kafka_packed, log_packed
 from thulawa.spark.kafka_sink import connection_options, kafka_sink
 from thulawa.spark.kafka_sink import register as register_kafka
@@ -34,9 +35,11 @@ __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 _log = logging.getLogger("thulawa.kafka")
 _PATIENCE = 30  # seconds for one record
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
-_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
+# inner topics take what the embedded log takes: a value may be larger there than in any output
+_INNER = {"segment.bytes": str(50 * 2**20), "max.message.bytes": str(LARGEST_RECORD + 2**20)}
+_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), **_INNER}
 # as Kafka Streams has its repartition topics: no record goes before it has been read
-_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": str(50 * 2**20)}
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", **_INNER}
 _OUTGOING = (
     "key binary, value binary, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
