@@ -247,6 +247,22 @@ def test_rows_of_a_topic_are_known_again_in_whichever_task_they_are(
         run(log, failing(), [*of_topic(0, 5), *of_topic(3, 4)], row_identity=by_record)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_of_one_record_in_two_tasks_are_refused_and_none_is_left_out(
+    log: Log, task: list[Task | None], *, again: bool
+) -> None:
+    """As behind an explode and a repartition: a letter of one would hide the other."""
+    by_record = RowIdentity("record")
+    (row,) = of_topic(3, 4)
+    task[0] = Task(0, QUERY, 4)
+    run(log, failing(3), [row], row_identity=by_record)
+    if again:  # and as it is when the batch is run again
+        assert run(log, failing(), [row], row_identity=by_record) == []
+    task[0] = Task(1, QUERY, 4)
+    with pytest.raises(ThulawaError, match="two rows come from the record in-0 at 3"):
+        run(log, failing(), [row | {"key": "another"}], row_identity=by_record)
+
+
 def test_rows_that_are_known_by_their_place_are_refused_when_the_plan_has_changed(
     log: Log, task: list[Task | None]
 ) -> None:
