@@ -19,6 +19,7 @@ from thulawa.kafka.broker import Broker
 from thulawa.kafka.connection import Connection
 from thulawa.kafka.groups import committed_offsets, lag
 from thulawa.kafka.topics import Topics, TopicSpec
+from thulawa.log.records import LARGEST_RECORD
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
 from thulawa.spark.streams import running
@@ -92,6 +93,8 @@ def test_a_repartition_topic_is_read_once_also_without_the_checkpoint(
     assert topics.partitions(inner) == {inner: 2}
     assert topics._setting(inner, "retention.ms") == "-1"
     assert sum(topics.start_offsets(inner)[inner].values()) > 0, "what was read is deleted"
+    for topic in (inner, f"{name}-counts-changelog"):
+        assert topics.largest_record(topic) > LARGEST_RECORD, "as on the embedded log"
 
 
 def test_at_least_once_saves_the_transactions_and_loses_nothing(

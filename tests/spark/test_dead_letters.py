@@ -178,8 +178,8 @@ def test_a_batch_of_which_nothing_is_left_gives_no_rows(
     task[0] = Task(3)
     assert run(log, failing(*range(count)), numbers(count), keep=("n",)) == []
     assert sorted(set_aside(log)) == [*range(count)]
-    silent = {"flat": True, "keep": ("n",), "options": Options(), "dead_letters": None}
-    assert run(log, lambda row: [], numbers(count), **silent) == []
+    silent: dict[str, Any] = {"flat": True, "keep": ("n",), "options": Options()}
+    assert run(log, lambda row: [], numbers(count), dead_letters=None, **silent) == []
 
 
 class Unreadable(Exception):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from thulawa.log import Log, ProducerRecord
 from thulawa.spark.log_sink import log_sink
 from thulawa.spark.mapping import map_by_key
 from thulawa.spark.task_layout import task_layout
+from thulawa.topology.determinism import deterministic
 
 Made = Callable[[DataFrame], DataFrame]
 
@@ -72,6 +74,23 @@ def named(rows: DataFrame) -> DataFrame:
     return rows.withColumn("name", f.col("key").cast("string"))
 
 
+def sized(row: Any) -> int:
+    return len(row.value)
+
+
+async def asked(row: Any) -> int:
+    return int(time.time())
+
+
+@deterministic
+async def declared(row: Any) -> int:
+    return int(row.value)
+
+
+def located(rows: DataFrame, function: Any) -> DataFrame:
+    return rows.transform(map_by_key(function, key="key", returns="length int"))
+
+
 @pytest.mark.parametrize(
     ("made", "layout"),
     [
@@ -90,6 +109,9 @@ def named(rows: DataFrame) -> DataFrame:
             "stateful",
         ),
         (lambda rows: rows.join(rows.selectExpr("key as k"), f.expr("key = k")), "stateful"),
+        (lambda rows: located(rows, sized).dropDuplicates(["length"]), "stateful"),
+        (lambda rows: located(rows, declared).groupBy("length").count(), "stateful"),
+        (lambda rows: located(rows, asked).coalesce(1), "one"),
         (lambda rows: rows.union(rows.coalesce(1)), "union(thulawa,one)"),
         (lambda rows: named(rows).join(f.broadcast(table(rows)), "name", "left"), "thulawa"),
         (
@@ -117,6 +139,26 @@ def test_plans_whose_rows_stay_in_their_tasks_are_accepted(
         (lambda rows: rows.union(rows.coalesce(2)), r"coalesce\(2\) may"),
         (lambda rows: rows.groupBy("key").count().orderBy("key"), "the operator Sort may"),
         (filtered, "a subquery may"),
+        (
+            lambda rows: located(rows, asked).dropDuplicates(["length"]),
+            r"asked, in front of Deduplicate, may .*@thulawa\.deterministic",
+        ),
+        (
+            lambda rows: rows.mapInArrow(same, rows.schema).groupBy("key").count(),
+            r"MapInArrow, in front of Aggregate, may .*to a topic",
+        ),
+        (
+            lambda rows: rows.withColumn("n", f.rand()).groupBy("n").count(),
+            "an expression in front of Aggregate, such as rand.., may",
+        ),
+        (
+            lambda rows: (
+                rows.groupBy("key")
+                .transformWithStateInPandas(Nothing(), "key binary", "append", "None")
+                .dropDuplicates(["key"])
+            ),
+            "TransformWithState.*, in front of Deduplicate, may",
+        ),
         (
             lambda rows: rows.groupBy("key").applyInPandas(lambda one: one, rows.schema),
             "a function over groups may",

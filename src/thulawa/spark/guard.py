@@ -20,9 +20,11 @@ from thulawa.spark.source_order import (
     reads_files,
     source_name,
 )
+from thulawa.topology.determinism import nondeterminism_of
 
 __all__ = [
     "name_earlier_operators",
+    "operator_in",
     "refuse_broken_order",
     "refuse_speculation",
     "title_of",
@@ -72,7 +74,8 @@ def title_of(operator: Operator) -> str:
     """Name an operator in Spark's plan, with the columns whose rows stay in their order.
 
     The plan is all that is left of it where another operator comes behind it. No columns: all
-    rows stay in order; null: none does.
+    rows stay in order; null: none does. ``deterministic``: its function is known to answer the
+    same when a micro-batch is run again.
     """
     options = operator.options
     kept: tuple[str, ...] | None = operator.keys
@@ -80,7 +83,9 @@ def title_of(operator: Operator) -> str:
         kept = ()
     elif _has_no_order(operator):
         kept = None
-    return _TITLE + json.dumps({"name": operator.name, "in_order": kept})
+    same = nondeterminism_of(operator.function) is None
+    about = {"name": operator.name, "in_order": kept, "deterministic": same}
+    return _TITLE + json.dumps(about)
 
 
 def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
@@ -90,7 +95,7 @@ def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
     """
     plan = plan_of._jdf.queryExecution().analyzed()  # noqa: SLF001
     for node in _nodes(plan, until="Sort"):
-        if (earlier := _operator_in(node)) is not None:
+        if (earlier := operator_in(node)) is not None:
             rows = rows.alias(_TITLE + json.dumps(earlier))
     return rows
 
@@ -122,7 +127,7 @@ def _refuse_shuffled_rows(df: DataFrame, plan: Any, operator: Operator) -> None:
             _refuse(
                 operator, f"{shuffles} before it changes the order of rows; {cure}, {_NO_ORDER}"
             )
-        if (earlier := _operator_in(node)) is not None:
+        if (earlier := operator_in(node)) is not None:
             _refuse_behind(earlier, operator)
 
 
@@ -134,7 +139,7 @@ def _shuffles(node: Any) -> str | None:
     return None if _merely_joins_partitions(node) else _SHUFFLING_NODES.get(name)
 
 
-def _operator_in(node: Any) -> dict[str, Any] | None:
+def operator_in(node: Any) -> dict[str, Any] | None:
     """Return what `title_of` or `name_earlier_operators` wrote of an operator that comes before."""
     match node.nodeName():
         case "MapInArrow":

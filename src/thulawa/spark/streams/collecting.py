@@ -144,11 +144,11 @@ class TaskOutput:
             self._sent += 1
             return
         name = f"{self._program.application_id}-{topic}"
-        record = codec.encode([key]), codec.encode([value]), sent_by(self._place, headers)
+        raw_key, raw_value = codec.encode([key]), codec.encode([value])
+        headers = sent_by(self._place, headers)
         limit = limit_of(self._program.outlets, self._program.run, name)
-        if (size := record_size(*record)) > limit:
+        if (size := record_size(raw_key, raw_value, headers)) > limit:
             raise SerializationError(f"the record has {size} bytes, more than {name!r} takes")
-        raw_key, raw_value, headers = record
         self._outgoing.add(name, partition, raw_key, raw_value, timestamp, headers)
 
     def keep(

@@ -23,12 +23,13 @@ from thulawa.kafka.transactions import Batch, Guarantee, SinkSpec, fence, last_b
 from thulawa.log import Log, ProducerRecord
 from thulawa.log.records import LARGEST_RECORD
 from thulawa.spark import kafka_packed, log_packed
-from thulawa.spark.kafka_sink import connection_options, kafka_sink
+from thulawa.spark.kafka_sink import connection_options, writer_of
 from thulawa.spark.kafka_sink import register as register_kafka
 from thulawa.spark.log_packed import Through
 from thulawa.spark.streams.outlets import EmbeddedOutlets, KafkaOutlets, Outlets
 from thulawa.spark.streams.reading import ReadSpec, read_topics
 from thulawa.spark.streams.wire import unpack_outgoing
+from thulawa.spark.task_layout import task_layout
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 
@@ -364,7 +365,10 @@ class KafkaTopics:
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics."""
-        return kafka_sink(rows.mapInArrow(unpack_outgoing, _OUTGOING), self.sink(application))
+        rows = rows.mapInArrow(unpack_outgoing, _OUTGOING)
+        # repartitions behind functions that are not known to be deterministic are topics
+        layout = task_layout(rows, deterministic=True) if self.guarantee == "exactly_once" else ""
+        return writer_of(rows, self.sink(application), None, layout)
 
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""
