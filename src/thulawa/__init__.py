@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from thulawa.spark.session.builder import session as session
     from thulawa.streams import Serdes as Serdes
     from thulawa.streams import StreamsBuilder as StreamsBuilder
+    from thulawa.streams import deterministic as deterministic
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__, _get, __dir__ = lazy_names(
         "thulawa.streams": (
             "Serdes",
             "StreamsBuilder",
+            "deterministic",
         ),
     },
 )

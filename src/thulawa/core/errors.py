@@ -53,7 +53,24 @@ __all__ = [
     "TimestampError",
     "TopologyError",
     "WrongResult",
+    "message_of",
 ]
+
+
+def message_of(error: BaseException) -> str:
+    r"""Return an error's message as text that can be written anywhere.
+
+    The message of a user's exception may hold what UTF-8 cannot (a lone surrogate of a JSON text),
+    and its ``__str__`` may itself raise: no record may stop an application by that.
+
+    >>> print(message_of(ValueError("no place \ud800")))
+    no place \ud800
+    """
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 the user's class may raise anything
+        text = f"{type(error).__qualname__}: its message cannot be read"
+    return text.encode(errors="backslashreplace").decode()
 
 
 class ThulawaError(Exception):

@@ -80,14 +80,14 @@ def deterministic(function: F) -> F:
     True
     """
     try:
-        setattr(function, _MARK, True)
+        setattr(function, _MARK, id(function))  # `functools.wraps` copies it to others
     except (AttributeError, TypeError):  # of a builtin, or a bound method
 
         @functools.wraps(function)
         def wrapped(*args: Any, **named: Any) -> Any:
             return function(*args, **named)
 
-        setattr(wrapped, _MARK, True)
+        setattr(wrapped, _MARK, id(wrapped))
         return wrapped  # type: ignore[return-value] # it is called alike
     return function
 
@@ -131,7 +131,8 @@ class _Look:
         self._seen: set[tuple[int, int]] = set()  # code and globals: equal code is not the same
 
     def reason(self, function: Any) -> str | None:
-        if _MARK in getattr(function, "__dict__", ()) or _is_known(function):
+        marked = getattr(function, "__dict__", {}).get(_MARK)
+        if marked == id(function) or _is_known(function):
             return None
         if not isinstance(function, types.FunctionType):
             return "is not declared deterministic"

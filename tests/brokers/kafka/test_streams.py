@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.brokers.kafka.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
+from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets, lag
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
@@ -92,6 +93,8 @@ def test_a_repartition_topic_is_read_once_also_without_the_checkpoint(
     assert topics.partitions(inner) == {inner: 2}
     assert topics._setting(inner, "retention.ms") == "-1"
     assert sum(topics.start_offsets(inner)[inner].values()) > 0, "what was read is deleted"
+    for topic in (inner, f"{name}-counts-changelog"):
+        assert topics.largest_record(topic) > LARGEST_RECORD, "as on the embedded log"
 
 
 @pytest.mark.timeout(600)

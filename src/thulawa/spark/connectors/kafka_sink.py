@@ -53,6 +53,7 @@ __all__ = [
     "options_of",
     "register",
     "sink_of",
+    "writer_of",
 ]
 
 FORMAT = "thulawa-kafka"
@@ -99,16 +100,19 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
 
     .. versionadded:: 0.1.0
     """
+    return writer_of(df, sink, topic, task_layout(df) if sink.guarantee == "exactly_once" else "")
+
+
+def writer_of(df: DataFrame, sink: SinkSpec, topic: str | None, layout: str) -> DataStreamWriter:
+    """Return the writer of a streaming DataFrame whose plan has been checked."""
     spark = df.sparkSession
-    exact = sink.guarantee == "exactly_once"
-    layout = task_layout(df) if exact else ""
     check_columns(df.schema, topic)
     reachable(sink.connection)
     if sink.buckets is not None and topic is not None:
         agree(sink.connection, topic, sink.buckets)
     register(spark)
     options = options_of(sink, topic)
-    if not exact:
+    if sink.guarantee != "exactly_once":
         return df.writeStream.format(FORMAT).options(**options)
     writer = ExactlyOnceWriter(
         df,

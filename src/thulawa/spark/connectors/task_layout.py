@@ -33,9 +33,10 @@ rate, rate-micro-batch                 as many partitions as there are cores
 other joins with tables, subqueries    whether Spark shuffles depends on statistics
 =====================================  ==========================================================
 
-What lies before a single task does not matter. What lies before a stateful operator may move rows,
-which are dealt out anew by their keys, but must not change them: a `map_by_key` whose function is
-not known to be deterministic, or ``rand()``, may give a row another key the second time.
+What lies before a single task does not matter: all rows are in it. A stateful operator deals rows
+out anew by a key, so that this key must be the same when a micro-batch is run again: functions in
+front of it must be known to be deterministic (`topology.determinism`). If the answer is "LK" and
+then "US", the tasks of both may have written the row, or neither.
 """
 
 from collections.abc import Iterator
@@ -54,30 +55,34 @@ _ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWa
                       "CollectMetrics", "ResolvedHint", "Generate"})  # fmt: skip
 _NARROW = _ORDERED | {"Sample", "MapInArrow", "MapInPandas", "MapPartitions",
                       "MapElements", "DeserializeToObject", "SerializeFromObject"}  # fmt: skip
-_STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct",
-                       "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
-                       "TransformWithState", "TransformWithStateInPandas",
-                       "TransformWithStateInPySpark"})  # fmt: skip
+_OVER_GROUPS = frozenset({"FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
+                          "TransformWithState", "TransformWithStateInPandas",
+                          "TransformWithStateInPySpark"})  # fmt: skip
+_STATEFUL = _OVER_GROUPS | {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
+_FUNCTIONS = _OVER_GROUPS | {"MapInArrow", "MapInPandas", "MapPartitions", "MapElements"}
 _MULTIPLYING = _STATEFUL | {"Generate", "Expand", "MapInArrow", "MapInPandas", "MapPartitions",
                             "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}  # fmt: skip
 _REPARTITIONS = frozenset({"Repartition", "RepartitionByExpression"})
 _BROADCAST_JOINS = frozenset({"Inner", "LeftOuter", "LeftSemi", "LeftAnti"})
-_DECLARE = "Declare its function with thulawa.deterministic, if it is"
 _THROUGH_A_TOPIC = "Write the rows to a topic by that key and read them from there"
 _LONGEST = 100  # characters: a marker has room for little
 
 
-def task_layout(df: DataFrame) -> str:
+def task_layout(df: DataFrame, *, deterministic: bool = False) -> str:
     """Return how the tasks of a streaming DataFrame get their rows: the same text, the same tasks.
 
     Raise `ConfigurationError` where a micro-batch that is run again may have a row in another task.
+    ``deterministic``: all functions in the plan are known to answer the same then.
     """
     if df.sparkSession.conf.get("spark.speculation", "false") == "true":
         raise ConfigurationError(
             "spark.speculation runs a task twice at a time, and each attempt would fence the "
             "other; switch it off"
         )
-    text = _layout(df._jdf.queryExecution().analyzed())  # noqa: SLF001 the plan's only door
+    plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001 the plan's only door
+    text = _layout(plan)
+    if not deterministic:
+        _refuse_nondeterminism(plan)
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}…{blake2b(text.encode(), digest_size=8).hexdigest()}"
@@ -127,7 +132,6 @@ def _layout(node: Any) -> str:
     if _is_stable_source(node):
         return str(node.sourceName())
     if name in _STATEFUL and node.isStreaming():
-        _refuse_other_keys(node)
         return "stateful"
     if name in _REPARTITIONS and _partitions(node) == 1:
         return "one"
@@ -138,6 +142,46 @@ def _layout(node: Any) -> str:
     if name == "Join":
         return _joined(node)
     raise _refusal(node)
+
+
+def _refuse_nondeterminism(plan: Any) -> None:
+    """Raise where the key of a stateful operator may be another when a batch is run again."""
+    name = str(plan.nodeName())
+    if name in _REPARTITIONS and _partitions(plan) == 1:
+        return
+    if name in _STATEFUL or (name == "Join" and all(one.isStreaming() for one in _children(plan))):
+        _refuse_functions(plan, name)
+    for child in _children(plan):
+        _refuse_nondeterminism(child)
+
+
+def _refuse_functions(stateful: Any, name: str) -> None:
+    for node in _below(stateful):
+        kind = str(node.nodeName())
+        earlier = operator_in(node)
+        if earlier is not None and not earlier.get("deterministic"):
+            raise _differs(
+                f"{earlier['name']}, in front of {name},",
+                "Declare its function with @thulawa.deterministic if it does not",
+            )
+        if earlier is None and kind in _FUNCTIONS:
+            raise _differs(f"{kind}, in front of {name},", "Compute it with Spark's expressions")
+    if not all(child.deterministic() for child in _children(stateful)):
+        raise _differs(f"an expression in front of {name}, such as rand(),", "Leave it out")
+
+
+def _differs(what: str, cure: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} may answer differently when a micro-batch is run again, and rows then have "
+        f"another key: a sink that writes exactly once would lose or double them.\n{cure}, or "
+        "write its rows to a topic and read them from there"
+    )
+
+
+def _below(node: Any) -> Iterator[Any]:
+    for child in _children(node):
+        yield child
+        yield from _below(child)
 
 
 def _is_narrow(node: Any) -> bool:
@@ -154,32 +198,10 @@ def _is_stable_source(node: Any) -> bool:
 def _joined(node: Any) -> str:
     left, right = _children(node)
     if left.isStreaming() and right.isStreaming():
-        _refuse_other_keys(node)
         return "stateful"
     if str(node.joinType()) in _BROADCAST_JOINS and left.isStreaming() and _is_broadcast(right):
         return _layout(left)
     raise _refusal(node)
-
-
-def _refuse_other_keys(node: Any) -> None:
-    """Refuse a stateful operator whose rows may have other keys when they are computed again."""
-    cure = _THROUGH_A_TOPIC
-    if all(child.deterministic() for child in _children(node)):
-        found = (operator_in(one) for child in _children(node) for one in _subtree(child))
-        unknown = next((one for one in found if one and not one["deterministic"]), None)
-        if unknown is None:
-            return
-        what = f"{unknown['name']}, before a stateful operator,"
-        cure = f"{_DECLARE}; or {cure[0].lower()}{cure[1:]}"
-    else:
-        what = "an expression that is not deterministic, before a stateful operator,"
-    raise _moved(what, cure)
-
-
-def _subtree(node: Any) -> Iterator[Any]:
-    yield node
-    for child in _children(node):
-        yield from _subtree(child)
 
 
 def _is_broadcast(node: Any) -> bool:

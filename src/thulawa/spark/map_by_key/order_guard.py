@@ -74,8 +74,8 @@ def title_of(operator: Operator) -> str:
     """Name an operator in Spark's plan, with the columns whose rows stay in their order.
 
     The plan is all that is left of it where another operator comes behind it. No columns: all
-    rows stay in order; null: none does. Beside it: whether it may
-    make several rows of one, and whether its function is known to be deterministic.
+    rows stay in order; null: none does. ``flat``: it may make several rows of one.
+    ``deterministic``: its function is known to answer the same when a micro-batch is run again.
     """
     options = operator.options
     kept: tuple[str, ...] | None = operator.keys
@@ -83,9 +83,13 @@ def title_of(operator: Operator) -> str:
         kept = ()
     elif _has_no_order(operator):
         kept = None
-    known = nondeterminism_of(operator.function) is None
-    told = {"name": operator.name, "in_order": kept, "flat": operator.flat, "deterministic": known}
-    return _TITLE + json.dumps(told)
+    about = {
+        "name": operator.name,
+        "in_order": kept,
+        "flat": operator.flat,
+        "deterministic": nondeterminism_of(operator.function) is None,
+    }
+    return _TITLE + json.dumps(about)
 
 
 def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import RecordError
+from thulawa.core.errors import RecordError, message_of
 from thulawa.core.gc_freeze import settle
 from thulawa.engine import Outcome, Record
 from thulawa.engine.lane_sums import watched
@@ -189,7 +189,7 @@ class Intake:
                     self._lanes[wanted] if wanted in self._lanes else self._no_lane(wanted)
                 )
             except Exception as error:  # noqa: BLE001 the error policy decides about any
-                record.lane = NoLane(f"lane=: {type(error).__name__}: {error}")
+                record.lane = NoLane(f"lane=: {type(error).__name__}: {message_of(error)}")
 
     def _no_lane(self, wanted: object) -> NoLane:
         names = [one.name for one in self._operator.options.lanes.lanes]
