@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.signatures import accepts
-from thulawa.engine import Options, Sharing
+from thulawa.engine import Options, SingleFlight
 from thulawa.engine.resources import check_resource
 from thulawa.spark.connectors.task_layout import has_one_source, row_places
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, place_of
@@ -173,7 +173,7 @@ class _Mapping:
         }
         cache = self._choices.get("cache")
         if cache is not None:
-            chosen["sharing"] = Sharing(by=cache.question)
+            chosen["single_flight"] = SingleFlight(by=cache.question)
         return Options(name=self._name, **chosen)
 
     def _check(self) -> None:
