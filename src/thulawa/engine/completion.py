@@ -245,7 +245,7 @@ def _as_error(result: Any) -> Any:
     """Return the result; a BaseException, which ``except Exception`` misses, is wrapped."""
     if not isinstance(result, BaseException) or isinstance(result, Exception):
         return result
-    error = SelfCancelled(f"a record's answer was {type(result).__name__}")
+    error = SelfCancelled(f"a record's result was {type(result).__name__}")
     error.__cause__ = result
     return error
 

@@ -87,12 +87,13 @@ def _rate_allows(state: SchedulerState) -> bool:
     if when <= state.now:
         return True
     if state.rate_timer is None:
-        state.rate_timer = state.timers.add(when, _clear_rate_timer)
+        state.rate_timer = state.timers.add(when, _clear_timer, "rate_timer")
     return False
 
 
-def _clear_rate_timer(state: SchedulerState, _: None) -> None:
-    state.rate_timer = None
+def _clear_timer(state: SchedulerState, name: str) -> None:
+    """Clear a timer that is due; dispatch, which follows every event, does the rest."""
+    setattr(state, name, None)
 
 
 def _pop_ready(state: SchedulerState) -> KeyQueue:
@@ -141,12 +142,8 @@ def _batch_is_due(state: SchedulerState) -> bool:
     if enough or state.draining or state.now >= state.batch_due:
         return True
     if state.batch_timer is None:
-        state.batch_timer = state.timers.add(state.batch_due, _clear_batch_timer)
+        state.batch_timer = state.timers.add(state.batch_due, _clear_timer, "batch_timer")
     return False
-
-
-def _clear_batch_timer(state: SchedulerState, _: None) -> None:
-    state.batch_timer = None
 
 
 def _start_across_keys(state: SchedulerState) -> None:

@@ -101,19 +101,19 @@ class Run:
         self._intake: asyncio.Task[None] | None = None
         self.unfinished: list[WorkItem] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Start: self._start,
+            Start: lambda start: self._workers.start(start.tickets),
             Emit: self._emit,
             Pull: self._request,
             WakeAt: self._wake_at,
             Abandon: self._abandon,
-            Drained: self._drained,
-            Abort: self._abort,
+            Drained: lambda _: self._end(None),
+            Abort: lambda abort: self._end(abort.error),
         }
 
-    async def go(self, *, drained: bool = False) -> None:
+    async def execute(self, *, drained: bool = False) -> None:
         """Process the source to its end, or raise what ended the run before."""
-        self._intake = self._part(self._take_in, "intake")
-        self._parts = [self._intake, self._part(self._put_out, "output")]
+        self._intake = self._part(self._read_source, "intake")
+        self._parts = [self._intake, self._part(self._write_sink, "output")]
         self._handle(Tick())
         if drained:
             self.drain()
@@ -151,7 +151,7 @@ class Run:
                 self._scheduler.handle(CallStopped(lead, lead.attempt), self._loop.time())
 
     def drain(self) -> None:
-        """Stop intake; `go` returns when all records that arrived are finished."""
+        """Stop intake; `execute` returns when all records that arrived are finished."""
         if self._intake is not None and not self._state.draining:
             self._intake.cancel()
             self._handle(Drain())
@@ -217,7 +217,7 @@ class Run:
     async def _guarded(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 go() raises it
+        except Exception as error:  # noqa: BLE001 execute() raises it
             self._end(error)
         except BaseException as error:
             draining = name == "intake" and self._state.draining
@@ -226,7 +226,7 @@ class Run:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
 
-    async def _take_in(self) -> None:
+    async def _read_source(self) -> None:
         while not self._state.draining:
             pull = await self._pull
             self._pull = self._loop.create_future()
@@ -245,7 +245,7 @@ class Run:
                 )
             self._handle(Arrived(records))
 
-    async def _put_out(self) -> None:
+    async def _write_sink(self) -> None:
         while not self._over.done():
             await self._outbox_filled.wait()
             outcomes, self._outbox = self._outbox, []
@@ -264,7 +264,7 @@ class Run:
             return
         try:
             instructions = self._scheduler.handle(event, self._loop.time())
-        except Exception as error:  # noqa: BLE001 go() raises it; a worker must not swallow it
+        except Exception as error:  # noqa: BLE001 execute() raises it; a worker must not swallow it
             if isinstance(event, Arrived):  # the scheduler may not have them
                 self.unfinished.extend(event.records)
                 error = _not_a_work_item(self._state.options.name, event.records) or error
@@ -322,16 +322,13 @@ class Run:
 
     # --- instructions of the scheduler
 
-    def _start(self, instruction: Start) -> None:
-        self._workers.start(instruction.tickets)
+    def _request(self, pull: Pull) -> None:
+        self._pull.set_result(pull)
 
     def _emit(self, instruction: Emit) -> None:
         if not self._outbox:
             self._outbox_filled.set()
         self._outbox.extend(instruction.outcomes)
-
-    def _request(self, pull: Pull) -> None:
-        self._pull.set_result(pull)
 
     def _wake_at(self, instruction: WakeAt) -> None:
         if self._timer is not None:
@@ -344,12 +341,6 @@ class Run:
         if (reminder := self._reminders.pop(ticket, None)) is not None:
             reminder.cancel()  # of an earlier attempt, which had ended when it was abandoned
         self._reminders[ticket] = self._loop.call_later(self._stop_timeout, self._remind, ticket)
-
-    def _drained(self, _: Drained) -> None:
-        self._end(None)
-
-    def _abort(self, instruction: Abort) -> None:
-        self._end(instruction.error)
 
     def _end(self, error: Exception | None) -> None:
         if self._over.done():

@@ -23,7 +23,7 @@ class Emission:
     """Buffers results until they may be emitted, and outcomes until they are delivered."""
 
     __slots__ = {
-        "_backpressure": "told of records that are finished",
+        "_backpressure": "counts the records held",
         "_keys": "maps a record to its key",
         "by_key": 'reorder buffers of keys, with order="emit"',
         "by_partition": 'the reorder buffer of the partition, with emit="partition"',

@@ -159,7 +159,7 @@ class Engine:
         self._task = asyncio.current_task()
         try:
             with self._watchdog():
-                await run.go(drained=self._drained)
+                await run.execute(drained=self._drained)
         finally:
             self._busy = self._drained = False
             self._task = None

@@ -75,20 +75,19 @@ def merge_lane_sums(one: Mapping[str, LaneSum], other: Mapping[str, LaneSum]) ->
 
 def summarize_lanes(sums: Mapping[str, LaneSum]) -> dict[str, LaneFigures]:
     """Return the figures of each lane."""
-    return {name: _figures(one) for name, one in sorted(sums.items())}
-
-
-def _figures(one: LaneSum) -> LaneFigures:
-    histogram = Histogram()
-    histogram.merge(one.counts)
-    residence = histogram.summary()
-    return LaneFigures(
-        done=residence.count,
-        waiting=one.waiting,
-        in_flight=one.in_flight,
-        oldest=one.oldest,
-        residence=residence,
-    )
+    figures = {}
+    for name, (counts, waiting, in_flight, oldest) in sorted(sums.items()):
+        histogram = Histogram()
+        histogram.merge(counts)
+        residence = histogram.summary()
+        figures[name] = LaneFigures(
+            done=residence.count,
+            waiting=waiting,
+            in_flight=in_flight,
+            oldest=oldest,
+            residence=residence,
+        )
+    return figures
 
 
 @asynccontextmanager

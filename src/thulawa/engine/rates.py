@@ -37,7 +37,7 @@ class TokenBucket:
         return max(self._closed_until, now + (1 - self._tokens) / self._per_second)
 
     def take(self) -> None:
-        """Take the token of one call; `ready_at` must have allowed it."""
+        """Remove the token of one call; `ready_at` must have allowed it."""
         if self._per_second != float("inf"):
             self._tokens -= 1
 

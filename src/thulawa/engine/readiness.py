@@ -51,4 +51,7 @@ def release(state: SchedulerState, queue: KeyQueue) -> None:
     if queue.head is None and not queue.retries:
         del state.queues[queue.key]
     elif not state.stopped:
-        make_ready(state, queue)
+        if state.batch_size is None:  # the common case, without another function call
+            state.ready.add(queue)
+        else:
+            make_ready(state, queue)

@@ -230,7 +230,7 @@ def _pull(state: SchedulerState) -> None:
 
 
 def _announce(state: SchedulerState) -> None:
-    """Tell the driver when the run is drained, and when to send the next `Tick`."""
+    """Instruct the driver once the run is drained, and when a `Tick` is needed earlier."""
     if state.draining and not state.drained and not len(state.emission.frontier):
         state.drained = True
         state.instructions.append(Drained())

@@ -46,7 +46,7 @@ class SingleFlightGroup:
         try:
             return self._cache.get(request, MISSING)
         except Exception as error:  # noqa: BLE001 a broken cache is treated as empty
-            _log.warning("the cache failed to answer: %r", error)
+            _log.warning("the cache failed to return a result: %r", error)
             return MISSING
 
     def leader(self, request: Hashable) -> Ticket | None:
@@ -81,7 +81,7 @@ class SingleFlightGroup:
             except ValueError:  # cachetools: larger than the whole cache
                 return
             except Exception as error:  # noqa: BLE001 a broken cache is treated as empty
-                _log.warning("the cache failed to keep an answer: %r", error)
+                _log.warning("the cache failed to store a result: %r", error)
 
     def leaders(self) -> list[Ticket]:
         """Return the tickets that lead a request."""
