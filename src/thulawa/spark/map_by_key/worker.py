@@ -89,7 +89,7 @@ def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
 
 def _name_source(error: Exception) -> None:
     """Let the error of a row that was read from a topic name its topic-partition and offset."""
-    if isinstance(error, RecordError) and isinstance(error.record, Record):
+    if isinstance(error, RecordError) and isinstance(error.record, WorkItem):
         row: Row = error.record.value
         if (position := topic_position(row)) is not None:
             topic, partition, error.offset = position
