@@ -14,7 +14,7 @@ from thulawa.core.errors import (
     Terminal,
     WrongResult,
 )
-from thulawa.engine.failures import FailingKeys, FailurePolicy
+from thulawa.engine.failure_policy import FailingKeys, FailurePolicy
 from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Batch, OnError, Options, Quarantine, Rate, Retry, SingleFlight
 

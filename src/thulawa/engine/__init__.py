@@ -4,7 +4,7 @@ Use `Engine` with `Options`. It drives `Scheduler`, a state machine without I/O,
 driven by a host with its own loop, or by a test without any.
 """
 
-from thulawa.engine.driver import Sink, Source
+from thulawa.engine.driver import OutcomeSink, WorkSource
 from thulawa.engine.engine import Engine
 from thulawa.engine.limits import Adaptive, LimitReport
 from thulawa.engine.loops import new_event_loop
@@ -33,15 +33,15 @@ __all__ = [
     "LimitReport",
     "Options",
     "Outcome",
+    "OutcomeSink",
     "Percentiles",
     "Quarantine",
     "Rate",
     "Retry",
     "Scheduler",
     "SingleFlight",
-    "Sink",
-    "Source",
     "Statistics",
     "WorkItem",
+    "WorkSource",
     "new_event_loop",
 ]

@@ -41,16 +41,16 @@ from thulawa.engine.events import (
 )
 from thulawa.engine.model import Outcome, Ticket, WorkItem
 from thulawa.engine.scheduler import Scheduler
-from thulawa.engine.workers import Report, Workers
+from thulawa.engine.workers import CallListener, Workers
 
-__all__ = ["Run", "Sink", "Source"]
+__all__ = ["OutcomeSink", "Run", "WorkSource"]
 
 _log = logging.getLogger("thulawa.engine")
 
 _MIN_STUCK_TIMEOUT = 1.0  # seconds that abandoned calls have at least before the run fails
 
 
-class Source(Protocol):
+class WorkSource(Protocol):
     """Where records come from."""
 
     async def read(self, records: int, size: int) -> Sequence[WorkItem]:
@@ -61,7 +61,7 @@ class Source(Protocol):
         """
 
 
-class Sink(Protocol):
+class OutcomeSink(Protocol):
     """Where outcomes go."""
 
     async def put(self, outcomes: list[Outcome]) -> None:
@@ -74,9 +74,9 @@ class Run:
     def __init__(
         self,
         scheduler: Scheduler,
-        workers: Callable[[Report], Workers],
-        source: Source,
-        sink: Sink,
+        workers: Callable[[CallListener], Workers],
+        source: WorkSource,
+        sink: OutcomeSink,
         *,
         stop_timeout: float = 5.0,
         check: Callable[[Any], None] | None = None,

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from thulawa.core.errors import ConfigurationError, ThulawaError
-from thulawa.engine.driver import Run, Sink, Source
+from thulawa.engine.driver import OutcomeSink, Run, WorkSource
 from thulawa.engine.model import Outcome, WorkItem
 from thulawa.engine.options import Options
 from thulawa.engine.resources import OpenResource, check_resource
@@ -29,7 +29,7 @@ from thulawa.engine.state import LearnedState
 from thulawa.engine.statistics import Statistics
 from thulawa.engine.threads import ThreadWorkers
 from thulawa.engine.watchdog import Watchdog
-from thulawa.engine.workers import CoroutineWorkers, Report, Workers, argument_maker
+from thulawa.engine.workers import CallListener, CoroutineWorkers, Workers, argument_maker
 
 __all__ = ["Engine"]
 
@@ -136,7 +136,7 @@ class Engine:
         if resource is not None:
             await resource.close(error)
 
-    async def run(self, source: Source, sink: Sink) -> None:
+    async def run(self, source: WorkSource, sink: OutcomeSink) -> None:
         """Process a source to its end, or raise what ended the run before.
 
         The records that a failed or cancelled run left are in `unfinished`. An engine makes one
@@ -232,11 +232,11 @@ class Engine:
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(self.options, learned=self.learned, cache=self._cache, random=self._random)
 
-    def _workers(self, report: Report) -> Workers:
+    def _workers(self, listener: CallListener) -> Workers:
         argument = argument_maker(self._argument, batched=self.options.batch is not None)
         if self._is_coroutine:
-            return CoroutineWorkers(self._call, argument, report)
-        return ThreadWorkers(self._call, argument, report, self.name)
+            return CoroutineWorkers(self._call, argument, listener)
+        return ThreadWorkers(self._call, argument, listener, self.name)
 
 
 def _check_arguments(

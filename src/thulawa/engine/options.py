@@ -17,7 +17,7 @@ from thulawa.priority.buckets import Buckets
 __all__ = [
     "Batch",
     "Bounds",
-    "Emit",
+    "EmitOrder",
     "Lane",
     "Lanes",
     "OnError",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Order: TypeAlias = Literal["key", "partition", "none", "emit"]
-Emit: TypeAlias = Literal["finished", "partition"]
+EmitOrder: TypeAlias = Literal["finished", "partition"]
 Unkeyed: TypeAlias = Literal["ordered", "parallel"]
 OnError: TypeAlias = Literal["fail", "drop", "dead_letter", "column"]
 
@@ -266,7 +266,7 @@ class Options:
 
     name: str = "engine"
     order: Order = "key"
-    emit: Emit = "finished"
+    emit: EmitOrder = "finished"
     unkeyed: Unkeyed = "ordered"
     in_flight: int = _DEFAULT_IN_FLIGHT
     adaptive: Adaptive | None = None

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 
-from thulawa.engine.driver import Source
+from thulawa.engine.driver import WorkSource
 from thulawa.engine.model import Outcome, WorkItem
 
 __all__ = ["Channel", "source_of"]
@@ -11,7 +11,7 @@ __all__ = ["Channel", "source_of"]
 _CHUNK = 1_000
 
 
-def source_of(records: Iterable[WorkItem] | AsyncIterable[WorkItem]) -> Source:
+def source_of(records: Iterable[WorkItem] | AsyncIterable[WorkItem]) -> WorkSource:
     """Return a source over an iterable; an async one may wait, a plain one must not."""
     if isinstance(records, AsyncIterable):
         return _AsyncSource(records)

@@ -16,7 +16,7 @@ from thulawa.engine.backpressure import Backpressure
 from thulawa.engine.batching import BatchSize
 from thulawa.engine.emission import Emission
 from thulawa.engine.events import Instruction
-from thulawa.engine.failures import FailingKeys, FailurePolicy
+from thulawa.engine.failure_policy import FailingKeys, FailurePolicy
 from thulawa.engine.lanes import ReadyKeys
 from thulawa.engine.limits import FixedLimit, Limit
 from thulawa.engine.model import Outcome, Ticket

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from thulawa.core.errors import WrongResult
 from thulawa.engine.model import Ticket
-from thulawa.engine.workers import Report, wrap_base_exception
+from thulawa.engine.workers import CallListener, wrap_base_exception
 
 __all__ = ["ThreadWorkers"]
 
@@ -33,12 +33,12 @@ class ThreadWorkers:
         self,
         function: Callable[[Any], Any],
         argument: Callable[[Ticket], Any],
-        report: Report,
+        listener: CallListener,
         name: str,
     ) -> None:
         self._function = function
         self._argument = argument
-        self._report = report
+        self._listener = listener
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -117,17 +117,17 @@ class ThreadWorkers:
             if self._closed:
                 continue
             if isinstance(error, KeyboardInterrupt | SystemExit):
-                self._report.exited(error)
+                self._listener.exited(error)
             elif (ticket, attempt) in self._abandoned:
                 self._abandoned.discard((ticket, attempt))
-                self._report.call_stopped(ticket, attempt)
+                self._listener.call_stopped(ticket, attempt)
             elif error is None:
                 results.append((ticket, attempt, result))
             elif isinstance(error, Exception):
-                self._report.failed(ticket, attempt, error)
+                self._listener.failed(ticket, attempt, error)
             else:
-                self._report.failed(ticket, attempt, wrap_base_exception(error))
+                self._listener.failed(ticket, attempt, wrap_base_exception(error))
         if results and not self._closed:
-            self._report.succeeded(results)
+            self._listener.succeeded(results)
         if self._closed and not (self._running or self._all_ended.done()):
             self._all_ended.set_result(None)

@@ -30,8 +30,8 @@ from thulawa.engine.model import Ticket, WorkItem
 
 __all__ = [
     "VALUE",
+    "CallListener",
     "CoroutineWorkers",
-    "Report",
     "Workers",
     "argument_maker",
     "wrap_base_exception",
@@ -48,7 +48,7 @@ _REPORT_BUSY = 256
 _YIELD_AFTER = 256  # calls of a worker before it yields to the loop
 
 
-class Report(Protocol):
+class CallListener(Protocol):
     """Receives the end of calls. Each call that starts is reported exactly once."""
 
     def succeeded(self, results: list[tuple[Ticket, int, Any]]) -> None:
@@ -96,11 +96,11 @@ class CoroutineWorkers:
         self,
         function: Callable[[Any], Awaitable[Any]],
         argument: Callable[[Ticket], Any],
-        report: Report,
+        listener: CallListener,
     ) -> None:
         self._function = function
         self._argument = argument
-        self._report = report
+        self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._starts: deque[_Start] = deque()
@@ -196,7 +196,7 @@ class CoroutineWorkers:
         if self._closing:
             return
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            self._report.exited(error)
+            self._listener.exited(error)
         elif error is not None:  # neither Exception nor CancelledError: those were caught
             ticket = next(ticket for ticket, at in self._running.items() if at is worker)
             self._failed(worker, ticket, wrap_base_exception(error))
@@ -254,7 +254,7 @@ class CoroutineWorkers:
         if (ticket, attempt) not in self._cancelled_starts:
             return False
         self._cancelled_starts.discard((ticket, attempt))
-        self._send(self._report.call_stopped, ticket, attempt)
+        self._send(self._listener.call_stopped, ticket, attempt)
         return True
 
     async def _yield_to_loop(self, worker: _Worker) -> None:
@@ -282,12 +282,12 @@ class CoroutineWorkers:
         self._flushing = False
         results, self._done = self._done, []
         if results:
-            self._report.succeeded(results)
+            self._listener.succeeded(results)
 
     def _flush(self) -> None:
         if self._done:
             results, self._done = self._done, []
-            self._send(self._report.succeeded, results)
+            self._send(self._listener.succeeded, results)
 
     def _failed(self, worker: _Worker, ticket: Ticket, error: Exception) -> None:
         self._flush()
@@ -295,12 +295,12 @@ class CoroutineWorkers:
             self._stopped(worker, ticket)
         else:
             del self._running[ticket]
-            self._send(self._report.failed, ticket, worker.attempt, error)
+            self._send(self._listener.failed, ticket, worker.attempt, error)
 
     def _stopped(self, worker: _Worker, ticket: Ticket) -> None:
         del self._running[ticket]
         worker.abandoned = False
-        self._send(self._report.call_stopped, ticket, worker.attempt)
+        self._send(self._listener.call_stopped, ticket, worker.attempt)
 
     def _send(self, report: Callable[..., None], *arguments: Any) -> None:
         """Send a report; the calling worker makes the calls that this starts."""
