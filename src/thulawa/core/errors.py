@@ -179,7 +179,7 @@ class BadKey(RecordError, TypeError):
 class BadLane(RecordError, ValueError):
     """A lane that the engine does not have."""
 
-    action = "set Record.lane to an index into the lanes of the engine's options"
+    action = "set WorkItem.lane to an index into the lanes of the engine's options"
 
 
 class AttemptTimedOut(RecordError, TimeoutError):

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 from thulawa.core.errors import BadLane
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
-from thulawa.engine import Engine, Outcome
-from thulawa.engine import Record as EngineRecord
-from thulawa.engine.lane_sums import LaneSums, added, watched
+from thulawa.engine import Engine, Outcome, WorkItem
+from thulawa.engine.lane_sums import LaneSums, merge_lane_sums, sample_lanes
 from thulawa.runtime.context import Failed, Forward
 from thulawa.runtime.levels import Deferred, Level
 from thulawa.runtime.processors import NodeContext
@@ -60,8 +59,8 @@ class AsyncStage:
         self._forward = forward
         self._failed = failed
         self._identity = Keys(node.key_serde).identity
-        self._inbox: list[EngineRecord] = []
-        self._lanes = node.options.lanes.places()
+        self._inbox: list[WorkItem] = []
+        self._lanes = node.options.lanes.indexes()
         self._offsets = count()
         self._processor: Any = None
         if node.operation == "process":
@@ -72,7 +71,7 @@ class AsyncStage:
             node.options,
             argument=_argument(node),
             resource=node.resource,
-            watch=False,
+            watchdog=False,
         )
         self._open = False
         self._seen: LaneSums = {}
@@ -88,7 +87,7 @@ class AsyncStage:
             self._failed(problem, key, value, timestamp, headers)
             return
         item = _Item(Record(key, value, timestamp, headers), self._following.reserve())
-        self._inbox.append(EngineRecord(next(self._offsets), identity, item, timestamp, 0, lane))
+        self._inbox.append(WorkItem(next(self._offsets), identity, item, timestamp, 0, lane))
 
     def _lane(self, wanted: object) -> int:
         if wanted not in self._lanes:
@@ -110,9 +109,9 @@ class AsyncStage:
         if not self.node.has_lanes:
             await self._engine.run(records, self)
             return
-        async with watched(self._engine) as lanes:
+        async with sample_lanes(self._engine) as lanes:
             await self._engine.run(records, self)
-        self._seen = added(self._seen, lanes)
+        self._seen = merge_lane_sums(self._seen, lanes)
 
     def take_lanes(self) -> LaneSums:
         """Give what the lanes have come to since this was last asked."""
@@ -184,7 +183,7 @@ class AsyncStage:
         return outputs
 
 
-def _argument(node: AsyncCall) -> Callable[[EngineRecord], Any]:
+def _argument(node: AsyncCall) -> Callable[[WorkItem], Any]:
     if node.operation == "map_values":
         return lambda record: record.value.record.value
     if node.operation == "process":
@@ -195,11 +194,11 @@ def _argument(node: AsyncCall) -> Callable[[EngineRecord], Any]:
 class _Collected:
     """A source of the records that were collected."""
 
-    def __init__(self, records: list[EngineRecord]) -> None:
+    def __init__(self, records: list[WorkItem]) -> None:
         self._records = records
         self._next = 0
 
-    async def take(self, records: int, size: int) -> list[EngineRecord]:  # noqa: ARG002 sizes are 0
+    async def read(self, records: int, size: int) -> list[WorkItem]:  # noqa: ARG002 sizes are 0
         chunk = self._records[self._next : self._next + records]
         self._next += len(chunk)
         return chunk

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.engine import Record
+from thulawa.engine import WorkItem
 
 __all__ = ["Cache"]
 
@@ -32,6 +32,6 @@ class Cache:
 
         return TTLCache(self.size, self.seconds)
 
-    def question(self, record: Record) -> Hashable:
+    def question(self, record: WorkItem) -> Hashable:
         """Give what a record asks."""
         return self.by(record.value)

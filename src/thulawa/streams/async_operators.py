@@ -15,7 +15,7 @@ from thulawa.engine import (
     Quarantine,
     Rate,
     Retry,
-    Sharing,
+    SingleFlight,
 )
 from thulawa.engine.resources import check_resource
 from thulawa.streams import kstream
@@ -56,7 +56,7 @@ class AsyncOptions(TypedDict, total=False):
     quarantine: Quarantine | None
     batch: Batch | None
     rate: Rate | None
-    sharing: Sharing | None
+    single_flight: SingleFlight | None
     resource_timeout: float
     lane: Callable[[Any, Any], str | int]
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None

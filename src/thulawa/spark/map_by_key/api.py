@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.signatures import accepts
-from thulawa.engine import Options, Sharing
+from thulawa.engine import Options, SingleFlight
 from thulawa.engine.resources import check_resource
 from thulawa.spark.connectors.task_layout import (
     keeps_record_rows_together,
@@ -176,7 +176,7 @@ class _Mapping:
         }
         cache = self._choices.get("cache")
         if cache is not None:
-            chosen["sharing"] = Sharing(by=cache.question)
+            chosen["single_flight"] = SingleFlight(by=cache.question)
         return Options(name=self._name, **chosen)
 
     def _check(self) -> None:

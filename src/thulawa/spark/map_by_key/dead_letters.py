@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError, message_of
 from thulawa.core.markers import LastBatch, OlderBatch, is_written
-from thulawa.engine import Outcome, Record
+from thulawa.engine import Outcome, WorkItem
 from thulawa.runtime.dead_letters import ROW
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
@@ -179,7 +179,7 @@ class DeadLetters:
         if self._task.query is not None and self._task.batch is not None:
             self._begin(self._task.query, self._task.batch, signature)
 
-    def fresh(self, records: list[Record]) -> list[Record]:
+    def fresh(self, records: list[WorkItem]) -> list[WorkItem]:
         """Return the rows that no earlier attempt at this batch has set aside."""
         if self._marker is None:
             return records
@@ -265,13 +265,13 @@ class DeadLetters:
             raise self._ambiguous(self._position(record))
         return True
 
-    def _identity(self, record: Record) -> str:
+    def _identity(self, record: WorkItem) -> str:
         if self._marker is None or self._rows.by == "place":
             return str(record.offset)
         name = "/".join(map(str, self._position(record)))
         return f"{name}#{sha256(_key(record.key) or b'').hexdigest()[:16]}"
 
-    def _position(self, record: Record) -> _Position:
+    def _position(self, record: WorkItem) -> _Position:
         row: Row = record.value
         topic, partition, offset = (row[name] for name in POSITION)
         if topic is None or partition is None or offset is None:

@@ -7,7 +7,7 @@ that failed is lost with it, and what a repeated one did is counted as what it i
 from pyspark import AccumulatorParam
 from pyspark.sql import SparkSession
 
-from thulawa.engine.lane_sums import LaneFigures, LaneSums, added, figures
+from thulawa.engine.lane_sums import LaneFigures, LaneSums, merge_lane_sums, summarize_lanes
 
 __all__ = ["LaneReport"]
 
@@ -21,7 +21,7 @@ class _Adding(AccumulatorParam[LaneSums]):
 
     def addInPlace(self, value1: LaneSums, value2: LaneSums) -> LaneSums:  # noqa: N802 Spark's name
         """Add lane by lane."""
-        return added(value1, value2)
+        return merge_lane_sums(value1, value2)
 
 
 class LaneReport:
@@ -35,7 +35,7 @@ class LaneReport:
 
     def lanes(self) -> dict[str, LaneFigures]:
         """Give the figures of each lane, of all tasks that have ended."""
-        return figures(self._sums.value)
+        return summarize_lanes(self._sums.value)
 
     def add(self, sums: LaneSums) -> None:
         """Tell the driver, in a task."""

@@ -19,7 +19,7 @@ from typing import Any
 from thulawa.core.errors import ThulawaError, WrongResult
 from thulawa.engine import Engine
 from thulawa.engine.resources import OpenResource, resource_title
-from thulawa.engine.state import Memory
+from thulawa.engine.state import LearnedState
 from thulawa.engine.workers import VALUE
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.operator import Operator
@@ -47,7 +47,7 @@ class OperatorState:
             None if operator.cache is None else operator.cache()
         )
         self.in_use = False
-        self._memory: Memory | None = None
+        self._learned: LearnedState | None = None
         self._resource: OpenResource | None = None
         self._opened: Any = None
         self._timer: asyncio.TimerHandle | None = None
@@ -67,7 +67,7 @@ class OperatorState:
 
     @asynccontextmanager
     async def engine(self, operator: Operator) -> AsyncIterator[Engine]:
-        """Yield an engine for one task, with the resource, cache and memory of earlier ones."""
+        """Yield an engine for one task, with what earlier ones opened, cached and learned."""
         engine = Engine(
             operator.function,
             operator.options,
@@ -75,9 +75,9 @@ class OperatorState:
             resource=None if operator.resource is None else self._lend,
             cache=self.cache,
             check=_check_list if operator.flat else None,
-            memory=self._memory,
+            learned=self._learned,
         )
-        self._memory = engine.memory
+        self._learned = engine.learned
         self._run = asyncio.current_task()
         try:
             async with engine:

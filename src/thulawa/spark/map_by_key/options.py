@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict
 
 from thulawa.engine import Adaptive, Batch, Bounds, Lanes, Quarantine, Rate, Retry
-from thulawa.engine.options import Emit, OnError, Order, Unkeyed
+from thulawa.engine.options import EmitOrder, OnError, Order, Unkeyed
 from thulawa.runtime.caches import Cache
 from thulawa.spark.map_by_key.lane_report import LaneReport
 
@@ -27,7 +27,7 @@ class Choices(TypedDict, total=False):
     """
 
     order: Order
-    emit: Emit
+    emit: EmitOrder
     unkeyed: Unkeyed
     in_flight: int
     adaptive: Adaptive

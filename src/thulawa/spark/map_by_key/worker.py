@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from thulawa.core.errors import RecordError, message_of
 from thulawa.core.gc_freeze import settle
-from thulawa.engine import Outcome, Record
-from thulawa.engine.lane_sums import watched
+from thulawa.engine import Outcome, WorkItem
+from thulawa.engine.lane_sums import sample_lanes
 from thulawa.engine.model import NoLane
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.accumulators import adopt_accumulators
@@ -75,7 +75,7 @@ async def _run(
         if operator.report is None:
             await engine.run(intake, outlet)
             return
-        async with watched(engine) as lanes:
+        async with sample_lanes(engine) as lanes:
             await engine.run(intake, outlet)
         operator.report.add(lanes)
 
@@ -89,7 +89,7 @@ def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
 
 def _name_source(error: Exception) -> None:
     """Let the error of a row that was read from a topic name its topic-partition and offset."""
-    if isinstance(error, RecordError) and isinstance(error.record, Record):
+    if isinstance(error, RecordError) and isinstance(error.record, WorkItem):
         row: Row = error.record.value
         if (position := topic_position(row)) is not None:
             topic, partition, error.offset = position
@@ -125,11 +125,11 @@ class Intake:
         self._size = 0
         self._keys: Sequence[Any] = ()
         self._times: Sequence[float] = ()
-        self._lanes = operator.options.lanes.places()
+        self._lanes = operator.options.lanes.indexes()
         self._closed = False
         threading.Thread(target=self._read, name="thulawa-reader", daemon=True).start()
 
-    async def take(self, records: int, size: int) -> list[Record]:
+    async def read(self, records: int, size: int) -> list[WorkItem]:
         """Give rows as records; wait for the reader when it has none."""
         while self._left or await self._next_batch():
             count = min(records, _CHUNK, self._left, max(1, size // max(1, self._size)))
@@ -162,7 +162,7 @@ class Intake:
         self._keys = self._keys_of(batch)
         self._times = self._times_of(batch)
 
-    def _next_rows(self, count: int) -> list[Record]:
+    def _next_rows(self, count: int) -> list[WorkItem]:
         batch, make, size = self._batch, self._row_type, self._size
         assert batch is not None
         assert make is not None
@@ -173,14 +173,14 @@ class Intake:
         keys, times = self._keys[start:end], self._times[start:end]
         self._offset += count
         self._left -= count
-        records = list(map(Record, offsets, keys, rows, times, repeat(size)))
+        records = list(map(WorkItem, offsets, keys, rows, times, repeat(size)))
         if self._dead_letters is not None:
             records = self._dead_letters.fresh(records)
         if self._operator.lane is not None:
             self._set_lanes(records, self._operator.lane)
         return records
 
-    def _set_lanes(self, records: list[Record], lane: str | Callable[[Any], str | int]) -> None:
+    def _set_lanes(self, records: list[WorkItem], lane: str | Callable[[Any], str | int]) -> None:
         of = itemgetter(lane) if isinstance(lane, str) else lane
         for record in records:
             try:

@@ -1,10 +1,9 @@
-"""What a failure means: try again, and when, or give up.
+"""Classify failures: retry, and when, or fail for good.
 
-Errors fall into three classes. *Overload* (raised as `Overload`) is tried again until the
-deadline and never counted as a failure. *Retriable* (raised as `Retriable`, time-outs, and what
-`Retry.on` covers) is tried again until the attempts are used up. *Terminal* is not tried again.
-An error's ``retry_after`` makes the wait longer, never shorter.
-Quarantine remembers, for a bounded number of keys, how many records in a row ended terminally.
+Errors fall into three classes. *Overload* (raised as `Overload`) is retried until the deadline and
+never counts as a failure. *Retriable* (raised as `Retriable`, timeouts, and what `Retry.on`
+covers) is retried until the attempts are used up. *Terminal* is not retried. An error's
+``retry_after`` makes the backoff longer, never shorter.
 """
 
 from collections.abc import Hashable
@@ -25,11 +24,11 @@ from thulawa.engine.limits import Verdict
 from thulawa.engine.model import Ticket
 from thulawa.engine.options import Options, Quarantine
 
-__all__ = ["FailingKeys", "Judge"]
+__all__ = ["FailingKeys", "FailurePolicy"]
 
 
-class Judge:
-    """Decides on a failed attempt."""
+class FailurePolicy:
+    """Decides whether a failed attempt is retried, and which error ends its record."""
 
     __slots__ = ("_deadline", "_name", "_random", "_retry")
 
@@ -41,35 +40,35 @@ class Judge:
 
     @staticmethod
     def verdict(error: Exception) -> Verdict:
-        """Tell the limit what kind of failure this was."""
+        """Return how the concurrency limit is to count this error."""
         return "overload" if isinstance(error, Overload | TimeoutError) else "failure"
 
     def retry_at(self, ticket: Ticket, error: Exception, now: float) -> float | None:
-        """Count the failure; give the time of the next attempt, or None to give up."""
+        """Count the failure; return the time of the next attempt, or None if there is none."""
         if isinstance(error, Terminal | DeadlineExceeded | WrongResult):
             ticket.failures += 1
             return None
         if isinstance(error, Overload):
             ticket.overloads += 1
-            wait = self._retry.wait(ticket.overloads, self._random.random())
+            backoff = self._retry.backoff(ticket.overloads, self._random.random())
         else:
             ticket.failures += 1
             if ticket.failures >= self._retry.attempts or not self._covered(error):
                 return None
-            wait = self._retry.wait(ticket.failures, self._random.random())
+            backoff = self._retry.backoff(ticket.failures, self._random.random())
         if isinstance(error, Overload | Retriable) and error.retry_after is not None:
-            wait = max(wait, error.retry_after)
-        when = now + wait
+            backoff = max(backoff, error.retry_after)
+        when = now + backoff
         return when if when < self.deadline(ticket) else None
 
     def deadline(self, ticket: Ticket) -> float:
-        """Give the time by which the ticket must be final."""
+        """Return the time by which the ticket must be final; infinite without a deadline."""
         if self._deadline is None or ticket.first_started < 0:
             return float("inf")
         return ticket.first_started + self._deadline
 
     def final(self, ticket: Ticket, error: Exception) -> Exception:
-        """Give the error that ends a record, with its place filled in."""
+        """Return the error that ends a record, with engine, offset, key and attempts set."""
         if isinstance(error, Overload):
             late = DeadlineExceeded("still overloaded at the deadline")
             late.__cause__ = error
@@ -79,27 +78,27 @@ class Judge:
         return error
 
     def for_follower(self, ticket: Ticket, error: Exception) -> Exception:
-        """Give a record that shared a call an error of its own; the call's is its cause.
+        """Return a copy of the leader's error for a follower, with the original as its cause.
 
-        An error that cannot be copied is shared.
+        An error that cannot be copied is returned itself.
         """
         try:
             own = copy(error)
-        except Exception:  # noqa: BLE001 the user's class may ask for arguments nobody knows
+        except Exception:  # noqa: BLE001 the user's class may need unknown arguments
             return error
         own.__cause__ = error
         if isinstance(own, RecordError) and own.node == self._name:
             self._locate(own, ticket)
         return own
 
-    def story(self, ticket: Ticket, error: Exception) -> RecordError:
-        """Give the error that ends the run: it names the engine, the record and the cause."""
+    def abort_error(self, ticket: Ticket, error: Exception) -> RecordError:
+        """Return the error that aborts the run: it names engine, record and cause."""
         if isinstance(error, RecordError):
             return error
-        story = RecordError(f"{type(error).__name__}: {message_of(error)}")
-        story.__cause__ = error
-        self._locate(story, ticket)
-        return story
+        aborting = RecordError(f"{type(error).__name__}: {message_of(error)}")
+        aborting.__cause__ = error
+        self._locate(aborting, ticket)
+        return aborting
 
     def _locate(self, error: RecordError, ticket: Ticket) -> None:
         error.node = self._name
@@ -119,30 +118,31 @@ class Judge:
 
 
 class FailingKeys:
-    """Keys whose last records ended terminally, the longest known first."""
+    """Keys whose last records failed for good, for quarantine; a bounded number of them."""
 
     __slots__ = ("_keys", "_options")
 
     def __init__(self, options: Quarantine) -> None:
         self._options = options
+        # failures in a row, and the end of the quarantine; the key that failed last comes last
         self._keys: dict[Hashable, tuple[int, float]] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def quarantined(self, now: float) -> int:
-        """Count the keys that are in quarantine now."""
+        """Return the number of keys that are in quarantine."""
         return sum(
             count >= self._options.after and now < until for count, until in self._keys.values()
         )
 
     def blocked(self, key: Hashable, now: float) -> bool:
-        """Tell whether the key is in quarantine."""
+        """Return whether the key is in quarantine."""
         known = self._keys.get(key)
         return known is not None and known[0] >= self._options.after and now < known[1]
 
     def failed(self, key: Hashable, now: float) -> None:
-        """Count a terminal failure of the key."""
+        """Count a record of the key that failed for good."""
         count = self._keys.pop(key, (0, 0.0))[0] + 1
         self._keys[key] = (count, now + self._options.seconds)
         if len(self._keys) > self._options.keys:

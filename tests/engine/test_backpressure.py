@@ -1,4 +1,4 @@
-"""What is held against the bounds: intake stops at the high mark and resumes at the low one."""
+"""Backpressure: intake closes at a bound and opens again at ``resume_at`` of it."""
 
 import pytest
 from hypothesis import given
@@ -6,24 +6,24 @@ from hypothesis import strategies as st
 
 from tests.engine.model_driver import Drive, drive, records
 from thulawa.core.errors import Overload
-from thulawa.engine.ledger import Ledger
-from thulawa.engine.model import Record
+from thulawa.engine.backpressure import Backpressure
+from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Bounds, Options, Retry
 
 FOREVER = Retry(attempts=1_000, first=1_000, longest=1_000, jitter=0)
 
 
-def test_an_empty_ledger_has_room_for_all_its_bounds() -> None:
-    assert Ledger(Bounds(records=10, bytes=100, keys=7)).room(0) == (7, 100)
+def test_at_first_there_is_room_up_to_the_bounds() -> None:
+    assert Backpressure(Bounds(records=10, bytes=100, keys=7)).room(0) == (7, 100)
 
 
 @pytest.mark.parametrize(
     ("bound", "low"), [("records", 7), ("bytes", 70)], ids=["records", "bytes"]
 )
-def test_intake_closes_at_the_bound_and_opens_at_the_low_mark_not_between(
+def test_intake_closes_at_the_bound_and_opens_at_resume_at_not_between(
     bound: str, low: int
 ) -> None:
-    ledger = Ledger(Bounds(records=10, bytes=100, keys=100, resume_at=0.7))
+    ledger = Backpressure(Bounds(records=10, bytes=100, keys=100, resume_at=0.7))
     setattr(ledger, bound, 10 * low // 7)
     assert ledger.room(0) == (0, 0)
     setattr(ledger, bound, low + 1)
@@ -35,22 +35,22 @@ def test_intake_closes_at_the_bound_and_opens_at_the_low_mark_not_between(
 
 
 def test_keys_close_intake_too() -> None:
-    ledger = Ledger(Bounds(records=100, keys=10, resume_at=0.5))
+    ledger = Backpressure(Bounds(records=100, keys=10, resume_at=0.5))
     assert ledger.room(9)[0] == 1
     assert ledger.room(10) == (0, 0)
     assert ledger.room(6) == (0, 0)
     assert ledger.room(5)[0] == 5
 
 
-def test_where_keys_are_not_tracked_parked_ones_make_no_room_for_more() -> None:
-    ledger = Ledger(Bounds(records=10, keys=4, parked=2))
+def test_where_keys_are_not_tracked_parked_keys_add_no_room() -> None:
+    ledger = Backpressure(Bounds(records=10, keys=4, parked=2))
     ledger.records = 2
     ledger.park(1, 0)
     assert ledger.room(0)[0] == 4
 
 
-def test_parked_records_take_no_room_within_their_allowance_and_all_of_it_beyond() -> None:
-    ledger = Ledger(Bounds(records=10, keys=100, parked=4))
+def test_parked_records_count_against_the_bounds_only_beyond_their_allowance() -> None:
+    ledger = Backpressure(Bounds(records=10, keys=100, parked=4))
     ledger.records = 10
     ledger.park(4, 0)
     assert ledger.room(0)[0] == 4
@@ -67,7 +67,7 @@ def test_held_and_parked_together_never_exceed_the_sum_of_both_bounds(
     acts: list[tuple[str, int]],
 ) -> None:
     bounds = Bounds(records=20, bytes=10**9, keys=10**9, parked=5)
-    ledger = Ledger(bounds)
+    ledger = Backpressure(bounds)
     for act, count in acts:
         if act == "take":
             ledger.records += min(count, ledger.room(0)[0])
@@ -80,7 +80,7 @@ def test_held_and_parked_together_never_exceed_the_sum_of_both_bounds(
         assert ledger.records + ledger.parked <= bounds.records + bounds.parked
 
 
-def test_the_scheduler_asks_for_what_there_is_room_for() -> None:
+def test_the_scheduler_pulls_as_many_records_as_there_is_room_for() -> None:
     of = Drive(Options(bounds=Bounds(records=5, bytes=50, keys=4))).begin()
     assert of.wanted() == (4, 50)
     of.arrive(*records("aab", size=10))
@@ -100,14 +100,14 @@ def test_records_in_flight_waiting_reordered_or_undelivered_all_count_as_held() 
     assert of.wanted() > (0, 0)
 
 
-def test_a_few_failing_keys_never_stop_intake_and_a_flood_of_them_does() -> None:
+def test_a_few_failing_keys_do_not_stop_intake_and_many_do() -> None:
     options = Options(
         retry=FOREVER, bounds=Bounds(records=10, keys=10, parked=5), on_error="dead_letter"
     )
     of = Drive(options).begin()
     offset = 0
     while of.pull is not None:
-        of.arrive(Record(offset, f"key {offset}"))
+        of.arrive(WorkItem(offset, f"key {offset}"))
         of.fail(offset, ValueError("down"))
         offset += 1
         assert offset < 100, "intake never stops"
@@ -115,7 +115,7 @@ def test_a_few_failing_keys_never_stop_intake_and_a_flood_of_them_does() -> None
     assert of.scheduler.statistics().keys == 15
 
 
-def test_parked_keys_do_not_stop_fresh_ones() -> None:
+def test_parked_keys_do_not_stop_new_keys() -> None:
     of = Drive(
         Options(retry=FOREVER, bounds=Bounds(records=100, keys=3, parked=2, resume_at=0))
     ).begin()
@@ -130,14 +130,14 @@ def test_parked_keys_do_not_stop_fresh_ones() -> None:
 
 def test_bytes_overshoot_by_less_than_one_record() -> None:
     of = Drive(Options(bounds=Bounds(records=100, bytes=10))).begin()
-    of.arrive(Record(0, "a", size=9))
+    of.arrive(WorkItem(0, "a", size=9))
     assert of.wanted() == (99, 1)
-    of.arrive(Record(1, "b", size=9))
+    of.arrive(WorkItem(1, "b", size=9))
     assert of.wanted() == (0, 0)
     assert of.scheduler.statistics().held_bytes == 18
 
 
-def test_keys_made_free_are_used_although_their_results_wait_in_the_reorder_buffer() -> None:
+def test_released_keys_are_used_although_their_results_wait_in_the_reorder_buffer() -> None:
     options = Options(emit="partition", bounds=Bounds(records=100, keys=2, resume_at=0.5))
     of = drive(options, "ab")
     assert of.wanted() == (0, 0)
