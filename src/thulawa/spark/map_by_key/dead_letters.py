@@ -253,7 +253,7 @@ class DeadLetters:
             if text.startswith(self._origin):
                 yield _named(text.removeprefix(self._origin))
 
-    def _is_written(self, record: Record) -> bool:
+    def _is_written(self, record: WorkItem) -> bool:
         """Return whether a row was set aside; raise where it was another row of its record.
 
         Behind a shuffle such a row may be in another task, where `fresh` does not see it.
