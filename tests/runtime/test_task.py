@@ -8,9 +8,9 @@ import pytest
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serdes
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     Materialized,

@@ -9,7 +9,7 @@ import pytest
 from thulawa.core.errors import StateError
 from thulawa.core.records import Change, Window, Windowed
 from thulawa.state import paged, pages
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.state.paged import PagedStores, read_stores
 from thulawa.state.specs import StoreSpec
 from thulawa.state.tracked import setters
@@ -272,7 +272,7 @@ def test_missing_parts_are_named() -> None:
     ids=range(10),
 )
 def test_plain_data_comes_back_as_it_was(values: list[Any]) -> None:
-    codec = Codec()
+    codec = ColumnCodec()
     dealt = codec.encode_dealt(values, [n % 3 for n in range(len(values))], 3)
     assert [codec.decode(part) for part in dealt] == [values[n::3] for n in range(3)]
     found = codec.decode(codec.encode(values))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from thulawa.core.records import Window
 from thulawa.state.backing import Backing, sort_key
 from thulawa.state.buffers import TimeOrderedBuffer
-from thulawa.state.keyvalue import KeyValueStore
-from thulawa.state.sessions import SessionStore
+from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import StoreSpec
-from thulawa.state.versioned import VersionedStore
-from thulawa.state.windows import JoinStore, WindowStore
+from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.window_store import JoinStore, WindowStore
 
 KEYS = st.sampled_from(["a", "b", "c"])
 VALUES = st.one_of(st.none(), st.integers(0, 9))

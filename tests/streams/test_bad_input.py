@@ -22,10 +22,10 @@ from thulawa.runtime.handlers import (
     Handlers,
     Response,
     Resume,
-    Retry,
+    RetryOutput,
     log_and_continue,
 )
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     KStream,
@@ -364,7 +364,7 @@ def test_a_serializer_that_fails_now_and_then_is_tried_again() -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out", Produced.with_(None, mine))
     topology = builder.build()
-    chosen = options(production=lambda error, record: Retry(attempts=3))
+    chosen = options(production=lambda error, record: RetryOutput(attempts=3))
     with TopologyTestDriver(topology, options=chosen) as driver:
         driver.create_input_topic("in").pipe_input("k", 1)
         assert driver.create_output_topic("out").queue_size == 1

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     EmitStrategy,

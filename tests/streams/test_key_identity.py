@@ -10,7 +10,7 @@ from thulawa.core.errors import SerializationError
 from thulawa.core.records import Window, Windowed
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.handlers import Handlers, log_and_continue
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     Grouped,

@@ -12,7 +12,7 @@ from thulawa.core.errors import (
     TopologyError,
 )
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Processor,
     ProcessorContext,

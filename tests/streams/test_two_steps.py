@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import TopologyError
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import FRONT, plan
+from thulawa.runtime.planning import SOURCE_STAGE, plan
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Grouped,
     Materialized,
@@ -103,7 +103,7 @@ def test_records_without_a_value_or_a_key_do_not_count() -> None:
 
 def test_the_first_step_stands_where_the_topic_is_read() -> None:
     made = plan(built(counted, TWICE), {"in": 2})
-    assert [part.stage for part in made.parts.values()] == [FRONT, 1]
+    assert [part.stage for part in made.parts.values()] == [SOURCE_STAGE, 1]
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {

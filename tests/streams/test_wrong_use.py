@@ -22,7 +22,7 @@ from thulawa.topology.nodes import Stateless
 
 
 async def wait(*values: Any) -> Any:
-    """Give what it was given."""
+    """Return what it was given."""
     return values
 
 

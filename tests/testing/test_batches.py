@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError, SerializationError
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     AsyncProcessor,
     Consumed,

@@ -47,7 +47,7 @@ def took(latency: Latency) -> float:
 
 
 def outcomes(n: int, *faults: Fault, offset: int = 0) -> list[str]:
-    """Give what ``n`` attempts at one record come to."""
+    """Return what ``n`` attempts at one record come to."""
 
     async def main(simulation: Simulation) -> list[str]:
         call = flaky(lambda visit: "ok", *faults, random=simulation.random)

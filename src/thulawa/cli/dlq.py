@@ -12,7 +12,7 @@ from thulawa.cli.failures import FAILED, explained
 from thulawa.cli.letters import Letters, letters_at
 from thulawa.cli.lines import json_line, shown, visible, written
 from thulawa.core.errors import ConfigurationError
-from thulawa.runtime.dead_letters import Letter, Refusal
+from thulawa.runtime.dead_letter_records import DeadLetterRecord, ReplayRejection
 
 __all__ = ["app"]
 
@@ -76,7 +76,7 @@ def show(
     raise ConfigurationError(f"there is no letter {letter} in {topic}; see thulawa dlq list")
 
 
-def _print(one: Letter, *, replayed: bool, as_json: bool) -> None:
+def _print(one: DeadLetterRecord, *, replayed: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json_line(_whole(one, replayed=replayed)))
         return
@@ -137,14 +137,14 @@ class _Plan:
     """What becomes of one partition: letters with their topics, up to the offset ``last``."""
 
     partition: int
-    letters: list[tuple[str, Letter]]
-    refused: list[tuple[Letter, Refusal]]
+    letters: list[tuple[str, DeadLetterRecord]]
+    refused: list[tuple[DeadLetterRecord, ReplayRejection]]
     last: int | None
 
 
 def _planned(letters: Letters, to: str | None, *, skip: bool) -> Iterable[_Plan]:
     done = letters.replayed()
-    waiting: dict[int, list[Letter]] = {}
+    waiting: dict[int, list[DeadLetterRecord]] = {}
     for one in letters.read():
         if not _is_done(one, done):
             waiting.setdefault(one.partition, []).append(one)
@@ -155,7 +155,7 @@ def _planned(letters: Letters, to: str | None, *, skip: bool) -> Iterable[_Plan]
         last = None
         for one in some:
             goes = one.destination(to, topics)
-            if isinstance(goes, Refusal):
+            if isinstance(goes, ReplayRejection):
                 plan.refused.append((one, goes))
                 if not skip:
                     break
@@ -180,7 +180,7 @@ def _tell(plan: _Plan, *, execute: bool, as_json: bool) -> None:
             typer.echo(f"{one.place}  cannot be sent back: {visible(refusal.reason)}")
 
 
-def _is_done(one: Letter, done: dict[int, int]) -> bool:
+def _is_done(one: DeadLetterRecord, done: dict[int, int]) -> bool:
     return one.offset <= done.get(one.partition, -1)
 
 
@@ -191,7 +191,7 @@ def _place(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _row(one: Letter, *, replayed: bool) -> dict[str, Any]:
+def _row(one: DeadLetterRecord, *, replayed: bool) -> dict[str, Any]:
     return {
         "letter": one.place,
         "timestamp": one.timestamp,
@@ -201,7 +201,7 @@ def _row(one: Letter, *, replayed: bool) -> dict[str, Any]:
     }
 
 
-def _whole(one: Letter, *, replayed: bool) -> dict[str, Any]:
+def _whole(one: DeadLetterRecord, *, replayed: bool) -> dict[str, Any]:
     return _row(one, replayed=replayed) | {
         "value": written(one.value),
         "headers": [[name, written(value)] for name, value in one.original_headers],

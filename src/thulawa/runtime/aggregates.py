@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from thulawa.core.records import Change, Headers, Windowed, make_change
-from thulawa.runtime.blocks import FIXED, Block, Many
+from thulawa.runtime.blocks import IMMUTABLE_TYPES, Block, ForwardBlock
 from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
-from thulawa.state.keys import Keys
-from thulawa.state.keyvalue import KeyValueStore
-from thulawa.state.versioned import VersionedStore
-from thulawa.state.windows import WindowStore
+from thulawa.state.key_identity import Keys
+from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.window_store import WindowStore
 from thulawa.topology.nodes import Aggregate, PartialAggregate
 from thulawa.topology.windows import TimeWindows
 
@@ -29,7 +29,7 @@ Folder = Callable[[Any, Any, Any], Any]
 
 
 def start_value(node: Aggregate | PartialAggregate) -> Callable[[], Any]:
-    """Give the initializer; a reduction begins with nothing."""
+    """Return the initializer; a reduction begins with nothing."""
     return node.initializer or (lambda: None)
 
 
@@ -51,8 +51,8 @@ def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: F
 
 
 def aggregate_blocks(
-    node: Aggregate, context: TaskContext, each: Forward, forward: Many, failed: Failed
-) -> Many:
+    node: Aggregate, context: TaskContext, each: Forward, forward: ForwardBlock, failed: Failed
+) -> ForwardBlock:
     """Fold the records of a block; send on what a table's change begins with, and more.
 
     Once a result may be changed in place, the records after it go through ``each``: a result must
@@ -67,7 +67,7 @@ def aggregate_blocks(
         for context.offset, timestamp, key, value, headers in records:
             result = step(key, value, timestamp, headers)
             take(result)
-            if result is not None and type(result[0]) not in FIXED:
+            if result is not None and type(result[0]) not in IMMUTABLE_TYPES:
                 break
         if len(done) < len(block.offsets) or None in done:
             block, done = block.select(done), list(filter(None, done))

@@ -24,10 +24,10 @@ from thulawa.engine.lane_sums import LaneSums, added, watched
 from thulawa.runtime.context import Failed, Forward
 from thulawa.runtime.levels import Deferred, Level
 from thulawa.runtime.processors import NodeContext
-from thulawa.state.keys import Keys
+from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import AsyncCall
 
-__all__ = ["AsyncStage", "RunAsync"]
+__all__ = ["AsyncNode", "RunAsync"]
 
 RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -44,7 +44,7 @@ _Outputs = list[Callable[[], None]]
 _current: ContextVar[tuple[_Item, _Outputs] | None] = ContextVar("thulawa_async_call", default=None)
 
 
-class AsyncStage:
+class AsyncNode:
     """The engine behind one async node."""
 
     def __init__(
@@ -115,7 +115,7 @@ class AsyncStage:
         self._seen = added(self._seen, lanes)
 
     def take_lanes(self) -> LaneSums:
-        """Give what the lanes have come to since this was last asked."""
+        """Return what the lanes have come to since this was last asked."""
         seen, self._seen = self._seen, {}
         return seen
 

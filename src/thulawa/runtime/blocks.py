@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from thulawa.core.records import Headers
 
-__all__ = ["FIXED", "Block", "Many", "RawRecord"]
+__all__ = ["IMMUTABLE_TYPES", "Block", "ForwardBlock", "RawRecord"]
 
 # offset, timestamp, key, value, headers
 RawRecord: TypeAlias = tuple[int, int, Any, Any, Headers]
 
 # A value of another type may be changed by the user's code once it is back there: it must have
 # left before that.
-FIXED = frozenset((type(None), bool, int, float, str, bytes))
+IMMUTABLE_TYPES = frozenset((type(None), bool, int, float, str, bytes))
 
 
 class Block(NamedTuple):
@@ -31,12 +31,12 @@ class Block(NamedTuple):
     headers: Sequence[Headers]
 
     def records(self) -> Iterator[RawRecord]:
-        """Give them one by one."""
+        """Return them one by one."""
         return zip(*self, strict=True)
 
     def select(self, wanted: Sequence[Any]) -> "Block":
-        """Give the records for which there is something true; none beyond what there is."""
+        """Return the records for which there is something true; none beyond what there is."""
         return Block(*(list(compress(column, wanted)) for column in self))
 
 
-Many: TypeAlias = Callable[[Block], None]
+ForwardBlock: TypeAlias = Callable[[Block], None]

@@ -33,5 +33,5 @@ class Cache:
         return TTLCache(self.size, self.seconds)
 
     def question(self, record: Record) -> Hashable:
-        """Give what a record asks."""
+        """Return what a record asks."""
         return self.by(record.value)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from thulawa.core.errors import StreamError
 from thulawa.core.records import Headers, RecordMetadata
-from thulawa.runtime.blocks import Many
+from thulawa.runtime.blocks import ForwardBlock
 from thulawa.runtime.metrics import Reason, RecordCounts
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store, StoreSpec
@@ -40,10 +40,10 @@ class DirectCollector(Collector, Protocol):
     """A collector that can be quicker where it knows the sink beforehand."""
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
-        """Give what takes the outputs of a sink; None: `send` does."""
+        """Return what takes the outputs of a sink; None: `send` does."""
 
-    def block_sender(self, sink: Sink, topic: str) -> Many | None:
-        """Give what takes blocks of them; None: nothing does."""
+    def block_sender(self, sink: Sink, topic: str) -> ForwardBlock | None:
+        """Return what takes blocks of them; None: nothing does."""
 
 
 class StreamClock:
@@ -104,7 +104,7 @@ class TaskContext:
         return RecordMetadata(self.topic, self.partition, self.offset)
 
     def raw(self) -> Raw | None:
-        """Give the record that errors are about, as it came; None: it is known no more."""
+        """Return the record that errors are about, as it came; None: it is known no more."""
         if self.topic is None:
             return None
         return self.at_hand() if self._instead is None else self._instead[0]
@@ -119,7 +119,7 @@ class TaskContext:
             self._instead = before
 
     def clock(self, name: str) -> StreamClock:
-        """Give the clock of that name."""
+        """Return the clock of that name."""
         return self.clocks.setdefault(name, StreamClock())
 
     def drop(self, node: str, reason: Reason = "rule") -> None:

@@ -8,7 +8,7 @@ from thulawa.core.errors import SerializationError
 from thulawa.core.records import Headers
 from thulawa.runtime.handlers import ErrorRecord, Resume
 from thulawa.runtime.metrics import Reason, RecordCounts
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
 from thulawa.topology.nodes import GlobalTable, Sink

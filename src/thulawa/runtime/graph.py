@@ -21,14 +21,14 @@ from thulawa.runtime.aggregates import (
     partial_aggregate,
     windowed_aggregate,
 )
-from thulawa.runtime.async_nodes import AsyncStage
-from thulawa.runtime.blocks import Many
+from thulawa.runtime.async_nodes import AsyncNode
+from thulawa.runtime.blocks import ForwardBlock
 from thulawa.runtime.context import DirectCollector, Failed, Forward, TaskContext
-from thulawa.runtime.foreign_keys import foreign_key_step
+from thulawa.runtime.foreign_key_steps import foreign_key_step
 from thulawa.runtime.levels import Levels
 from thulawa.runtime.processors import NodeContext, process
-from thulawa.runtime.sessions import session_aggregate
-from thulawa.runtime.sliding import sliding_aggregate
+from thulawa.runtime.session_aggregates import session_aggregate
+from thulawa.runtime.sliding_aggregates import sliding_aggregate
 from thulawa.runtime.stateless import branch, stateless, stateless_blocks
 from thulawa.runtime.stream_joins import join_buffer, stream_join
 from thulawa.runtime.suppress import suppress
@@ -79,7 +79,7 @@ class Graph:
         self._views = Views(topology.nodes, context)
         self._functions: dict[str, Forward] = {}
         self._closers: list[Callable[[], None]] = []
-        self.stages: list[AsyncStage] = []  # in the order of the graph
+        self.stages: list[AsyncNode] = []  # in the order of the graph
         self._nodes = nodes = topology.nodes
         self._children: dict[str, list[str]] = {node.name: [] for node in group.nodes}
         for node in group.nodes:
@@ -93,11 +93,11 @@ class Graph:
             self._functions[node.name] = self._made(node, named)
 
     def entry(self, source: Source) -> Forward:
-        """Give the function that takes the records of a source."""
+        """Return the function that takes the records of a source."""
         return self._functions[source.name]
 
-    def block_entry(self, source: Source) -> Many | None:
-        """Give the function that takes blocks of a source; None: its records go one by one."""
+    def block_entry(self, source: Source) -> ForwardBlock | None:
+        """Return the function that takes blocks of a source; None: its records go one by one."""
         if self.levels.follows_time:
             return None  # processors elsewhere are told of every record
         chain = self._chain(source)
@@ -118,7 +118,7 @@ class Graph:
         return forward
 
     def _chain(self, source: Source) -> list[Node]:
-        """Give the nodes below a source, up to where the way divides."""
+        """Return the nodes below a source, up to where the way divides."""
         chain: list[Node] = []
         below = self._children[source.name]
         while len(below) == 1:
@@ -126,7 +126,9 @@ class Graph:
             below = self._children[below[0]]
         return [] if below else chain
 
-    def _block_function(self, kind: type[Node], nodes: list[Any], forward: Many) -> Many | None:
+    def _block_function(
+        self, kind: type[Node], nodes: list[Any], forward: ForwardBlock
+    ) -> ForwardBlock | None:
         if kind is Stateless:
             pairs = [(node, self._failed(node)) for node in nodes]
             return stateless_blocks(pairs, self._context, forward)
@@ -156,7 +158,7 @@ class Graph:
             if isinstance(node, Process):
                 return process(node, own, wiring.failed, self._closers)
             following = self.levels.all[level + 1]
-            stage = AsyncStage(node, following, own, forward, wiring.failed)
+            stage = AsyncNode(node, following, own, forward, wiring.failed)
             self.stages.insert(0, stage)
             self.levels.all[level].stages.insert(0, stage)
             return stage.process

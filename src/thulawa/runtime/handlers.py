@@ -1,7 +1,7 @@
 """What happens to a record that cannot be read, processed or sent: the error handlers.
 
 A handler is a function of the error and of the record as it was; it answers `Fail` (the
-default), `Resume`, or, for outputs, `Retry`. Dead letters leave with the answer and are sent
+default), `Resume`, or, for outputs, `RetryOutput`. Dead letters leave with the answer and are sent
 like any output: if that fails, the task fails, and nothing is lost. Values are never logged.
 """
 
@@ -21,12 +21,12 @@ __all__ = [
     "DeadLetterQueue",
     "ErrorRecord",
     "Fail",
+    "FailedOutput",
     "Handler",
     "Handlers",
-    "Output",
     "Response",
     "Resume",
-    "Retry",
+    "RetryOutput",
     "log_and_continue",
     "log_and_fail",
 ]
@@ -51,11 +51,11 @@ class ErrorRecord:
     value: Any
     timestamp: int
     headers: Headers
-    output: "Output | None" = None
+    output: "FailedOutput | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class FailedOutput:
     """A record that was to be sent to a topic: key and value before they are serialized."""
 
     topic: str
@@ -98,13 +98,13 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryOutput:
     """Send the output again; counts as a failure after ``attempts``."""
 
     attempts: int = 3
 
 
-Response: TypeAlias = Fail | Resume | Retry
+Response: TypeAlias = Fail | Resume | RetryOutput
 Handler: TypeAlias = Callable[[StreamError, ErrorRecord], Response]
 
 

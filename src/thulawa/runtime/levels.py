@@ -38,7 +38,7 @@ __all__ = ["Deferred", "Level", "Levels", "keeps_order", "node_levels"]
 _ORDERLESS = (Stateless, Branch, AsyncCall)
 
 
-class Stage(Protocol):
+class Drainable(Protocol):
     """An async node."""
 
     async def settle(self) -> None:
@@ -63,7 +63,7 @@ class Level:
     def __init__(self, context: TaskContext, *, in_order: bool) -> None:
         self.punctuations = Punctuations()
         self.following: Level | None = None
-        self.stages: list[Stage] = []  # the async nodes of this level
+        self.stages: list[Drainable] = []  # the async nodes of this level
         self._context = context
         self._in_order = in_order
         self._waiting: list[Deferred] = []

@@ -18,11 +18,16 @@ from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.durability import nondeterministic_repartitions
-from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number, partition_groups
-from thulawa.runtime.output import chosen_partition
+from thulawa.runtime.output_encoder import chosen_partition
+from thulawa.runtime.partition_groups import (
+    Assignment,
+    PartitionGrouper,
+    by_number,
+    partition_groups,
+)
 from thulawa.runtime.unsupported import check_runs
-from thulawa.state.keys import PLAIN, Keys
-from thulawa.topology.keys import KeySerdes, windowed
+from thulawa.state.key_identity import PLAIN, Keys
+from thulawa.topology.key_serdes import KeySerdes, windowed
 from thulawa.topology.nodes import (
     Aggregate,
     AsyncCall,
@@ -39,15 +44,23 @@ from thulawa.topology.nodes import (
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = ["FRONT", "Part", "Plan", "Repartition", "has_timers", "plan", "remembered_by"]
+__all__ = [
+    "SOURCE_STAGE",
+    "Plan",
+    "Repartition",
+    "StagedSubTopology",
+    "checkpoint_names",
+    "has_timers",
+    "plan",
+]
 
-FRONT = 0
+SOURCE_STAGE = 0
 # what holds nothing from one batch to the next
 _ONE_BY_ONE = (Source, Sink, Stateless, Branch, AsyncCall, PartialAggregate)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StagedSubTopology:
     """A sub-topology in its place: the stage, and the partitions of each of its tasks."""
 
     group: SubTopology
@@ -55,7 +68,7 @@ class Part:
     tasks: tuple[Mapping[str, tuple[int, ...]], ...]
 
     def task_of(self, topic: str, partition: int) -> int:
-        """Give the task that reads a partition; a new partition joins the task of its number."""
+        """Return the task that reads a partition; a new partition joins the task of its number."""
         for number, partitions in enumerate(self.tasks):
             if partition in partitions.get(topic, ()):
                 return number
@@ -119,13 +132,13 @@ class Plan:
     """Where everything runs. ``topology`` has its serdes filled in."""
 
     topology: Topology
-    parts: Mapping[int, Part]
+    parts: Mapping[int, StagedSubTopology]
     readers: Mapping[str, int]  # topic -> id of the sub-topology that reads it
     repartitions: Mapping[str, Repartition]
     global_topics: frozenset[str] = field(default_factory=frozenset)
 
     def global_tables(self, group: SubTopology) -> list[GlobalTable]:
-        """Give the global tables that a sub-topology looks into; its tasks have them whole."""
+        """Return the global tables that a sub-topology looks into; its tasks have them whole."""
         looked_into = {node.table for node in group.nodes if isinstance(node, LookupJoin)}
         stores = {store for node in group.nodes for store in node.stores}
         return [
@@ -135,7 +148,7 @@ class Plan:
             and (node.name in looked_into or stores & {*node.stores})
         ]
 
-    def fed_by(self, part: Part) -> set[str]:
+    def fed_by(self, part: StagedSubTopology) -> set[str]:
         """Return the topics whose records reach a part, be it by shuffles from other parts."""
         found: set[str] = set()
         waiting = [part]
@@ -175,7 +188,7 @@ class Plan:
 
 
 def has_timers(nodes: Iterable[Node]) -> bool:
-    """Tell whether any of these nodes may ask to be called by the clock."""
+    """Return whether any of these nodes may ask to be called by the clock."""
     return any(
         isinstance(node, Process) or (isinstance(node, AsyncCall) and node.operation == "process")
         for node in nodes
@@ -214,14 +227,14 @@ def plan(  # noqa: PLR0913 all but two are optional and named
     stages = _stages(groups, readers, in_front, reasons.keys() | assigned.durable)
     counts = _counts(groups, readers, partitions, assigned.repartitions)
     repartitions: dict[str, Repartition] = {}
-    parts: dict[int, Part] = {}
+    parts: dict[int, StagedSubTopology] = {}
     for group in groups:
         topics = {topic: counts[topic] for node in group.sources for topic in node.topics}
         _check_copartitioned(group, topics, grouper)
         fresh = partition_groups(topics, grouper)
-        known_by = remembered_by(group, stages[group.id])
+        known_by = checkpoint_names(group, stages[group.id])
         tasks = assigned.applied(known_by, topics, fresh)
-        parts[group.id] = Part(group, stages[group.id], tuple(tasks))
+        parts[group.id] = StagedSubTopology(group, stages[group.id], tuple(tasks))
         for sink in group.sinks:
             if sink.internal:
                 assert isinstance(sink.topic, str)
@@ -275,7 +288,7 @@ def _stages(
             ]
             visiting.discard(group.id)
             alone = not feeds[group.id] and in_front(group)
-            stages[group.id] = FRONT if alone else 1 + max(before, default=FRONT)
+            stages[group.id] = SOURCE_STAGE if alone else 1 + max(before, default=SOURCE_STAGE)
         return stages[group.id]
 
     for group in groups:
@@ -283,13 +296,13 @@ def _stages(
     return stages
 
 
-def remembered_by(group: SubTopology, stage: int) -> tuple[str, ...]:
-    """Give the names under which a checkpoint remembers whose partitions make a task.
+def checkpoint_names(group: SubTopology, stage: int) -> tuple[str, ...]:
+    """Return the names under which a checkpoint remembers whose partitions make a task.
 
     These are its stores. What has none may still hold records back, or look into global tables of
     which each task has a copy: it is known by its topics, written as no store can be named.
     """
-    if group.stores or stage == FRONT:
+    if group.stores or stage == SOURCE_STAGE:
         return tuple(group.stores)
     return tuple(f"/{topic}" for source in group.sources for topic in source.topics)
 
@@ -312,7 +325,7 @@ def _counts(
     partitions: Mapping[str, int],
     kept: Mapping[str, int],
 ) -> dict[str, int]:
-    """Give the number of partitions of every topic; inner ones follow what they meet or come of.
+    """Return the number of partitions of every topic; inner ones follow what they meet or come of.
 
     Those that are ``kept`` stay as they were, unless the program says how many there are.
     """

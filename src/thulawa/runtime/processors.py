@@ -9,7 +9,7 @@ from thulawa.core.names import check_name
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.runtime.output import as_bytes, check_written
+from thulawa.runtime.output_encoder import as_bytes, check_written
 from thulawa.runtime.punctuation import Punctuations, Schedule
 from thulawa.topology.nodes import Node, Process, Sink
 from thulawa.topology.processor import PunctuationType

@@ -14,12 +14,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import RawRecord
 
-__all__ = ["Shuffled", "merge_by_time", "sent_by", "split_by_sender"]
+__all__ = ["ShuffledRecords", "merge_by_time", "split_by_sender", "with_sender"]
 
 _SENDER = "thulawa.sender"
 
 
-def sent_by(sender: str, headers: Headers) -> Headers:
+def with_sender(sender: str, headers: Headers) -> Headers:
     """Return the headers of a record in a repartition topic."""
     return (*headers, (_SENDER, sender.encode()))
 
@@ -35,7 +35,7 @@ def split_by_sender(records: Iterable[RawRecord]) -> dict[bytes | None, list[Raw
     return senders
 
 
-class Shuffled:
+class ShuffledRecords:
     """Records of repartitions, by topic-partition and by the task that sent them."""
 
     def __init__(self) -> None:

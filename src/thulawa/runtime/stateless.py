@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thulawa.core.records import Headers
-from thulawa.runtime.blocks import FIXED, Block, Many
+from thulawa.runtime.blocks import IMMUTABLE_TYPES, Block, ForwardBlock
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.topology.nodes import Branch, Stateless
 
@@ -28,8 +28,8 @@ def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
 
 
 def stateless_blocks(
-    nodes: Sequence[tuple[Stateless, Failed]], context: TaskContext, forward: Many
-) -> Many:
+    nodes: Sequence[tuple[Stateless, Failed]], context: TaskContext, forward: ForwardBlock
+) -> ForwardBlock:
     """Make the function of stateless nodes, each the child of the one before, for blocks."""
     nodes = [(node, failed) for node, failed in nodes if node.operation != "pass"]
     if not nodes:
@@ -49,7 +49,7 @@ def stateless_blocks(
     return process
 
 
-def _gathering(context: TaskContext, forward: Many) -> tuple[Forward, Callable[[], None]]:
+def _gathering(context: TaskContext, forward: ForwardBlock) -> tuple[Forward, Callable[[], None]]:
     """Make what takes single records, and what sends those it has taken on as a block."""
     columns: tuple[list[Any], ...] = ([], [], [], [], [])
     offsets, timestamps, keys, values, every_headers = columns
@@ -67,7 +67,7 @@ def _gathering(context: TaskContext, forward: Many) -> tuple[Forward, Callable[[
         keys.append(key)
         values.append(value)
         every_headers.append(headers)
-        if type(value) not in FIXED:
+        if type(value) not in IMMUTABLE_TYPES:
             send()
 
     return take, send

@@ -10,7 +10,7 @@ from typing import Any
 from thulawa.core.records import Headers
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.state.buffers import TimeOrderedBuffer
-from thulawa.state.windows import JoinStore
+from thulawa.state.window_store import JoinStore
 from thulawa.topology.nodes import JoinBuffer, StreamJoin
 
 __all__ = ["join_buffer", "stream_join"]

@@ -100,12 +100,12 @@ def table_join(
 
 
 def _needs_other(node: TableJoin) -> bool:
-    """Tell whether there is no result without a row on the other side."""
+    """Return whether there is no result without a row on the other side."""
     return node.kind == "inner" or (node.kind == "left" and node.side == "right")
 
 
 def _joined(node: TableJoin, needs_other: bool) -> Callable[[Any, Any], Any]:  # noqa: FBT001 private
-    """Give the result for this side's and the other side's row; None: there is none."""
+    """Return the result for this side's and the other side's row; None: there is none."""
     joiner = node.joiner
     needs_mine = node.kind == "inner" or (node.kind == "left" and node.side == "left")
     is_left = node.side == "left"

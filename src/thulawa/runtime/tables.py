@@ -12,7 +12,7 @@ from thulawa.core.records import Change, Headers
 from thulawa.runtime.context import NO_TIME, Failed, Forward, TaskContext
 from thulawa.runtime.processors import NodeContext
 from thulawa.runtime.views import Views, row_function
-from thulawa.state.keys import Keys
+from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import Table, TableAggregate, TableGrouping
 
 __all__ = ["table", "table_aggregate", "table_grouping", "transformed_table"]

@@ -14,15 +14,15 @@ from typing import Any
 from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.engine.lane_sums import LaneSums
-from thulawa.runtime.async_nodes import AsyncStage, RunAsync
+from thulawa.runtime.async_nodes import AsyncNode, RunAsync
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.queues import RawRecord, RecordQueue
-from thulawa.runtime.task_idle import Patience
+from thulawa.runtime.partition_queues import RawRecord, RecordQueue
+from thulawa.runtime.task_idle import TaskIdleTimer
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
 from thulawa.topology.nodes import Node, Source
@@ -89,7 +89,7 @@ class Task:
         self._expected = frozenset(self._queues)
         self._taken_from: RecordQueue | None = None
         alone = len(self._queues) <= 1
-        self._patience = Patience(None if alone else self._options.max_task_idle)
+        self._patience = TaskIdleTimer(None if alone else self._options.max_task_idle)
         if snapshot is not None:
             self._resume(snapshot)
         for level in self._levels.all:
@@ -175,7 +175,7 @@ class Task:
                     self.settle()
 
     def snapshot(self) -> dict[str, Any]:
-        """Give what the task knows besides its stores, as plain data to be kept with them."""
+        """Return what the task knows besides its stores, as plain data to be kept with them."""
         return {
             "stream_time": self.context.stream_time,
             "clocks": {
@@ -212,7 +212,7 @@ class Task:
                 self.set_behind(topic, int(partition), behind=True)
 
     def _remembered(self, by_place: Mapping[str, Any]) -> Iterator[tuple[RecordQueue, Any]]:
-        """Give what a snapshot has of partitions, with their queues; topics may have gone."""
+        """Return what a snapshot has of partitions, with their queues; topics may have gone."""
         for place, known in by_place.items():
             topic, _, partition = place.rpartition("/")
             if topic in self._sources:
@@ -225,7 +225,7 @@ class Task:
             for stage in reversed(self._graph.stages):
                 closing.callback(self._close_stage, stage)
 
-    def _close_stage(self, stage: AsyncStage) -> None:
+    def _close_stage(self, stage: AsyncNode) -> None:
         if self._run_async is not None:
             self._run_async(stage.close())
 
@@ -237,7 +237,7 @@ class Task:
             _log.warning("task %s was not closed as it should be", self.id, exc_info=True)
 
     def take_lanes(self) -> dict[str, LaneSums]:
-        """Give what lanes have come to since this was last asked, by async node."""
+        """Return what lanes have come to since this was last asked, by async node."""
         stages = [stage for stage in self._graph.stages if stage.node.has_lanes]
         return {stage.node.name: stage.take_lanes() for stage in stages}
 
@@ -247,7 +247,7 @@ class Task:
         return counts
 
     def store(self, name: str) -> Any:
-        """Give one of the task's stores."""
+        """Return one of the task's stores."""
         return self.context.store(name)
 
     def _queue(self, topic: str, partition: int, source: Source) -> RecordQueue:

@@ -8,10 +8,10 @@ waited for only as long as ``max_task_idle`` says.
 
 from thulawa.core.durations import Duration, milliseconds
 
-__all__ = ["Patience"]
+__all__ = ["TaskIdleTimer"]
 
 
-class Patience:
+class TaskIdleTimer:
     """Whether the records of a task have to wait.
 
     ``limit`` is the time for partitions that are read to their end; None: nothing waits.

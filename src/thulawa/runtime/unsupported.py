@@ -8,7 +8,7 @@ __all__ = ["check_runs"]
 
 
 def check_runs(topology: Topology) -> None:
-    """Refuse a program with an option that would have no effect, or fail when a record comes."""
+    """Reject a program with an option that would have no effect, or fail when a record comes."""
     for node in topology.nodes.values():
         reason = _reason(node)
         if reason is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from thulawa.runtime.context import TaskContext
-from thulawa.state.versioned import VersionedStore
+from thulawa.state.versioned_store import VersionedStore
 from thulawa.topology.nodes import (
     Aggregate,
     GlobalTable,
@@ -37,7 +37,7 @@ class Views:
         self.transformers: dict[str, Row] = {}
 
     def latest(self, name: str) -> View:
-        """Give the view of what a table holds now."""
+        """Return the view of what a table holds now."""
         node = self._nodes[name]
         match node:
             case GlobalTable(stores=(store,)) | TableAggregate(store=store):
@@ -54,7 +54,7 @@ class Views:
                 raise AssertionError(f"{name} is no table")
 
     def as_of(self, name: str) -> Callable[[Any, int], tuple[Any, int] | None] | None:
-        """Give the view of what a versioned table held at a time; None if it is not versioned."""
+        """Return the view of what a versioned table held at a time; None if it is not versioned."""
         node = self._nodes[name]
         if not isinstance(node, Table):
             return None
@@ -70,7 +70,7 @@ class Views:
         return lambda key, timestamp: row(key, parent(key, timestamp))
 
     def is_versioned(self, name: str) -> bool:
-        """Tell whether a table's updates may be out of order and say so."""
+        """Return whether a table's updates may be out of order and say so."""
         node = self._nodes[name]
         if not isinstance(node, Table):
             return False
@@ -147,7 +147,7 @@ class Views:
 
 
 def row_function(node: Table) -> Callable[[Any, Any], Any]:
-    """Give what a table node makes of one row; None: there is no such row."""
+    """Return what a table node makes of one row; None: there is no such row."""
     function = node.function
     if function is None:
         return lambda _, value: value

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
+from thulawa.state.codec import PLAIN_DATA, ColumnCodec
+from thulawa.state.key_identity import PLAIN_KEYS, Keys
 
 __all__ = ["TimeOrderedBuffer"]
 
@@ -35,7 +35,7 @@ class TimeOrderedBuffer:
         backing: Backing,
         *,
         keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
+        values: ColumnCodec = PLAIN_DATA,
     ) -> None:
         self.name = name
         self.keys = keys
@@ -55,27 +55,27 @@ class TimeOrderedBuffer:
             self._backing[key] = (held[0], value)
 
     def get(self, key: Hashable) -> Any:
-        """Give what is held for a key, or None."""
+        """Return what is held for a key, or None."""
         held = self._backing.get(key)
         return None if held is None else held[1]
 
     def earliest(self) -> int | None:
-        """Give the time of the first entry."""
+        """Return the time of the first entry."""
         return self._order[0][0] if self._order else None
 
     def pop_first(self) -> tuple[Any, Any]:
-        """Take out the first entry: key and value."""
+        """Remove the first entry: key and value."""
         _, _, key = self._order.pop(0)
         return key, self._backing.pop(key, None)[1]
 
     def remove(self, key: Hashable) -> None:
-        """Take out the entry of a key, if there is one."""
+        """Remove the entry of a key, if there is one."""
         held = self._backing.pop(key, None)
         if held is not None:
             del self._order[bisect_left(self._order, (held[0], sort_key(key)), key=_place)]
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Go through times and keys, first to last."""
+        """Iterate over times and keys, first to last."""
         return iter([(time, key) for time, _, key in self._order])
 
     def __len__(self) -> int:

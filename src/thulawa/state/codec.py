@@ -24,7 +24,7 @@ from thulawa.core.errors import SerializationError, StateError
 from thulawa.core.records import Change, Window, Windowed
 from thulawa.core.serdes import Serde
 
-__all__ = ["DEEPEST", "PLAIN_DATA", "Codec", "register"]
+__all__ = ["DEEPEST", "PLAIN_DATA", "ColumnCodec", "register"]
 
 _SCALARS = frozenset((type(None), bool, int, float, str, bytes))
 _ALWAYS = _SCALARS - {str}  # which can be written whatever they hold
@@ -58,13 +58,13 @@ register(Windowed, 2)
 register(Change, 3)
 
 
-class Codec:
+class ColumnCodec:
     """Write and read lists of values. What is not plain data goes through ``serde``, if any.
 
     A ``canonical`` one gives the same bytes for dicts and sets whatever the order of their items,
     and for every NaN.
 
-    >>> codec = Codec()
+    >>> codec = ColumnCodec()
     >>> codec.decode(codec.encode([("a", 1), ("b", None), {"c": [2, (3,)]}]))
     [('a', 1), ('b', None), {'c': [2, (3,)]}]
     """
@@ -76,7 +76,7 @@ class Codec:
         self._decoder = msgspec.msgpack.Decoder(ext_hook=self._odd)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Give the bytes of a list of values; refuse what is no plain data."""
+        """Return the bytes of a list of values; refuse what is no plain data."""
         return _framed(self._content(values))
 
     def encode_cut(self, values: Sequence[Any], most: int) -> Iterator[bytes]:
@@ -84,7 +84,7 @@ class Codec:
 
         A value that is larger has a part of its own. The parts depend on the values alone.
 
-        >>> codec = Codec()
+        >>> codec = ColumnCodec()
         >>> [codec.decode(data) for data in codec.encode_cut(["aaaa", "bbbb", "cccc"], 16)]
         [['aaaa'], ['bbbb', 'cccc']]
         """
@@ -103,7 +103,7 @@ class Codec:
     def encode_dealt(self, values: Sequence[Any], places: Sequence[int], parts: int) -> list[bytes]:
         """Deal values out and give the bytes of each part; each has a place, from 0 on.
 
-        >>> codec = Codec()
+        >>> codec = ColumnCodec()
         >>> [codec.decode(data) for data in codec.encode_dealt(["a", "b", "c"], [1, 0, 1], 2)]
         [['b'], ['a', 'c']]
         """
@@ -124,7 +124,7 @@ class Codec:
             return list(map(encode, deal(self._one_by_one(values))))
 
     def decode(self, data: bytes) -> list[Any]:
-        """Give the values back; raise `StateError` when these are not such bytes."""
+        """Return the values back; raise `StateError` when these are not such bytes."""
         content = _unframed(data)
         try:
             return self._values(self._decoder.decode(content))
@@ -342,4 +342,4 @@ def _decompressed(body: memoryview, length: int) -> bytes:
     return content
 
 
-PLAIN_DATA = Codec()
+PLAIN_DATA = ColumnCodec()

@@ -24,12 +24,12 @@ from uuid import uuid4
 import msgspec
 
 from thulawa.core.errors import StateError
-from thulawa.state.codec import Codec
-from thulawa.state.pages import Delta, PagedStore, families, shares_of
+from thulawa.state.codec import ColumnCodec
+from thulawa.state.pages import Delta, PagedStore, shares_of, split_groups
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import PartlyRead, Tracked
+from thulawa.state.tracked import PartlyLoadedEntries, TrackedEntries
 
-__all__ = ["Kept", "PagedStores", "Readable", "read_stores"]
+__all__ = ["PagedStores", "StateBackend", "StateReader", "read_stores"]
 
 PAGE_ENTRIES = 4096
 CATCH_UP = 8  # deltas that are kept for copies that lag, even when all pages are newer
@@ -39,14 +39,14 @@ _SHARE = 2  # bytes of a delta that pay for a byte of pages
 Snapshot: TypeAlias = dict[str, Any]
 
 
-class Readable(Protocol):
+class StateReader(Protocol):
     """Where bytes are found by name."""
 
     def get(self, name: str, /) -> bytes | None:
-        """Give what is kept under a name, or None."""
+        """Return what is kept under a name, or None."""
 
 
-class Kept(Readable, Protocol):
+class StateBackend(StateReader, Protocol):
     """Where bytes are kept by name; what is put becomes true when the batch commits."""
 
     def put(self, name: str, data: bytes, /) -> None:
@@ -104,7 +104,7 @@ class _Unread:
             self._read_share(share)
 
     def is_read(self, share: int) -> bool:
-        """Tell whether a share has been read."""
+        """Return whether a share has been read."""
         return share not in self.left
 
     def _read_share(self, share: int) -> bool:
@@ -113,7 +113,7 @@ class _Unread:
         self._stores.read_share(self._name, share, self.shares)
         self.left.remove(share)
         if not self.left:
-            self._stores.store(self._name).entries.__class__ = Tracked
+            self._stores.store(self._name).entries.__class__ = TrackedEntries
         return True
 
 
@@ -127,22 +127,22 @@ class PagedStores:
     def __init__(self, specs: Mapping[str, StoreSpec]) -> None:
         self._stores = {name: PagedStore(spec) for name, spec in specs.items()}
         self._unread = {name: _Unread(self, name, 0) for name in specs}
-        self._plain = Codec()
+        self._plain = ColumnCodec()
         self._number = 0
         self._stamp = ""
         self._pending: str | None = None
         self._snapshot: Snapshot | None = None
-        self._kept: Readable
+        self._kept: StateReader
         self._meta: _Meta
         self._deltas: dict[str, list[Delta]] = {}  # by stamp, while they are needed
         self._was_partly_read = False
 
-    def backing(self, name: str) -> Tracked:
-        """Give the entries of a store."""
+    def backing(self, name: str) -> TrackedEntries:
+        """Return the entries of a store."""
         return self._stores[name].entries
 
     def store(self, name: str) -> PagedStore:
-        """Give a store with its pages."""
+        """Return a store with its pages."""
         return self._stores[name]
 
     @property
@@ -150,7 +150,7 @@ class PagedStores:
         """What was kept besides the stores; None when nothing was ever kept."""
         return self._snapshot
 
-    def open(self, kept: Readable) -> bool:
+    def open(self, kept: StateReader) -> bool:
         """Bring the copy up to date; tell whether it is as the last flush here left it.
 
         It also tells that it is not when all has been read in the end: whoever asks a store that
@@ -175,7 +175,7 @@ class PagedStores:
         return False
 
     def _has_been_read(self) -> bool:
-        """Tell whether the last of what was not read has been, since this was last asked."""
+        """Return whether the last of what was not read has been, since this was last asked."""
         partly = any(unread.left for unread in self._unread.values())
         before, self._was_partly_read = self._was_partly_read, partly
         if not partly:
@@ -190,7 +190,7 @@ class PagedStores:
             store.entries.undo()
         self._pending = None
 
-    def flush(self, kept: Kept, snapshot: Snapshot) -> None:
+    def flush(self, kept: StateBackend, snapshot: Snapshot) -> None:
         """Write what changed; the copy stands under a fresh stamp until it is opened again."""
         self._kept, self._meta = kept, _meta(kept)
         meta = self._meta
@@ -221,14 +221,14 @@ class PagedStores:
             shares = shares_of(written) if store.in_shares else 1
             unread = _Unread(self, name, shares if self._meta.counts.get(name) else 0)
             self._unread[name] = store.entries.unread = unread
-            store.entries.__class__ = PartlyRead if unread.left else Tracked
+            store.entries.__class__ = PartlyLoadedEntries if unread.left else TrackedEntries
             if shares == 1:
                 unread.read_all()
 
     def read_share(self, name: str, share: int, shares: int) -> None:
         """Read the pages of a share, and what the deltas up to this copy's version changed."""
         store, written = self._stores[name], self._meta.written.get(name, [0])
-        for page, family in families(written, share, shares).items():
+        for page, family in split_groups(written, share, shares).items():
             if written[page]:
                 image = _found(self._kept, _page_name(name, page))
                 store.load(page, image, alone=len(family) == 1)
@@ -261,7 +261,7 @@ class PagedStores:
 
     # --- writing
 
-    def _write_delta(self, kept: Kept, number: int) -> tuple[int, int]:
+    def _write_delta(self, kept: StateBackend, number: int) -> tuple[int, int]:
         """Write all changes; give how many bytes, in how many chunks."""
         written = chunks = 0
         counts = self._meta.counts
@@ -287,9 +287,9 @@ class PagedStores:
             store.split(pages)
             written.extend([0] * (pages - len(written)))
 
-    def _rewrite(self, kept: Kept, meta: _Meta, number: int) -> None:
+    def _rewrite(self, kept: StateBackend, meta: _Meta, number: int) -> None:
         """Rewrite pages in turn, as far as the credit of the deltas goes."""
-        members = {name: families(meta.written[name]) for name in self._stores}
+        members = {name: split_groups(meta.written[name]) for name in self._stores}
         places = [(name, page) for name in self._stores for page in range(len(meta.written[name]))]
         for _ in places:
             if meta.credit <= 0:
@@ -300,14 +300,14 @@ class PagedStores:
                 meta.credit -= self._write_page(kept, name, member, number)
         meta.credit = 0
 
-    def _write_page(self, kept: Kept, name: str, page: int, number: int) -> int:
+    def _write_page(self, kept: StateBackend, name: str, page: int, number: int) -> int:
         self._unread[name].read_page(page)
         image = self._stores[name].image(page)
         kept.put(_page_name(name, page), image)
         self._meta.written[name][page] = number
         return len(image)
 
-    def _trim(self, kept: Kept, meta: _Meta) -> None:
+    def _trim(self, kept: StateBackend, meta: _Meta) -> None:
         """Drop the deltas that every page has taken in, but for the last few."""
         oldest = min((_oldest(meta.written[name]) for name in self._stores), default=0)
         while len(meta.lineage) > CATCH_UP and meta.lineage[1].number <= oldest:
@@ -318,14 +318,14 @@ class PagedStores:
             version.chunks = 0
 
 
-def read_stores(kept: Readable, specs: Mapping[str, StoreSpec]) -> PagedStores:
+def read_stores(kept: StateReader, specs: Mapping[str, StoreSpec]) -> PagedStores:
     """Load the stores of a task, to look at."""
     stores = PagedStores(specs)
     stores.open(kept)
     return stores
 
 
-def _meta(kept: Readable) -> _Meta:
+def _meta(kept: StateReader) -> _Meta:
     data = kept.get(_META)
     if data is None:
         return _Meta([_Version(0, "", 0)], {}, {}, 0, 0, b"")
@@ -335,7 +335,7 @@ def _meta(kept: Readable) -> _Meta:
         raise StateError("the state of this task is damaged, or not Thulawa's") from error
 
 
-def _delta(kept: Readable, name: str) -> Delta:
+def _delta(kept: StateReader, name: str) -> Delta:
     try:
         return msgspec.msgpack.decode(_found(kept, name), type=Delta)
     except msgspec.DecodeError as error:
@@ -343,11 +343,11 @@ def _delta(kept: Readable, name: str) -> Delta:
 
 
 def _oldest(written: list[int]) -> int:
-    """Give the version that all pages have, at least."""
+    """Return the version that all pages have, at least."""
     return min(number for page, number in enumerate(written) if number or not page)
 
 
-def _found(kept: Readable, name: str) -> bytes:
+def _found(kept: StateReader, name: str) -> bytes:
     data = kept.get(name)
     if data is None:
         raise StateError(f"{name!r} is missing from the state of this task: it is damaged")

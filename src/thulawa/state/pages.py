@@ -18,11 +18,11 @@ from zlib import crc32
 import msgspec
 
 from thulawa.core.errors import StateError
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import Tracked
+from thulawa.state.tracked import TrackedEntries
 
-__all__ = ["Changes", "Delta", "PagedStore", "Part", "families", "power", "shares_of"]
+__all__ = ["Changes", "Delta", "DeltaPart", "PagedStore", "power", "shares_of", "split_groups"]
 
 MOST_SHARES = 16
 CHUNK_ENTRIES = 50_000  # a delta of more is cut, so that no value gets too large for its carrier
@@ -30,7 +30,7 @@ _PART_ENTRIES = 256  # that a part of a delta has at least, on average
 _NUMBERS = int | float | Decimal
 
 
-class Part(msgspec.Struct, array_like=True):
+class DeltaPart(msgspec.Struct, array_like=True):
     """Changes of keys whose digests have the same low bits."""
 
     bits: int
@@ -44,7 +44,7 @@ class Delta(msgspec.Struct, array_like=True):
 
     store: str
     parts: int
-    changes: list[Part]
+    changes: list[DeltaPart]
 
 
 class Changes(NamedTuple):
@@ -66,12 +66,12 @@ class PagedStore:
     """One store: its entries, and which of them belong to which page."""
 
     def __init__(self, spec: StoreSpec) -> None:
-        self.entries = Tracked()
+        self.entries = TrackedEntries()
         # others look at all keys when they are opened
         self.in_shares = spec.kind == "key-value"
         self.members: list[list[Any]] = [[]]  # may name a key twice, or one that has gone
-        self._keys = Codec()  # of identities
-        self._values = Codec(spec.value_serde)
+        self._keys = ColumnCodec()  # of identities
+        self._values = ColumnCodec(spec.value_serde)
 
     def clear(self, pages: int) -> None:
         """Forget all entries; there are so many pages."""
@@ -123,7 +123,7 @@ class PagedStore:
         self.add(moved)
 
     def image(self, page: int) -> bytes:
-        """Give the bytes of a page as it is now."""
+        """Return the bytes of a page as it is now."""
         members = self.members[page]
         found = dict(zip(members, self._now(members), strict=True))
         if None in found.values():
@@ -142,7 +142,7 @@ class PagedStore:
             self.add(keys)
 
     def changed(self) -> Changes:
-        """Give what has changed."""
+        """Return what has changed."""
         before = self.entries.before
         keys = list(before)
         most = min(len(keys) // _PART_ENTRIES, len(self.members), MOST_SHARES)
@@ -152,7 +152,7 @@ class PagedStore:
         return Changes(keys, self._now(keys), list(before.values()), parts, digests)
 
     def deltas(self, name: str, changes: Changes) -> Iterator[Delta]:
-        """Give changes to be written, in pieces of some ten thousand entries."""
+        """Return changes to be written, in pieces of some ten thousand entries."""
         keys, entries, _, parts, digests = changes
         mask = parts - 1
         for at in range(0, len(keys), CHUNK_ENTRIES):
@@ -173,12 +173,12 @@ class PagedStore:
                 self._take(part, lambda digest: wanted(digest & mask))
 
     def share_of(self, key: Any, shares: int) -> int | None:
-        """Give the share of a key and of all that equal it; None: they may be anywhere."""
+        """Return the share of a key and of all that equal it; None: they may be anywhere."""
         if isinstance(key, str | bytes | _NUMBERS):
             return self._digest(key) & (shares - 1)
         return None
 
-    def _take(self, part: Part, wanted: Callable[[int], bool] | None = None) -> None:
+    def _take(self, part: DeltaPart, wanted: Callable[[int], bool] | None = None) -> None:
         entries = self.entries
         keys, values = self._keys.decode(part.keys), self._values.decode(part.values)
         gone = self._keys.decode(part.gone) if part.gone else []
@@ -192,7 +192,7 @@ class PagedStore:
 
     def _parts(
         self, keys: list[Any], entries: list[Any], places: list[int], parts: int
-    ) -> list[Part]:
+    ) -> list[DeltaPart]:
         used = sorted(set(places))
         gone = [b""] * parts
         if None in entries:
@@ -205,10 +205,12 @@ class PagedStore:
             keys, entries, places = (list(compress(one, there)) for one in (keys, entries, places))
         packed_keys = self._keys.encode_dealt(keys, places, parts)
         packed_entries = self._values.encode_dealt(entries, places, parts)
-        return [Part(bits, packed_keys[bits], packed_entries[bits], gone[bits]) for bits in used]
+        return [
+            DeltaPart(bits, packed_keys[bits], packed_entries[bits], gone[bits]) for bits in used
+        ]
 
     def _now(self, keys: list[Any]) -> list[Any]:
-        """Give the entries of keys that have been read."""
+        """Return the entries of keys that have been read."""
         return list(map(dict.get, repeat(self.entries), keys))
 
     def _digests(self, keys: list[Any]) -> Iterable[int]:
@@ -228,15 +230,15 @@ class PagedStore:
 
 
 def shares_of(written: list[int]) -> int:
-    """Give how many shares can be read one by one: their pages have images of their own."""
+    """Return how many shares can be read one by one: their pages have images of their own."""
     shares = power(min(len(written), MOST_SHARES))
     while not all(written[1:shares]):
         shares //= 2
     return shares
 
 
-def families(written: list[int], share: int = 0, shares: int = 1) -> dict[int, list[int]]:
-    """Give the pages that have been written, and the first, each with those in its image.
+def split_groups(written: list[int], share: int = 0, shares: int = 1) -> dict[int, list[int]]:
+    """Return the pages that have been written, and the first, each with those in its image.
 
     These are itself and, since it was written, the pages that were split off it or off those.
     """
@@ -250,12 +252,12 @@ def families(written: list[int], share: int = 0, shares: int = 1) -> dict[int, l
 
 
 def power(count: int) -> int:
-    """Give the largest power of two that is not above ``count``."""
+    """Return the largest power of two that is not above ``count``."""
     return 1 << (count.bit_length() - 1)
 
 
 def _elder(page: int) -> int:
-    """Give the page that a page was split off."""
+    """Return the page that a page was split off."""
     return page - power(page)
 
 

@@ -6,12 +6,12 @@ from typing import Any, Literal, TypeAlias
 from thulawa.core.serdes import Serde
 from thulawa.state.backing import Backing
 from thulawa.state.buffers import TimeOrderedBuffer
-from thulawa.state.codec import Codec
-from thulawa.state.keys import Keys
-from thulawa.state.keyvalue import KeyValueStore
-from thulawa.state.sessions import SessionStore
-from thulawa.state.versioned import VersionedStore
-from thulawa.state.windows import JoinStore, WindowStore
+from thulawa.state.codec import ColumnCodec
+from thulawa.state.key_identity import Keys
+from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.session_store import SessionStore
+from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.window_store import JoinStore, WindowStore
 
 __all__ = ["Store", "StoreKind", "StoreSpec"]
 
@@ -41,7 +41,7 @@ class StoreSpec:
     def open(self, backing: Backing) -> Store:
         """Open the store over its backing."""
         name, retention = self.name, self.retention
-        keys, values = Keys(self.key_serde), Codec(self.value_serde)
+        keys, values = Keys(self.key_serde), ColumnCodec(self.value_serde)
         match self.kind:
             case "key-value":
                 return KeyValueStore(name, backing, keys=keys, values=values)

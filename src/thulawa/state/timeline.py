@@ -55,18 +55,18 @@ class Timeline:
             del self._groups[group]
 
     def times(self, group: Hashable, first: int, last: int) -> list[int]:
-        """Give the times of a group from ``first`` to ``last``, both included."""
+        """Return the times of a group from ``first`` to ``last``, both included."""
         times = self._groups.get(group)
         if times is None:
             return []
         return times[bisect_left(times, first) : bisect_right(times, last)]
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
-        """Go through times and groups from ``first`` to ``last`` in order of time, then group."""
+        """Iterate over times and groups from ``first`` to ``last`` in order of time, then group."""
         for time in self._times[bisect_left(self._times, first) : bisect_right(self._times, last)]:
             for group in sorted(self._members[time], key=sort_key):
                 yield time, group
 
     def earliest(self) -> int | None:
-        """Give the first time there is."""
+        """Return the first time there is."""
         return self._times[0] if self._times else None

@@ -5,10 +5,10 @@ from typing import Any, Protocol
 
 from thulawa.state.backing import Backing
 
-__all__ = ["PartlyRead", "Tracked", "Unread", "setters"]
+__all__ = ["PartlyLoadedEntries", "TrackedEntries", "UnloadedEntries", "setters"]
 
 
-class Unread(Protocol):
+class UnloadedEntries(Protocol):
     """What of a store is kept and not in memory."""
 
     def read(self, key: Any, /) -> bool:
@@ -18,7 +18,7 @@ class Unread(Protocol):
         """Read the rest."""
 
 
-class Tracked(dict[Any, Any]):
+class TrackedEntries(dict[Any, Any]):
     """A dict that remembers what its keys held before they were changed.
 
     ``before`` is the same dict for ever: `setters` hands its methods out.
@@ -26,7 +26,7 @@ class Tracked(dict[Any, Any]):
 
     __slots__ = ("before", "unread")
 
-    unread: Unread
+    unread: UnloadedEntries
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,16 +57,16 @@ class Tracked(dict[Any, Any]):
                 dict.__setitem__(self, key, value)
 
 
-class PartlyRead(Tracked):
+class PartlyLoadedEntries(TrackedEntries):
     """The same while some of it is not read: what is asked for is read first.
 
-    It becomes a `Tracked` when all is read, so nothing here may ask for its class.
+    It becomes a `TrackedEntries` when all is read, so nothing here may ask for its class.
     """
 
     __slots__ = ()
 
     def get(self, key: Any, default: Any = None, /) -> Any:
-        """Give the value of a key."""
+        """Return the value of a key."""
         found = dict.get(self, key)
         if found is None and self.unread.read(key):
             found = dict.get(self, key)
@@ -88,22 +88,22 @@ class PartlyRead(Tracked):
         return dict.__iter__(self)
 
     def keys(self) -> Any:
-        """Give all keys."""
+        """Return all keys."""
         self.unread.read_all()
         return dict.keys(self)
 
     def items(self) -> Any:
-        """Give all entries."""
+        """Return all entries."""
         self.unread.read_all()
         return dict.items(self)
 
 
 def setters(backing: Backing) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], None]]:
-    """Give what sets the entry of a key for one who has just asked for it, in two calls into C.
+    """Return what sets the entry of a key for one who has just asked for it, in two calls into C.
 
     The first takes the entry that the key had, the second the one it is to have.
     """
-    if isinstance(backing, Tracked):
+    if isinstance(backing, TrackedEntries):
         return backing.before.setdefault, dict.__setitem__.__get__(backing)
     return _ignore, backing.__setitem__
 

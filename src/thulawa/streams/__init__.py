@@ -34,16 +34,15 @@ from thulawa.runtime.handlers import (
     log_and_continue,
     log_and_fail,
 )
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.restarts import Restart
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.specs import StoreSpec
 from thulawa.streams.branches import BranchedKStream
-from thulawa.streams.builder import StreamsBuilder
 from thulawa.streams.cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from thulawa.streams.grouped import KGroupedStream, KGroupedTable
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import GlobalKTable, KTable
-from thulawa.streams.options import (
+from thulawa.streams.operator_options import (
     Branched,
     Consumed,
     Grouped,
@@ -55,6 +54,7 @@ from thulawa.streams.options import (
     StreamJoined,
     TableJoined,
 )
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.streams.suppressed import Suppressed
 from thulawa.streams.windowed import EmitStrategy, SessionWindowedKStream, TimeWindowedKStream
 from thulawa.topology.determinism import deterministic

@@ -19,7 +19,7 @@ from thulawa.engine import (
 )
 from thulawa.engine.resources import check_resource
 from thulawa.streams import kstream
-from thulawa.streams.graph_builder import Building, NameLike
+from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.processor import AsyncProcessor
 
@@ -66,11 +66,11 @@ class AsyncOptions(TypedDict, total=False):
 class AsyncOperators(Generic[K, V]):
     """The part of a stream that is about functions which wait."""
 
-    building: Building
+    building: GraphBuilder
     name: str
 
     def revalued(self, name: str) -> "kstream.KStream[K, Any]":
-        """Give the stream of a node that leaves keys alone."""
+        """Return the stream of a node that leaves keys alone."""
         raise NotImplementedError
 
     def map_async(
@@ -188,7 +188,7 @@ class AsyncOperators(Generic[K, V]):
 
 
 def _add_call(
-    building: Building,
+    building: GraphBuilder,
     parent: str,
     operation: _Operation,
     function: Callable[..., Any],

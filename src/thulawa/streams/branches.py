@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from thulawa.streams import kstream
 from thulawa.streams.graph_builder import NameLike
-from thulawa.streams.options import Branched, chosen
+from thulawa.streams.operator_options import Branched, chosen
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Branch, Stateless
 
@@ -19,7 +19,7 @@ V = TypeVar("V")
 class BranchedKStream(Generic[K, V]):
     """What ``stream.split()`` gives; branches are asked for one by one.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> parts = (

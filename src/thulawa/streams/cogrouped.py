@@ -8,8 +8,8 @@ from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.records import Windowed
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable, windowed
-from thulawa.streams.graph_builder import Building, NameLike
-from thulawa.streams.options import Materialized, kept_as
+from thulawa.streams.graph_builder import GraphBuilder, NameLike
+from thulawa.streams.operator_options import Materialized, kept_as
 from thulawa.topology.nodes import Aggregate, Table
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
@@ -24,7 +24,7 @@ _Part = tuple["grouping.KGroupedStream[Any, Any]", Callable[..., Any]]
 class CogroupedKStream(Generic[K, A]):
     """Streams that are aggregated together.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> paid = builder.stream("paid").group_by_key()
@@ -40,7 +40,7 @@ class CogroupedKStream(Generic[K, A]):
     [('ann', 10), ('ann', 7)]
     """
 
-    def __init__(self, building: Building, parts: tuple[_Part, ...]) -> None:
+    def __init__(self, building: GraphBuilder, parts: tuple[_Part, ...]) -> None:
         self._building = building
         self._parts = parts
 
@@ -114,7 +114,7 @@ class WindowedCogroupedKStream(Generic[K, A]):
 
     def __init__(
         self,
-        building: Building,
+        building: GraphBuilder,
         parts: tuple[_Part, ...],
         windows: TimeWindows | SlidingWindows | SessionWindows,
     ) -> None:
@@ -159,7 +159,7 @@ class WindowedCogroupedKStream(Generic[K, A]):
 
 
 def _aggregated(
-    building: Building,
+    building: GraphBuilder,
     parts: tuple[_Part, ...],
     initializer: Callable[[], Any],
     materialized: Materialized[Any, Any] | None,

@@ -17,7 +17,7 @@ from thulawa.core.durations import milliseconds
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
 from thulawa.state.specs import StoreKind, StoreSpec
-from thulawa.streams.options import Materialized, Named, chosen
+from thulawa.streams.operator_options import Materialized, Named, chosen
 from thulawa.topology.nodes import (
     Aggregate,
     Node,
@@ -31,7 +31,7 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.topology import Topology
 
-__all__ = ["Building", "ExplicitNames", "NameLike", "StoreName"]
+__all__ = ["ExplicitNames", "GraphBuilder", "NameLike", "StoreName"]
 
 ExplicitNames: TypeAlias = Literal["off", "warn", "error"]
 NameLike: TypeAlias = str | Named | None
@@ -45,7 +45,7 @@ class StoreName:
     chosen: bool
 
 
-class Building:
+class GraphBuilder:
     """What all streams and tables of a builder share."""
 
     def __init__(self, explicit_names: ExplicitNames) -> None:
@@ -61,18 +61,18 @@ class Building:
         return f"{prefix}{next(self._numbers):010d}"
 
     def named(self, name: NameLike, prefix: str, suffix: str = "") -> str:
-        """Give the chosen name, or make one; as in Kafka both count up."""
+        """Return the chosen name, or make one; as in Kafka both count up."""
         generated = self.generated(prefix)
         own = _own(name)
         return generated if own is None else own + suffix
 
     def chosen(self, name: NameLike, prefix: str) -> str:
-        """Give the chosen name, or make one; here only a made one counts up."""
+        """Return the chosen name, or make one; here only a made one counts up."""
         own = _own(name)
         return self.generated(prefix) if own is None else own
 
     def store_name(self, materialized: Materialized[Any, Any] | None, prefix: str) -> StoreName:
-        """Give the chosen name of a store, or make one."""
+        """Return the chosen name of a store, or make one."""
         options = chosen(materialized, Materialized)
         if options.name is not None:
             return StoreName(options.name, chosen=True)
@@ -158,7 +158,7 @@ class Building:
         )
 
     def check_stores(self, stores: tuple[str, ...]) -> None:
-        """Refuse to connect a processor to stores that are not there."""
+        """Reject to connect a processor to stores that are not there."""
         for store in stores:
             if store not in self.topology.stores:
                 raise TopologyError(
@@ -277,7 +277,7 @@ class Building:
 
 
 def _own(name: NameLike) -> str | None:
-    """Give the name the user chose, if any."""
+    """Return the name the user chose, if any."""
     own = name.name if isinstance(name, Named) else name
     if own is not None and not isinstance(own, str):
         raise TopologyError(f"a name is a str or a Named, not {own!r}", where=caller())

@@ -7,8 +7,8 @@ from thulawa.core.callers import caller
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.streams import cogrouped, kstream, ktable, windowed
-from thulawa.streams.graph_builder import Building, NameLike, StoreName
-from thulawa.streams.options import Grouped, Materialized, chosen, kept_as
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.operator_options import Grouped, Materialized, chosen, kept_as
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, PartialAggregate, Sink, Source, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
@@ -36,7 +36,7 @@ def reduced_by(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], 
 class KGroupedStream(Generic[K, V]):
     """A stream grouped by key.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> builder.stream("clicks").group_by_key().count().to_stream().to("counts")
@@ -222,7 +222,7 @@ class KGroupedStream(Generic[K, V]):
     def repartitioned(
         self, prefix: str, materialized: Materialized[Any, Any] | None, *, chosen: bool
     ) -> str:
-        """Give the node to aggregate after: behind a repartition if the key has changed."""
+        """Return the node to aggregate after: behind a repartition if the key has changed."""
         if not self.rekeyed:
             return self.stream.name
         options = self.options
@@ -265,7 +265,7 @@ def merged_by(merge: Callable[..., Any] | None) -> Callable[[Any, Any, Any], Any
 
 
 def check_two_step(*, rekeyed: bool, mergeable: bool, windowed: bool) -> None:
-    """Refuse two steps where they would save nothing, or give something else."""
+    """Reject two steps where they would save nothing, or give something else."""
     reason = None
     if not rekeyed:
         reason = "the key has not changed, so nothing is sent anywhere: leave two_step out"
@@ -278,7 +278,7 @@ def check_two_step(*, rekeyed: bool, mergeable: bool, windowed: bool) -> None:
 
 
 def add_aggregate_store(
-    building: Building,
+    building: GraphBuilder,
     store: StoreName,
     materialized: Materialized[Any, Any] | None,
     window: Any,
@@ -299,7 +299,7 @@ def add_aggregate_store(
 def windowed_serdes(
     serdes: tuple[Serde[Any] | None, Serde[Any] | None], window: Any
 ) -> tuple[Serde[Any] | None, Serde[Any] | None]:
-    """Give the serdes of a table whose keys are windowed."""
+    """Return the serdes of a table whose keys are windowed."""
     key_serde, value_serde = serdes
     if key_serde is None or window is None:
         return serdes
@@ -322,7 +322,7 @@ def _merge_of(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], A
 class KGroupedTable(Generic[K, V]):
     """A table grouped by another key: an update subtracts the old row and adds the new one.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> teams = builder.table("team-of").group_by(lambda player, team: (team, player))
@@ -334,7 +334,7 @@ class KGroupedTable(Generic[K, V]):
     [('red', 1), ('red', 2), ('red', 1), ('blue', 1)]
     """
 
-    def __init__(self, building: Building, name: str, grouped: Grouped[K, V]) -> None:
+    def __init__(self, building: GraphBuilder, name: str, grouped: Grouped[K, V]) -> None:
         if grouped.two_step:
             raise TopologyError(
                 "a table's rows are taken out again when they change: no two_step here",

@@ -8,8 +8,8 @@ from thulawa.core.callers import caller
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import TopologyError
 from thulawa.streams import kstream, ktable
-from thulawa.streams.graph_builder import Building, NameLike, StoreName
-from thulawa.streams.options import Joined, Materialized, StreamJoined, chosen
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.operator_options import Joined, Materialized, StreamJoined, chosen
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import JoinBuffer, LookupJoin, Stateless, StreamJoin
 from thulawa.topology.windows import JoinWindows
@@ -25,14 +25,14 @@ V2 = TypeVar("V2")
 Kind = Literal["inner", "left", "outer"]
 
 
-def check_same_builder(one: Building, other: Building) -> None:
-    """Refuse to join what belongs to two programs."""
+def check_same_builder(one: GraphBuilder, other: GraphBuilder) -> None:
+    """Reject to join what belongs to two programs."""
     if one is not other:
         raise TopologyError("both must come from one StreamsBuilder", where=caller())
 
 
 def check_stream(other: object, verb: str) -> None:
-    """Refuse what is no stream."""
+    """Reject what is no stream."""
     if not isinstance(other, kstream.KStream):
         raise TopologyError(
             f"a stream {verb} a KStream, not a {type(other).__name__}", where=caller()
@@ -210,7 +210,7 @@ def _join_streams(
         raise TopologyError(
             "a join of two streams needs JoinWindows: it cannot wait for ever", where=caller()
         )
-    building: Building = left.building
+    building: GraphBuilder = left.building
     check_same_builder(building, right.building)
     options = chosen(joined, StreamJoined)
     relaxed = kind != "inner"
@@ -261,7 +261,7 @@ class _JoinNames:
     outer_store: str | None
 
 
-def _join_names(building: Building, kind: Kind, options: StreamJoined[Any, Any]) -> _JoinNames:
+def _join_names(building: GraphBuilder, kind: Kind, options: StreamJoined[Any, Any]) -> _JoinNames:
     """Make the names, in the order in which Kafka counts."""
     buffers = (
         building.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),

@@ -53,7 +53,7 @@ class StreamAliases(Generic[K, V]):
         self.to(topic)
 
     def with_(self, windows: JoinWindows) -> "KStreamWindowed[K, V]":
-        """Give the stream windows to be joined over.
+        """Return the stream windows to be joined over.
 
         >>> from thulawa.testing import preview
         >>> window = JoinWindows.of(10)

@@ -12,10 +12,10 @@ from thulawa.core.serdes import Serde
 from thulawa.streams import branches, ktable
 from thulawa.streams import grouped as grouping
 from thulawa.streams.async_operators import AsyncOperators
-from thulawa.streams.graph_builder import Building, NameLike
+from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.streams.joins import JoinOperators, check_same_builder, check_stream
 from thulawa.streams.kip28 import StreamAliases
-from thulawa.streams.options import (
+from thulawa.streams.operator_options import (
     Consumed,
     Grouped,
     Materialized,
@@ -39,7 +39,7 @@ V2 = TypeVar("V2")
 class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Generic[K, V]):
     """A stream of records.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> builder.stream("words").filter(lambda k, v: v > "b").map_values(str.upper).to("loud")
@@ -52,7 +52,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
 
     def __init__(
         self,
-        building: Building,
+        building: GraphBuilder,
         name: str,
         *,
         key_serde: Serde[Any] | None = None,
@@ -168,7 +168,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def select_key(
         self, mapper: Callable[[K, V], K1], *, named: NameLike = None
     ) -> "KStream[K1, V]":
-        """Give each record another key.
+        """Return each record another key.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.select_key(lambda k, v: v["id"]), ("a", {"id": 7}))
@@ -240,7 +240,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         return branches.BranchedKStream(self, named)
 
     def branch(self, *predicates: Callable[[K, V], object]) -> "list[KStream[K, V]]":
-        """Give a stream per predicate; each record goes to the first that holds, or nowhere.
+        """Return a stream per predicate; each record goes to the first that holds, or nowhere.
 
         >>> from thulawa.testing import preview
         >>> def program(s):
@@ -447,7 +447,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
 
     @classmethod
     def source(
-        cls, building: Building, topics: tuple[str, ...], consumed: Consumed[K, V]
+        cls, building: GraphBuilder, topics: tuple[str, ...], consumed: Consumed[K, V]
     ) -> "KStream[K, V]":
         """Read topics."""
         name = building.add_source(
@@ -471,7 +471,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         value_serde: Serde[Any] | None = None,
         keep_null_keys: bool = False,
     ) -> "KStream[K, V]":
-        """Give the same stream, partitioned by the key it has now."""
+        """Return the same stream, partitioned by the key it has now."""
         key_serde = key_serde or self.key_serde
         value_serde = value_serde or self.value_serde
         source = self.building.repartition(
@@ -518,7 +518,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         )
 
     def revalued(self, name: str) -> "KStream[K, Any]":
-        """Give the stream of a node that leaves keys alone."""
+        """Return the stream of a node that leaves keys alone."""
         return KStream(self.building, name, key_serde=self.key_serde, rekeyed=self.rekeyed)
 
     def _add_process(

@@ -8,11 +8,10 @@ from thulawa.core.callers import caller
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
 from thulawa.core.signatures import accepts
-from thulawa.streams import foreign_keys as foreignkeys
+from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping
-from thulawa.streams import kstream
-from thulawa.streams.graph_builder import Building, NameLike, StoreName
-from thulawa.streams.options import Grouped, Materialized, TableJoined, chosen
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.operator_options import Grouped, Materialized, TableJoined, chosen
 from thulawa.streams.suppressed import Suppressed
 from thulawa.topology.nodes import (
     Aggregate,
@@ -37,7 +36,7 @@ V2 = TypeVar("V2")
 class GlobalKTable(Generic[K, V]):
     """A whole topic as a table on every task, to be joined by any key."""
 
-    def __init__(self, building: Building, name: str, store: str) -> None:
+    def __init__(self, building: GraphBuilder, name: str, store: str) -> None:
         self.building = building
         self.name = name
         self.store = store
@@ -46,7 +45,7 @@ class GlobalKTable(Generic[K, V]):
 class KTable(Generic[K, V]):
     """A table: an update per record, None removes a row.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> builder.table("prices").filter(lambda k, v: v > 9).to_stream().to("dear")
@@ -59,7 +58,7 @@ class KTable(Generic[K, V]):
 
     def __init__(
         self,
-        building: Building,
+        building: GraphBuilder,
         name: str,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
@@ -236,7 +235,7 @@ class KTable(Generic[K, V]):
     def to_stream(
         self, mapper: Callable[[K, V | None], Any] | None = None, *, named: NameLike = None
     ) -> "kstream.KStream[K, V]":
-        """Give the updates as a stream, under another key if there is a mapper.
+        """Return the updates as a stream, under another key if there is a mapper.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.to_stream(lambda k, v: v), ("a", 1))
@@ -395,7 +394,7 @@ class KTable(Generic[K, V]):
         if other.building is not self.building:
             raise TopologyError("both must come from one StreamsBuilder", where=caller())
         if foreign_key is not None:
-            return foreignkeys.join(
+            return foreign_key_joins.join(
                 self, other, joiner, foreign_key, materialized, named, left_join=kind == "left"
             )
         building = self.building
@@ -501,7 +500,7 @@ def serdes_of(
     key_serde: Serde[Any] | None,
     value_serde: Serde[Any] | None = None,
 ) -> tuple[Serde[Any] | None, Serde[Any] | None]:
-    """Give the serdes a table was given, else those it has from what it was made of."""
+    """Return the serdes a table was given, else those it has from what it was made of."""
     if materialized is None:
         return key_serde, value_serde
     return materialized.key_serde or key_serde, materialized.value_serde or value_serde

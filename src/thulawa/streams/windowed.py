@@ -11,7 +11,7 @@ from thulawa.core.serdes import Serde
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable
 from thulawa.streams.graph_builder import NameLike
-from thulawa.streams.options import Materialized, chosen
+from thulawa.streams.operator_options import Materialized, chosen
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
 __all__ = ["EmitStrategy", "SessionWindowedKStream", "TimeWindowedKStream", "check_windows"]
@@ -39,7 +39,7 @@ class EmitStrategy:
 
 
 def check_windows(windows: object) -> None:
-    """Refuse what are no windows to aggregate over."""
+    """Reject what are no windows to aggregate over."""
     if not isinstance(windows, TimeWindows | SlidingWindows | SessionWindows):
         raise TopologyError(
             "aggregations go over TimeWindows, SlidingWindows or SessionWindows, "
@@ -170,7 +170,7 @@ class _Windowed(Generic[K, V]):
 class TimeWindowedKStream(_Windowed[K, V]):
     """A stream grouped by key and time window, tumbling, hopping or sliding.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> clicks = builder.stream("clicks").group_by_key().windowed_by(TimeWindows.of("1 s"))

@@ -15,14 +15,7 @@ For concurrent functions, three tools that work together or alone:
 ``docs/testing.md`` shows how to test your own functions with them.
 """
 
-from thulawa.testing.driver import TopologyTestDriver
-from thulawa.testing.errors import (
-    OrderViolation,
-    Overrun,
-    SimulationError,
-    Stalled,
-    Unretrieved,
-)
+from thulawa.testing.driver_topics import TestInputTopic, TestOutputTopic
 from thulawa.testing.faults import (
     Fault,
     fails,
@@ -37,7 +30,14 @@ from thulawa.testing.oracle import OrderOracle
 from thulawa.testing.preview import preview
 from thulawa.testing.server import Server, ServerStatistics
 from thulawa.testing.simulation import Simulation, seeds, simulate
-from thulawa.testing.topics import TestInputTopic, TestOutputTopic
+from thulawa.testing.simulation_errors import (
+    OrderViolation,
+    Overrun,
+    SimulationError,
+    Stalled,
+    Unretrieved,
+)
+from thulawa.testing.topology_test_driver import TopologyTestDriver
 
 __all__ = [
     "Fault",

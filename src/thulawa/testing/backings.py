@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.records import Window, Windowed
-from thulawa.state.keys import Keys
+from thulawa.state.key_identity import Keys
 from thulawa.state.specs import StoreSpec
 
 __all__ = ["LoggedBacking", "MergedBacking", "changelog_record", "changelog_topic"]
@@ -67,7 +67,7 @@ class MergedBacking(dict[Any, Any]):
         self._refuse()
 
     def pop(self, key: Any, default: Any = None, /) -> NoReturn:  # noqa: ARG002 of a mapping
-        """Refuse to remove a key."""
+        """Reject to remove a key."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

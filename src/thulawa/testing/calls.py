@@ -16,7 +16,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Judge(Protocol):
+class CallObserver(Protocol):
     """What a wrapped function needs of the oracle."""
 
     def started(self, *offsets: int) -> None:
@@ -29,7 +29,7 @@ class Judge(Protocol):
         """Note that it returned, with a result for each record of a batch."""
 
 
-def reported(judge: Judge, fn: F) -> F:
+def reported(judge: CallObserver, fn: F) -> F:
     """Wrap an async or plain function of a record, or of a sequence of records (a batch)."""
     # A callable object (a Server, say) is no coroutine function, its __call__ is.
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
@@ -50,7 +50,7 @@ def reported(judge: Judge, fn: F) -> F:
 
 
 @contextmanager
-def _call(judge: Judge, records: Any) -> Iterator[Callable[[T], T]]:
+def _call(judge: CallObserver, records: Any) -> Iterator[Callable[[T], T]]:
     is_batch = isinstance(records, (list, tuple))
     offsets = [record.offset for record in (records if is_batch else [records])]
     results: list[Any] = []

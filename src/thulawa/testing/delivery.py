@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol, TypeAlias
 
-from thulawa.runtime.planning import FRONT, Part, Plan
-from thulawa.runtime.queues import RawRecord
-from thulawa.runtime.shuffled import Shuffled
+from thulawa.runtime.partition_queues import RawRecord
+from thulawa.runtime.planning import SOURCE_STAGE, Plan, StagedSubTopology
+from thulawa.runtime.shuffled import ShuffledRecords
 from thulawa.runtime.task import Task
 
 __all__ = ["Delivery", "OneByOne", "RandomBatches"]
@@ -79,7 +79,7 @@ class RandomBatches:
         # with the task that has sent them; None: a producer
         self._waiting: dict[tuple[str, int], deque[tuple[Sender, RawRecord]]] = defaultdict(deque)
         self._shuffles = {name for name, one in plan.repartitions.items() if not one.is_topic}
-        self._shuffled = Shuffled()
+        self._shuffled = ShuffledRecords()
         self._running: Sender = None
         # topic-partitions with more records than the batch takes, now and in the batch before
         self._behind: set[tuple[str, int]] = set()
@@ -140,12 +140,14 @@ class RandomBatches:
         self._behind = {place for place in ready if counts[place] < len(self._waiting[place])}
         return counts
 
-    def _run_task(self, part: Part, number: int, batch: Mapping[tuple[str, int], int]) -> None:
+    def _run_task(
+        self, part: StagedSubTopology, number: int, batch: Mapping[tuple[str, int], int]
+    ) -> None:
         task = self._tasks[part.group.id, number]
         has_rows = False
         for topic, partitions in part.tasks[number].items():
             for partition in partitions:
-                has_rows |= part.stage != FRONT and self._tell_behind(task, topic, partition)
+                has_rows |= part.stage != SOURCE_STAGE and self._tell_behind(task, topic, partition)
                 records = self._taken(topic, partition, batch)
                 if records:
                     task.add(topic, partition, records)

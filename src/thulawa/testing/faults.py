@@ -83,7 +83,7 @@ def fails_with_probability(p: float, error: Callable[[str], Exception] = Retriab
 def overloaded(
     times: float = 1, *, retry_after: float | None = None, probability: float = 1.0
 ) -> Fault:
-    """Refuse the first ``times`` attempts with `Overload`, asking to wait ``retry_after``."""
+    """Reject the first ``times`` attempts with `Overload`, asking to wait ``retry_after``."""
     return Fault(_Overloaded(retry_after), times=times, probability=probability)
 
 

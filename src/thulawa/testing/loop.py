@@ -43,7 +43,7 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
-from thulawa.testing.errors import Overrun, Stalled, describe_tasks
+from thulawa.testing.simulation_errors import Overrun, Stalled, describe_tasks
 
 __all__ = ["VirtualTimeLoop"]
 
@@ -100,7 +100,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.set_exception_handler(_complain)
 
     def time(self) -> float:
-        """Tell the virtual time, in seconds since the loop was made."""
+        """Return the virtual time, in seconds since the loop was made."""
         return self._now
 
     @contextmanager

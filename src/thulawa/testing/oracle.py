@@ -22,8 +22,8 @@ from itertools import zip_longest
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 from thulawa.testing.calls import reported
-from thulawa.testing.errors import OrderViolation
-from thulawa.testing.order_lines import Line, Lines, Order, Pending, Tracked, Unkeyed
+from thulawa.testing.order_lines import Line, Lines, Order, Pending, TrackedRecord, Unkeyed
+from thulawa.testing.simulation_errors import OrderViolation
 
 __all__ = ["OrderOracle"]
 
@@ -47,7 +47,7 @@ class OrderOracle:
     >>> oracle.started(0)
     >>> oracle.started(1)
     Traceback (most recent call last):
-    thulawa.testing.errors.OrderViolation: 1 started while 0 was running, in key 'a':
+    thulawa.testing.simulation_errors.OrderViolation: 1 started while 0 was running, in key 'a':
       arrived 0
       arrived 1
       started 0
@@ -70,7 +70,7 @@ class OrderOracle:
         self.unkeyed = unkeyed
         self.violations: list[OrderViolation] = []
         self._clock = clock
-        self._records: dict[int, Tracked] = {}
+        self._records: dict[int, TrackedRecord] = {}
         self._lines = Lines(order, unkeyed)
         self._all_to_leave = Pending()
         self._highest = -1
@@ -81,7 +81,7 @@ class OrderOracle:
         """Note that the engine took a record in; after `given_back` it may come once more."""
         with self._lock:
             known = self._records.get(offset)
-            record = known or Tracked(offset, key, self._lines.of(key))
+            record = known or TrackedRecord(offset, key, self._lines.of(key))
             self._note("arrived", record)
             if known is not None:
                 self._require(known.left == "given back", record, "arrived twice")
@@ -200,7 +200,7 @@ class OrderOracle:
         """
         return reported(self, fn)
 
-    def _note(self, event: str, record: Tracked | int) -> Tracked:
+    def _note(self, event: str, record: TrackedRecord | int) -> TrackedRecord:
         """Write the event into the story first, so that a violation's own event is in it."""
         if isinstance(record, int):
             stranger = f"{record} {event} without having arrived"
@@ -209,30 +209,30 @@ class OrderOracle:
         record.line.story.append(f"{event} {record.offset}{time}")
         return record
 
-    def _stop(self, event: str, offset: int) -> Tracked:
+    def _stop(self, event: str, offset: int) -> TrackedRecord:
         record = self._note(event, offset)
         self._require(record.running, record, f"{event} without having started")
         record.running = False
         record.line.running.discard(offset)
         return record
 
-    def _leave(self, how: str, offset: int) -> Tracked:
+    def _leave(self, how: str, offset: int) -> TrackedRecord:
         record = self._note(how, offset)
         self._require(record.left is None, record, f"{how} after it was {record.left}")
         record.left = how
         return record
 
-    def _settle(self, record: Tracked) -> None:
+    def _settle(self, record: TrackedRecord) -> None:
         record.line.to_start.discard(record.offset)
         record.line.to_leave.discard(record.offset)
         self._all_to_leave.discard(record.offset)
 
-    def _check_nothing_runs(self, record: Tracked) -> None:
+    def _check_nothing_runs(self, record: TrackedRecord) -> None:
         if record.line.serial and record.line.running:
             others = ", ".join(map(str, sorted(record.line.running)))
             self._object(f"{record.offset} started while {others} was running", record.line)
 
-    def _check_turn(self, record: Tracked) -> None:
+    def _check_turn(self, record: TrackedRecord) -> None:
         line, offset = record.line, record.offset
         if not line.serial:
             return
@@ -243,7 +243,7 @@ class OrderOracle:
         after = line.last_finished
         self._require(after <= offset, record, f"started after {after} had finished")
 
-    def _check_first(self, record: Tracked, pending: Pending, of: str) -> None:
+    def _check_first(self, record: TrackedRecord, pending: Pending, of: str) -> None:
         first = pending.first()
         if first is not None and first != record.offset:
             ahead = self._records[first]
@@ -251,7 +251,7 @@ class OrderOracle:
             what = f"{record.offset} emitted before {first} {of}, which is {fate}"
             self._object(what, ahead.line, record.line)
 
-    def _require(self, fact: bool, record: Tracked, breach: str) -> None:  # noqa: FBT001 an assertion
+    def _require(self, fact: bool, record: TrackedRecord, breach: str) -> None:  # noqa: FBT001 an assertion
         if not fact:
             self._object(f"{record.offset} {breach}", record.line)
 

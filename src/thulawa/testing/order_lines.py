@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Line", "Lines", "Order", "Pending", "Tracked", "Unkeyed"]
+__all__ = ["Line", "Lines", "Order", "Pending", "TrackedRecord", "Unkeyed"]
 
 Order = Literal["key", "partition", "none", "emit"]
 Unkeyed = Literal["ordered", "parallel"]
@@ -52,7 +52,7 @@ class Pending:
             heapq.heappop(self._heap)
 
     def first(self) -> int | None:
-        """Tell the lowest offset, or None when there is none."""
+        """Return the lowest offset, or None when there is none."""
         return self._heap[0] if self._heap else None
 
 
@@ -70,12 +70,12 @@ class Line:
     story: deque[str] = field(default_factory=lambda: deque(maxlen=_EVENTS_TOLD))
 
     def tell(self) -> str:
-        """Give the last events, oldest first."""
+        """Return the last events, oldest first."""
         return "\n".join(f"  {event}" for event in self.story)
 
 
 @dataclass(slots=True, eq=False)
-class Tracked:
+class TrackedRecord:
     """What the oracle knows of one record. ``left`` says how it left, once it has.
 
     ``settled``: its answer is final, whatever becomes of a call that still runs.
@@ -104,7 +104,7 @@ class Lines:
         self._lines: dict[Hashable, Line] = {}
 
     def of(self, key: Hashable) -> Line:
-        """Give the line that records of this key stand in."""
+        """Return the line that records of this key stand in."""
         if self._order == "partition":
             key = None
         if key not in self._lines:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.testing.driver import TopologyTestDriver
+from thulawa.testing.topology_test_driver import TopologyTestDriver
 from thulawa.topology.topology import Topology
 
 __all__ = ["topology_test_driver"]

@@ -6,10 +6,10 @@ from typing import Any
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serdes
-from thulawa.streams.builder import StreamsBuilder
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import KTable
-from thulawa.testing.driver import TopologyTestDriver
+from thulawa.streams.streams_builder import StreamsBuilder
+from thulawa.testing.topology_test_driver import TopologyTestDriver
 
 __all__ = ["preview"]
 

@@ -107,7 +107,7 @@ class Server:
             self._in_flight -= 1
 
     def statistics(self) -> ServerStatistics:
-        """Tell what happened so far."""
+        """Return what happened so far."""
         return ServerStatistics(
             calls=self._calls,
             completed=self._completed,

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from thulawa.testing.errors import Unretrieved
 from thulawa.testing.loop import VirtualTimeLoop
+from thulawa.testing.simulation_errors import Unretrieved
 
 __all__ = ["Simulation", "seeds", "simulate"]
 
@@ -42,7 +42,7 @@ class Simulation:
     random: Random
 
     def now(self) -> float:
-        """Tell the virtual time in seconds; the run began at 0."""
+        """Return the virtual time in seconds; the run began at 0."""
         return self.loop.time()
 
 

@@ -19,7 +19,7 @@ def describe(groups: Sequence[SubTopology]) -> str:
 
 
 def java_order(names: Iterable[str]) -> list[str]:
-    """Give names in the order in which a Java HashSet holds them.
+    """Return names in the order in which a Java HashSet holds them.
 
     >>> java_order(["b", "a", "Aa", "BB"])
     ['Aa', 'BB', 'a', 'b']

@@ -44,7 +44,7 @@ def to_dot(groups: Sequence[SubTopology]) -> str:
 
 
 def to_json(groups: Sequence[SubTopology], stores: Mapping[str, StoreSpec]) -> str:
-    """Give sub-topologies with their nodes, and stores, as JSON."""
+    """Return sub-topologies with their nodes, and stores, as JSON."""
     content = {
         "sub_topologies": [
             {

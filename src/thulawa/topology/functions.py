@@ -63,7 +63,7 @@ def check_function(
     *,
     may_wait: bool = False,
 ) -> None:
-    """Refuse what is no function of these arguments.
+    """Reject what is no function of these arguments.
 
     >>> check_function(lambda key: key, "filter", ("key", "value"), "program.py:7")
     Traceback (most recent call last):
@@ -88,7 +88,7 @@ takes (key) (at program.py:7)
 
 
 def check_functions(node: Node) -> None:
-    """Refuse a node one of whose functions cannot be called as it is going to be."""
+    """Reject a node one of whose functions cannot be called as it is going to be."""
     may_wait = isinstance(node, AsyncCall)
     for what, function, arguments in _uses(node):
         check_function(function, what, arguments, node.where or None, may_wait=may_wait)
@@ -135,7 +135,7 @@ def _async_arguments(node: AsyncCall) -> tuple[str, ...]:
 
 
 def _waits(supplier: object) -> bool:
-    """Tell whether it is a class of async processors, by its base or by its method."""
+    """Return whether it is a class of async processors, by its base or by its method."""
     if not isinstance(supplier, type):
         return False
     method = getattr(supplier, "process", None)

@@ -16,7 +16,7 @@ _GENERATED = re.compile(r"-\d{10}(-store)?$")
 
 
 def is_generated(name: str) -> bool:
-    """Tell whether a name looks like one that was made up.
+    """Return whether a name looks like one that was made up.
 
     >>> is_generated("KSTREAM-AGGREGATE-STATE-STORE-0000000002"), is_generated("per-page")
     (True, False)
@@ -25,7 +25,7 @@ def is_generated(name: str) -> bool:
 
 
 def fed_by(topology: Topology, store: str) -> str:
-    """Tell the topics and operators before a store, and the one that fills it.
+    """Return the topics and operators before a store, and the one that fills it.
 
     >>> from thulawa.streams import Materialized, StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -49,7 +49,7 @@ def fed_by(topology: Topology, store: str) -> str:
 
 
 def leads_to(topology: Topology, store: str) -> list[str]:
-    """Tell the topics that are written from a store on."""
+    """Return the topics that are written from a store on."""
     nodes = topology.nodes
     owner = next(node for node in nodes.values() if store in node.stores)
     sources = _by_topic(

@@ -81,7 +81,7 @@ class ProcessorContext(Protocol[K1, V1]):
         """
 
     def state_store(self, name: str) -> Any:
-        """Give a store that was connected to this processor."""
+        """Return a store that was connected to this processor."""
 
     def commit(self) -> None:
         """Ask for a commit after this record."""
@@ -127,7 +127,7 @@ class ValueTransformer(Generic[K, V, V1]):
         self.context = context
 
     def transform(self, key: K, value: V | None) -> V1 | None:
-        """Give the new row; None, for the value or the result: there is no such row."""
+        """Return the new row; None, for the value or the result: there is no such row."""
         raise NotImplementedError
 
     def close(self) -> None:

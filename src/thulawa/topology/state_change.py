@@ -34,7 +34,7 @@ class StateChange:
 
 
 def compare_stores(old: Mapping[str, StoreSpec], new: Mapping[str, StoreSpec]) -> StateChange:
-    """Tell what happens to the stores of ``old`` when ``new`` runs in its place."""
+    """Return what happens to the stores of ``old`` when ``new`` runs in its place."""
     kept = tuple(name for name, spec in old.items() if name in new and _fits(spec, new[name]))
     return StateChange(
         kept=kept,
@@ -48,7 +48,7 @@ def _fits(old: StoreSpec, new: StoreSpec) -> bool:
 
 
 def replaced(nodes: Mapping[str, Node], name: str, changes: Mapping[str, Any]) -> Nodes:
-    """Give the nodes with some fields of one changed; names and edges stay."""
+    """Return the nodes with some fields of one changed; names and edges stay."""
     node = _found(nodes, name)
     for fixed in ("name", "parents", "stores"):
         if fixed in changes:
@@ -62,7 +62,7 @@ def replaced(nodes: Mapping[str, Node], name: str, changes: Mapping[str, Any]) -
 
 
 def removed(nodes: Mapping[str, Node], name: str) -> Nodes:
-    """Give the nodes without one; what followed it now follows what came before it."""
+    """Return the nodes without one; what followed it now follows what came before it."""
     node = _found(nodes, name)
     if not isinstance(node, _REMOVABLE) or _is_referred_to(nodes, name):
         raise TopologyError(
@@ -77,7 +77,7 @@ def removed(nodes: Mapping[str, Node], name: str) -> Nodes:
 
 
 def inserted_after(nodes: Mapping[str, Node], parent: str, node: Node) -> Nodes:
-    """Give the nodes with one more; what followed ``parent`` now follows it."""
+    """Return the nodes with one more; what followed ``parent`` now follows it."""
     _found(nodes, parent)
     if node.name in nodes:
         raise TopologyError(f"there is a node {node.name!r} already")
@@ -106,7 +106,7 @@ def _reparented(node: Node, old: str, new: tuple[str, ...]) -> Node:
 
 
 def _is_referred_to(nodes: Mapping[str, Node], name: str) -> bool:
-    """Tell whether another node knows this one by name, other than as a parent."""
+    """Return whether another node knows this one by name, other than as a parent."""
     for node in nodes.values():
         for field in ("table", "other", "pair", "default"):
             if getattr(node, field, None) == name:

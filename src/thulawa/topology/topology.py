@@ -238,14 +238,14 @@ class Topology:
         self._nodes[node.name] = node
 
     def node(self, name: str, where: str | None = None) -> Node:
-        """Give a node by name."""
+        """Return a node by name."""
         node = self._nodes.get(name)
         if node is None:
             raise TopologyError(f"there is no node {name!r}", where=where)
         return node
 
     def children(self, name: str) -> list[Node]:
-        """Give the nodes that follow a node."""
+        """Return the nodes that follow a node."""
         return [node for node in self._nodes.values() if name in node.parents]
 
     def subtopologies(self) -> tuple[SubTopology, ...]:
@@ -255,7 +255,7 @@ class Topology:
     # --- changes between runs
 
     def replace(self, name: str, /, **changes: Any) -> "Topology":
-        """Give a topology in which a node has another function, or another option.
+        """Return a topology in which a node has another function, or another option.
 
         >>> from thulawa.streams import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -267,21 +267,21 @@ class Topology:
         return self._edited(nodes)
 
     def remove(self, name: str) -> "Topology":
-        """Give a topology without a node; what followed it follows what came before it."""
+        """Return a topology without a node; what followed it follows what came before it."""
         return self._edited(removed(self._nodes, name))
 
     def insert_after(self, parent: str, node: Node) -> "Topology":
-        """Give a topology with one more node; what followed ``parent`` follows it."""
+        """Return a topology with one more node; what followed ``parent`` follows it."""
         check_name(node.name, "node")
         check_functions(node)
         return self._edited(inserted_after(self._nodes, parent, node))
 
     def copy(self) -> "Topology":
-        """Give the same topology, to be changed on its own."""
+        """Return the same topology, to be changed on its own."""
         return self._edited(dict(self._nodes))
 
     def state_change(self, new: "Topology") -> StateChange:
-        """Tell which state survives when ``new`` runs in the place of this one."""
+        """Return which state survives when ``new`` runs in the place of this one."""
         return compare_stores(self._stores, new.stores)
 
     def _edited(self, nodes: dict[str, Node]) -> "Topology":
@@ -309,7 +309,7 @@ class Topology:
         return to_dot(self.subtopologies())
 
     def to_json(self) -> str:
-        """Give nodes and stores as JSON, for tools."""
+        """Return nodes and stores as JSON, for tools."""
         return to_json(self.subtopologies(), self._stores)
 
 

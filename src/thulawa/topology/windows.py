@@ -51,7 +51,7 @@ class TimeWindows:
         return self.size + self.grace
 
     def windows_for(self, timestamp: int) -> list[Window]:
-        """Give the windows a time falls into, the earliest first."""
+        """Return the windows a time falls into, the earliest first."""
         size, advance = self.size, self.advance
         first = max(0, timestamp - size + advance) // advance * advance
         return [Window(start, start + size) for start in range(first, timestamp + 1, advance)]

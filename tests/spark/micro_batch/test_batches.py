@@ -6,8 +6,8 @@ import pytest
 
 from tests.spark.micro_batch.dry import DryQuery, Input
 from thulawa.core.errors import ProductionError
-from thulawa.runtime.groups import TopicPartition
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.partition_groups import TopicPartition
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder
 
 

@@ -17,7 +17,7 @@ from thulawa.core.errors import SerializationError, TopologyError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.handlers import Handlers, log_and_continue
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     Grouped,

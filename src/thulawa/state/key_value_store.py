@@ -1,6 +1,6 @@
 """The key-value store: the latest value of each key and its timestamp.
 
-The backing holds each key under its identity (`thulawa.state.keys`).
+The backing holds each key under its identity (`thulawa.state.key_identity`).
 """
 
 from collections.abc import Callable, Iterator
@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
+from thulawa.state.codec import PLAIN_DATA, ColumnCodec
+from thulawa.state.key_identity import PLAIN_KEYS, Keys
 from thulawa.state.tracked import setters
 
 __all__ = ["KeyValueStore"]
@@ -37,7 +37,7 @@ class KeyValueStore:
         backing: Backing,
         *,
         keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
+        values: ColumnCodec = PLAIN_DATA,
     ) -> None:
         self.name = name
         self.keys = keys
@@ -65,7 +65,7 @@ class KeyValueStore:
         return found
 
     def get(self, key: Any) -> Any:
-        """Give the value of a key, or None."""
+        """Return the value of a key, or None."""
         entry = self._backing.get(self._identity(key))
         return None if entry is None else entry[0]
 
@@ -92,11 +92,11 @@ class KeyValueStore:
         return None if entry is None else entry[0]
 
     def all(self) -> Iterator[tuple[Any, Any]]:
-        """Go through all keys and values in key order; changes meanwhile are not seen."""
+        """Iterate over all keys and values in key order; changes meanwhile are not seen."""
         return self.range(None, None)
 
     def range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
-        """Go through the keys from ``first`` to ``last``, both included; None is no bound."""
+        """Iterate over the keys from ``first`` to ``last``, both included; None is no bound."""
         low = None if first is None else sort_key(first)
         high = None if last is None else sort_key(last)
         for place, key, identity in self._in_order():

@@ -6,8 +6,8 @@ from typing import Any
 
 from thulawa.core.serdes import Serde
 from thulawa.streams import ktable
-from thulawa.streams.graph_builder import Building, NameLike, StoreName
-from thulawa.streams.options import Materialized, TableJoined
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.operator_options import Materialized, TableJoined
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import ForeignKeyStep, Sink, Source, Table
 
@@ -40,8 +40,8 @@ class _Names:
         return f"{self.store}-answered"
 
     @classmethod
-    def make(cls, building: Building, named: NameLike) -> "_Names":
-        """Give the chosen name with suffixes, or generated ones."""
+    def make(cls, building: GraphBuilder, named: NameLike) -> "_Names":
+        """Return the chosen name with suffixes, or generated ones."""
 
         def name(prefix: str, suffix: str) -> str:
             return building.named(named, prefix, suffix)
@@ -125,7 +125,7 @@ def join(
 
 
 def _add_registration(
-    building: Building,
+    building: GraphBuilder,
     names: _Names,
     key_serde: Serde[Any] | None,
     partitioner: Callable[..., int] | None,
@@ -140,7 +140,7 @@ def _add_registration(
 
 
 def _add_right_side(
-    building: Building,
+    building: GraphBuilder,
     names: _Names,
     step: ForeignKeyStep,
     table: str,
@@ -156,7 +156,7 @@ def _add_right_side(
 
 
 def _add_response(
-    building: Building,
+    building: GraphBuilder,
     names: _Names,
     serdes: tuple[Serde[Any] | None, Serde[Any] | None],
     partitioner: Callable[..., int] | None,

@@ -40,7 +40,7 @@ def by_number(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
 def partition_groups(
     partitions: Mapping[str, int], grouper: PartitionGrouper = by_number
 ) -> list[dict[str, tuple[int, ...]]]:
-    """Give each task's partitions by topic; refuse a grouping that loses or doubles one."""
+    """Return each task's partitions by topic; refuse a grouping that loses or doubles one."""
     groups = [set(group) for group in grouper(partitions)]
     given = Counter(place for group in groups for place in group)
     wanted = {
@@ -77,7 +77,7 @@ class Assignment:
         partitions: Mapping[str, int],
         fresh: list[dict[str, tuple[int, ...]]],
     ) -> list[dict[str, tuple[int, ...]]]:
-        """Give the groups of the tasks of these names: as they were, or ``fresh`` ones.
+        """Return the groups of the tasks of these names: as they were, or ``fresh`` ones.
 
         New partitions join the group of their number, counted round. Where there are stores, keys
         that are sent there now have their state in other tasks: whoever keeps the assignment

@@ -5,9 +5,9 @@ from typing import Any
 
 from thulawa.core.records import Window, Windowed
 from thulawa.state.backing import Backing
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
-from thulawa.state.retained import NEVER, RetainedStore
+from thulawa.state.codec import PLAIN_DATA, ColumnCodec
+from thulawa.state.key_identity import PLAIN_KEYS, Keys
+from thulawa.state.retained_store import NEVER, RetainedStore
 
 __all__ = ["JoinStore", "WindowStore"]
 
@@ -35,13 +35,13 @@ class WindowStore(RetainedStore):
         size: int,
         retention: int,
         keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
+        values: ColumnCodec = PLAIN_DATA,
     ) -> None:
         super().__init__(name, backing, retention=retention, keys=keys, values=values)
         self._size = size
 
     def fetch(self, key: Any, start: int) -> Any:
-        """Give (value, timestamp) of a window, or None."""
+        """Return (value, timestamp) of a window, or None."""
         plain = type(key) is self._text and key.isascii()  # what `identity` does, without the call
         return self._backing.get((key if plain else self._identity(key), start))
 
@@ -63,7 +63,7 @@ class WindowStore(RetainedStore):
             self._backing[place] = (value, timestamp)
 
     def range(self, key: Any, first: int, last: int) -> list[tuple[Window, tuple[Any, int]]]:
-        """Give the windows of a key that start from ``first`` to ``last``, with their entries."""
+        """Return the windows of a key that start from ``first`` to ``last``, with their entries."""
         get, identity = self._backing.get, self._identity(key)
         size = self._size
         return [
@@ -72,13 +72,13 @@ class WindowStore(RetainedStore):
         ]
 
     def starting(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], tuple[Any, int]]]:
-        """Go through all windows that start from ``first`` to ``last``, by start, then key."""
+        """Iterate over all windows that start from ``first`` to ``last``, by start, then key."""
         for start, identity in list(self._line.between(first, last)):
             entry = self._backing.get((identity, start))
             yield Windowed(self.keys.key(identity), Window(start, start + self._size)), entry
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
-        """Go through all windows and their values."""
+        """Iterate over all windows and their values."""
         for windowed, entry in self.starting(NEVER, 2**63):
             yield windowed, entry[0]
 
@@ -107,7 +107,7 @@ class JoinStore(RetainedStore):
             self._backing[entry] = (value,) if held is None else (*held, value)
 
     def fetch(self, key: Any, first: int, last: int) -> Iterator[tuple[int, Any]]:
-        """Go through the records of a key by time, then arrival."""
+        """Iterate over the records of a key by time, then arrival."""
         identity = self._identity(key)
         for time in self._line.times(identity, first, last):
             for value in self._backing.get((identity, time)):

@@ -5,8 +5,8 @@ and is removed. The newest time moves with what is put here, not with the task's
 """
 
 from thulawa.state.backing import Backing
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
+from thulawa.state.codec import PLAIN_DATA, ColumnCodec
+from thulawa.state.key_identity import PLAIN_KEYS, Keys
 from thulawa.state.timeline import Timeline
 
 __all__ = ["NEVER", "RetainedStore"]
@@ -36,7 +36,7 @@ class RetainedStore:
         *,
         retention: int,
         keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
+        values: ColumnCodec = PLAIN_DATA,
     ) -> None:
         self.name = name
         self.retention = retention

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from thulawa.core.errors import StateError
 
-__all__ = ["Generation", "Progress", "Recovery", "TopicPartition", "batch_stamp", "recover"]
+__all__ = ["Generation", "Progress", "RecoveryPlan", "TopicPartition", "batch_stamp", "recover"]
 
 TopicPartition: TypeAlias = tuple[str, int]
 
@@ -47,7 +47,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryPlan:
     """How to go on: read from ``starts``, and first up to ``ends`` where there are any.
 
     In that first batch the tasks ``done`` write nothing. Changes with one of the ``stamps`` are
@@ -61,7 +61,7 @@ class Recovery:
 
 
 def batch_stamp(query: str, batch: int) -> str:
-    """Give a short name for a batch of a query, one that no other batch has.
+    """Return a short name for a batch of a query, one that no other batch has.
 
     >>> batch_stamp("geo", 7) == batch_stamp("geo", 7) != batch_stamp("geo", 8)
     True
@@ -71,7 +71,7 @@ def batch_stamp(query: str, batch: int) -> str:
 
 def recover(
     generation: Generation, tasks: int, markers: Mapping[int, int], progress: Iterable[Progress]
-) -> Recovery:
+) -> RecoveryPlan:
     """Say how to go on after the last batches of the tasks, by their markers."""
     found = list(progress)
     last = {task: markers.get(task, _first(generation, task)) for task in range(tasks)}
@@ -80,7 +80,7 @@ def recover(
     for one in found:
         ends[one.source] = max(one.end, ends.get(one.source, 0))
     if newest == oldest:
-        return Recovery(ends)
+        return RecoveryPlan(ends)
     if newest - oldest > 1:
         raise StateError(
             f"tasks of the application stand at the batches {oldest} and {newest}: markers have "
@@ -92,9 +92,9 @@ def recover(
         stamps.update(generation.stamps)
     starts = ends | {one.source: one.start for one in found if one.stamp in stamps}
     done = tuple(task for task, batch in last.items() if batch == newest)
-    return Recovery(starts, ends, done, frozenset(stamps))
+    return RecoveryPlan(starts, ends, done, frozenset(stamps))
 
 
 def _first(generation: Generation, task: int) -> int:
-    """Give the batch a task stands at when the generation has not written anything of it yet."""
+    """Return the batch a task stands at when the generation has not written anything of it yet."""
     return generation.batch + (task in generation.done)

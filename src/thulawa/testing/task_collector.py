@@ -7,11 +7,11 @@ from typing import Any
 from thulawa.core.records import Headers, Windowed
 from thulawa.core.serdes import Serde
 from thulawa.runtime.context import Forward, TaskContext
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.output import Encoder, chosen_partition
+from thulawa.runtime.output_encoder import OutputEncoder, chosen_partition
 from thulawa.runtime.planning import Plan
-from thulawa.state.codec import Codec
-from thulawa.testing.topics import WrittenRecord
+from thulawa.runtime.task_options import TaskOptions
+from thulawa.state.codec import ColumnCodec
+from thulawa.testing.driver_topics import WrittenRecord
 from thulawa.topology.nodes import Sink
 
 __all__ = ["Outputs", "TaskCollector"]
@@ -40,9 +40,9 @@ class TaskCollector:
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
-        self._encoder = Encoder(outputs.options, self.send)
+        self._encoder = OutputEncoder(outputs.options, self.send)
         self._routes = {
-            topic: (one.router(), Codec(one.value_serde))
+            topic: (one.router(), ColumnCodec(one.value_serde))
             for topic, one in outputs.plan.repartitions.items()
         }
 

@@ -35,7 +35,7 @@ Options = TypeVar("Options")
 
 
 def chosen(options: Options | None, kind: type[Options]) -> Options:
-    """Give the options, or those that say nothing; refuse the options of something else."""
+    """Return the options, or those that say nothing; refuse the options of something else."""
     if options is None:
         return kind()
     if not isinstance(options, kind):
@@ -79,7 +79,7 @@ class _Serialized(Named, Generic[K, V]):
         return cls(key_serde=key_serde, value_serde=value_serde)
 
     def named(self, name: str) -> Self:
-        """Give the same under a name."""
+        """Return the same under a name."""
         return replace(self, name=name)
 
 

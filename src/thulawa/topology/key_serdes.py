@@ -1,11 +1,10 @@
 """Which serde writes the keys of each store and of each repartition.
 
-A program names serdes where it likes: at a topic, a grouping, a join, a store. The others follow
-from these, along the keys: what leaves a node that keeps its keys has the serde of what came in. A
-repartition without one has that of the side it meets in a join, for equal keys must meet in one
-partition; where it meets none, its keys are plain data (`thulawa.state.keys.PLAIN`), or what the
-application's own default says. Sides of a join whose topics are written by different serdes would
-not find each other: they are refused.
+A program may name key serdes at a topic, a grouping, a join or a store; the others are inferred.
+A node that does not change keys passes its input's serde on. A repartition without a serde uses
+that of the other side of the join it feeds, because equal keys must land in the same partition.
+Without a join it uses the application default, else plain data (`state.key_identity.PLAIN`).
+A join whose sides are partitioned by different key serdes is rejected: it would never match.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.state.keys import PLAIN
+from thulawa.state.key_identity import PLAIN
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.nodes import (
     Aggregate,
@@ -82,7 +81,7 @@ class KeySerdes:
         self._repartitions: dict[str, Serde[Any]] = {}
 
     def check(self) -> None:
-        """Refuse joins whose sides are partitioned by different bytes of one key."""
+        """Reject joins whose sides are partitioned by different bytes of one key."""
         for name, sides in self._joins().items():
             met: dict[str, str] = {}
             for source in (source for side in sides for source in self._sources(side)):

@@ -21,7 +21,7 @@ from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.views import Views
 from thulawa.state.backing import sort_key
 from thulawa.state.codec import register
-from thulawa.state.keys import Keys
+from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import ForeignKeyStep
 
 __all__ = ["Answer", "Subscription", "foreign_key_step"]

@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
+from thulawa.state.codec import PLAIN_DATA, ColumnCodec
+from thulawa.state.key_identity import PLAIN_KEYS, Keys
 
 __all__ = ["VersionedStore"]
 
@@ -37,7 +37,7 @@ class VersionedStore:
         *,
         history: int,
         keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
+        values: ColumnCodec = PLAIN_DATA,
     ) -> None:
         self.name = name
         self.history = history
@@ -49,17 +49,17 @@ class VersionedStore:
         self._newest = max(times, default=-(2**63))
 
     def entry(self, key: Any) -> tuple[Any, int] | None:
-        """Give the latest (value, timestamp), or None."""
+        """Return the latest (value, timestamp), or None."""
         versions = self._backing.get(self._identity(key))
         return None if versions is None else _found(versions[-1])
 
     def get(self, key: Any) -> Any:
-        """Give the latest value, or None."""
+        """Return the latest value, or None."""
         entry = self.entry(key)
         return None if entry is None else entry[0]
 
     def as_of(self, key: Any, timestamp: int) -> tuple[Any, int] | None:
-        """Give the (value, timestamp) that held at a time, or None.
+        """Return the (value, timestamp) that held at a time, or None.
 
         Before the history only a version that is still the latest is known.
         """
@@ -90,7 +90,7 @@ class VersionedStore:
         return self.put(key, None, timestamp)
 
     def all(self) -> Iterator[tuple[Any, Any]]:
-        """Go through all keys that have a value now, in key order."""
+        """Iterate over all keys that have a value now, in key order."""
         for key in sorted(map(self.keys.key, self._backing.keys()), key=sort_key):
             value = self.get(key)
             if value is not None:

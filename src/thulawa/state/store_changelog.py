@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from thulawa.core.errors import StateError
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import Tracked
+from thulawa.state.tracked import TrackedEntries
 
-__all__ = ["POSITION", "Changed", "Changelog", "Position"]
+__all__ = ["POSITION", "ChangelogRecord", "Position", "StoreChangelog"]
 
 POSITION = b"position"  # in the place of a key: what the codec writes begins otherwise
 _FORMAT = 1  # 1: records are under the identities of keys
@@ -36,7 +36,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     format: int = 0
 
     def encode(self) -> bytes:
-        """Give it as bytes."""
+        """Return it as bytes."""
         return msgspec.msgpack.encode(msgspec.structs.replace(self, format=_FORMAT))
 
     @classmethod
@@ -54,15 +54,15 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return cls(found.entries, found.checksum, found.known)
 
     def bare(self) -> "Position":
-        """Give it without what the task knows."""
+        """Return it without what the task knows."""
         return Position(self.entries, self.checksum)
 
     def holds(self, other: "Position") -> bool:
-        """Tell whether two stores have the same entries."""
+        """Return whether two stores have the same entries."""
         return (self.entries, self.checksum) == (other.entries, other.checksum)
 
 
-class Changed(NamedTuple):
+class ChangelogRecord(NamedTuple):
     """One record of a changelog, with the value that it replaces."""
 
     key: bytes
@@ -70,7 +70,7 @@ class Changed(NamedTuple):
     before: bytes | None
 
 
-class Changelog:
+class StoreChangelog:
     """Write what changes in a store as records, and read them.
 
     Keys and values must be written the same way each time they are: a serde that gives other
@@ -78,15 +78,15 @@ class Changelog:
     """
 
     def __init__(self, spec: StoreSpec) -> None:
-        self._keys = Codec()  # of identities
-        self._values = Codec(spec.value_serde)
+        self._keys = ColumnCodec()  # of identities
+        self._values = ColumnCodec(spec.value_serde)
 
     def changes(
-        self, entries: Tracked, last: Position | None, known: bytes
-    ) -> tuple[list[Changed], Position]:
-        """Give the records of what has changed since the last commit, and the new position."""
+        self, entries: TrackedEntries, last: Position | None, known: bytes
+    ) -> tuple[list[ChangelogRecord], Position]:
+        """Return the records of what has changed since the last commit, and the new position."""
         count, checksum = (last.entries, last.checksum) if last is not None else (0, 0)
-        found: list[Changed] = []
+        found: list[ChangelogRecord] = []
         for key, old in entries.before.items():
             value, before = self._value(entries.get(key)), self._value(old)
             if value == before:
@@ -96,13 +96,15 @@ class Changelog:
                 count, checksum = count - 1, checksum ^ _digest(name, before)
             if value is not None:
                 count, checksum = count + 1, checksum ^ _digest(name, value)
-            found.append(Changed(name, value, before))
+            found.append(ChangelogRecord(name, value, before))
         position = Position(count, checksum, known)
-        found.append(Changed(POSITION, position.encode(), None if last is None else last.encode()))
+        found.append(
+            ChangelogRecord(POSITION, position.encode(), None if last is None else last.encode())
+        )
         return found, position
 
     def read(self, key: bytes, value: bytes | None) -> tuple[Any, Any]:
-        """Give key and value of a record that is no position; None: the key is gone."""
+        """Return key and value of a record that is no position; None: the key is gone."""
         (name,) = self._keys.decode(key)
         return name, None if value is None else self._values.decode(value)[0]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import SerializationError, StreamError, TimestampError
 from thulawa.core.records import LAST_TIMESTAMP
-from thulawa.runtime.blocks import Block, Many, RawRecord
+from thulawa.runtime.blocks import Block, ForwardBlock, RawRecord
 from thulawa.runtime.context import NO_TIME, Forward, TaskContext
 from thulawa.runtime.handlers import ErrorRecord
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.topology.nodes import Source
 
 __all__ = ["RawRecord", "RecordQueue"]
@@ -30,7 +30,7 @@ class RecordQueue:
         partition: int,
         source: Source,
         forward: Forward,
-        forward_block: Many | None,
+        forward_block: ForwardBlock | None,
         context: TaskContext,
         options: TaskOptions,
         answer: Callable[[StreamError, ErrorRecord], None],
@@ -67,7 +67,7 @@ class RecordQueue:
         self._blocks.append(block)
 
     def held(self) -> list[RawRecord]:
-        """Give the records that wait, as they came."""
+        """Return the records that wait, as they came."""
         head = [self._read_from] if self._head is not None and self._read_from is not None else []
         return [*head, *self._waiting, *(one for block in self._blocks for one in block.records())]
 
@@ -81,7 +81,7 @@ class RecordQueue:
         return offsets[place], timestamps[place], keys[place], values[place], headers[place]
 
     def head_time(self) -> int | None:
-        """Give the timestamp of the next record; None: there is none."""
+        """Return the timestamp of the next record; None: there is none."""
         while self._head is None and (self._waiting or self._blocks):
             if not self._waiting:
                 self._open_block()
@@ -123,7 +123,7 @@ class RecordQueue:
         return block._replace(keys=keys, values=values)
 
     def _latest(self) -> int:
-        """Give the highest timestamp with which nothing is wrong."""
+        """Return the highest timestamp with which nothing is wrong."""
         if self._ahead is None:
             return LAST_TIMESTAMP
         return min(LAST_TIMESTAMP, self._context.wall_clock_time + self._ahead)

@@ -4,11 +4,11 @@ from typing import Any, TypeVar, overload
 
 from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.state.specs import StoreSpec
-from thulawa.streams.graph_builder import Building, ExplicitNames
+from thulawa.streams.graph_builder import ExplicitNames, GraphBuilder
 from thulawa.streams.kip28 import BuilderAliases
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import GlobalKTable, KTable
-from thulawa.streams.options import Consumed, Materialized, chosen, kept_as
+from thulawa.streams.operator_options import Consumed, Materialized, chosen, kept_as
 from thulawa.topology.nodes import GlobalTable, Source, Table
 from thulawa.topology.topology import Topology
 
@@ -45,7 +45,7 @@ class StreamsBuilder(BuilderAliases):
             raise ConfigurationError(
                 f"explicit_names={explicit_names!r} is not known; use 'off', 'warn' or 'error'"
             )
-        self._building = Building(explicit_names)
+        self._building = GraphBuilder(explicit_names)
 
     @overload
     def stream(self, topics: str | list[str]) -> KStream[Any, Any]: ...
@@ -183,7 +183,7 @@ class StreamsBuilder(BuilderAliases):
         return self
 
     def build(self) -> Topology:
-        """Give the topology made so far; what is added later is in the next one."""
+        """Return the topology made so far; what is added later is in the next one."""
         topology = self._building.topology
         if not topology.nodes:
             raise TopologyError("the program is empty: it reads no topic")

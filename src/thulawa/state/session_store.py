@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from thulawa.core.records import Window, Windowed
-from thulawa.state.retained import NEVER, RetainedStore
+from thulawa.state.retained_store import NEVER, RetainedStore
 
 __all__ = ["SessionStore"]
 
@@ -45,14 +45,14 @@ class SessionStore(RetainedStore):
         self._line.remove(identity, session.end)
 
     def fetch(self, key: Any, session: Window) -> Any:
-        """Give the value of exactly this session, or None."""
+        """Return the value of exactly this session, or None."""
         entry = self._backing.get((self._identity(key), session.end))
         return entry[1] if entry is not None and entry[0] == session.start else None
 
     def overlapping(
         self, key: Any, earliest_end: int, latest_start: int
     ) -> list[tuple[Window, Any]]:
-        """Give the sessions of a key that end and start within these bounds, by end."""
+        """Return the sessions of a key that end and start within these bounds, by end."""
         found = []
         identity = self._identity(key)
         for end in self._line.times(identity, earliest_end, _FOREVER):
@@ -62,11 +62,11 @@ class SessionStore(RetainedStore):
         return found
 
     def ending(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], Any]]:
-        """Go through all sessions that end from ``first`` to ``last``, by end, then key."""
+        """Iterate over all sessions that end from ``first`` to ``last``, by end, then key."""
         for end, identity in list(self._line.between(first, last)):
             start, value = self._backing.get((identity, end))
             yield Windowed(self.keys.key(identity), Window(start, end)), value
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
-        """Go through all sessions and their values."""
+        """Iterate over all sessions and their values."""
         return self.ending(NEVER, _FOREVER)

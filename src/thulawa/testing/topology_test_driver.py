@@ -22,27 +22,32 @@ from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.global_tables import GlobalTables
-from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.metrics import NodeMetrics, RecordCounts, node_metrics
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.partition_groups import PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.task import Task
-from thulawa.state.keyvalue import KeyValueStore
-from thulawa.state.sessions import SessionStore
+from thulawa.runtime.task_options import TaskOptions
+from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import Store
-from thulawa.state.versioned import VersionedStore
-from thulawa.state.windows import WindowStore
+from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.window_store import WindowStore
 from thulawa.testing.backings import (
     LoggedBacking,
     MergedBacking,
     changelog_record,
     changelog_topic,
 )
-from thulawa.testing.collecting import Outputs, TaskCollector
 from thulawa.testing.delivery import Delivery, OneByOne, RandomBatches
-from thulawa.testing.latencies import with_random_latencies
+from thulawa.testing.driver_topics import (
+    TestInputTopic,
+    TestOutputTopic,
+    UnreadRecords,
+    WrittenRecord,
+)
 from thulawa.testing.loop import VirtualTimeLoop
-from thulawa.testing.topics import TestInputTopic, TestOutputTopic, Written, WrittenRecord
+from thulawa.testing.random_latencies import with_random_latencies
+from thulawa.testing.task_collector import Outputs, TaskCollector
 from thulawa.topology.nodes import GlobalTable, Sink, Source
 from thulawa.topology.topology import Topology
 
@@ -63,7 +68,7 @@ class TopologyTestDriver:
     are then processed in random batches, as on Spark: each of several records of several topics,
     with async calls that finish out of order. The same seed gives the same run.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> builder.stream("in").map_values(len).to("out")
     >>> with TopologyTestDriver(builder.build()) as driver:
@@ -108,7 +113,7 @@ class TopologyTestDriver:
             for topic in node.topics
         }
         self._now = wall_clock_time
-        self._written: dict[str, Written] = defaultdict(Written)
+        self._written: dict[str, UnreadRecords] = defaultdict(UnreadRecords)
         self._counts: RecordCounts = Counter()  # of tasks before a restart
         self._turns = count()  # records without a key take turns
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["ERRORS", "ROW", "Letter", "Refusal"]
+__all__ = ["ERRORS", "ROW", "DeadLetterRecord", "ReplayRejection"]
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 ERRORS = "__streams.errors."
@@ -18,14 +18,14 @@ _OURS = "thulawa.errors."
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ReplayRejection:
     """Why a letter cannot be sent back."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetterRecord:
     """A record of a dead-letter topic."""
 
     partition: int
@@ -41,7 +41,7 @@ class Letter:
         return f"{self.partition}:{self.offset}"
 
     def told(self, name: str) -> str:
-        """Give one of the error's facts: exception, message, stacktrace, topic, …; or nothing."""
+        """Return one of the error's facts: exception, message, stacktrace, topic, …; or nothing."""
         facts = dict(self.headers)
         found = facts.get(ERRORS + name, facts.get(_OURS + name))
         return "" if found is None else found.decode(errors="replace")
@@ -73,16 +73,20 @@ class Letter:
         size = dict(self.headers[start:]).get(_OURS + "size") or b""
         return int(size) if size.isdigit() else 0
 
-    def destination(self, to: str | None, topics: Collection[str]) -> str | Refusal:
-        """Give the topic that the record goes back to: ``to``, or the one it came from."""
+    def destination(self, to: str | None, topics: Collection[str]) -> str | ReplayRejection:
+        """Return the topic that the record goes back to: ``to``, or the one it came from."""
         size = self._original_size()
         if size > len(self.value or b""):
-            return Refusal(f"only the first {len(self.value or b''):,} of {size} bytes are here")
+            return ReplayRejection(
+                f"only the first {len(self.value or b''):,} of {size} bytes are here"
+            )
         if to is None and ROW in dict(self.headers):
-            return Refusal("it is a row as JSON, and no record of a topic; name one with --to")
+            return ReplayRejection(
+                "it is a row as JSON, and no record of a topic; name one with --to"
+            )
         topic = to or self.told("topic")
         if not topic:
-            return Refusal("it does not say which topic it came from; name one with --to")
+            return ReplayRejection("it does not say which topic it came from; name one with --to")
         if topic not in topics:
-            return Refusal(f"there is no topic {topic!r}; name another with --to")
+            return ReplayRejection(f"there is no topic {topic!r}; name another with --to")
         return topic

@@ -16,12 +16,19 @@ from thulawa.core.errors import (
 from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
 from thulawa.core.serdes import Serdes
 from thulawa.runtime.context import TaskContext
-from thulawa.runtime.handlers import ErrorRecord, Output, Resume, Retry
+from thulawa.runtime.handlers import ErrorRecord, FailedOutput, Resume, RetryOutput
 from thulawa.runtime.metrics import Reason
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.topology.nodes import Sink
 
-__all__ = ["Encoded", "Encoder", "as_bytes", "check_written", "chosen_partition", "record_size"]
+__all__ = [
+    "EncodedRecord",
+    "OutputEncoder",
+    "as_bytes",
+    "check_written",
+    "chosen_partition",
+    "record_size",
+]
 
 # sink or None, topic, key, value, timestamp, headers
 Send: TypeAlias = Callable[[Sink | None, str, Any, Any, int, Headers], None]
@@ -34,7 +41,7 @@ _ERROR = "__streams.errors.exception"  # the first of the headers that a dead le
 _KEPT = 64 * 1024  # bytes of each part of a dead letter that is too large
 
 
-class Encoded(NamedTuple):
+class EncodedRecord(NamedTuple):
     """A record as it is written."""
 
     key: bytes | None
@@ -42,7 +49,7 @@ class Encoded(NamedTuple):
     headers: Headers
 
 
-class Encoder:
+class OutputEncoder:
     """What a host's collector does before it sends. ``send`` takes dead letters.
 
     ``limit_of`` says what a topic takes; without it, any topic takes everything.
@@ -65,7 +72,7 @@ class Encoder:
         timestamp: int,
         headers: Headers,
         failed: Exception | None = None,
-    ) -> Encoded | None:
+    ) -> EncodedRecord | None:
         """Return the record as it is written; None when the handler skips it.
 
         A dead letter (``sink`` is None) that is too large for its topic is cut. One that cannot be
@@ -85,9 +92,9 @@ class Encoder:
             if sink is None:
                 raise error
             failures += 1
-            record = self._record(sink, Output(topic, key, value, timestamp, headers))
+            record = self._record(sink, FailedOutput(topic, key, value, timestamp, headers))
             answer = self._handler(error, record)
-            if isinstance(answer, Retry) and failures < answer.attempts:
+            if isinstance(answer, RetryOutput) and failures < answer.attempts:
                 continue
             if not isinstance(answer, Resume):
                 raise error
@@ -100,7 +107,7 @@ class Encoder:
                 self.context.drop(sink.name, reason)
             return None
 
-    def _record(self, sink: Sink, output: Output) -> ErrorRecord:
+    def _record(self, sink: Sink, output: FailedOutput) -> ErrorRecord:
         """Return what the handler is told: the input that the output comes of, if it is known."""
         context = self.context
         raw = None if context is None else context.raw()
@@ -119,10 +126,10 @@ class Encoder:
 
     def _encoded(
         self, sink: Sink | None, topic: str, key: Any, value: Any, headers: Headers
-    ) -> Encoded:
+    ) -> EncodedRecord:
         limit = self.limit(topic)
         if sink is None:
-            letter = Encoded(_shown(key), _shown(value), headers)
+            letter = EncodedRecord(_shown(key), _shown(value), headers)
             if limit is None or record_size(*letter) <= limit:
                 return letter
             return _cut(letter, limit)
@@ -130,7 +137,7 @@ class Encoder:
             key = sink.key_serde.dumps(key)
         if sink.value_serde is not None:
             value = sink.value_serde.dumps(value)
-        encoded = Encoded(_bytes(key), _bytes(value), headers)
+        encoded = EncodedRecord(_bytes(key), _bytes(value), headers)
         if limit is not None and (size := record_size(*encoded)) > limit:
             raise ProductionError(f"the record has {size} bytes, more than {limit}")
         return encoded
@@ -176,7 +183,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _cut(letter: Encoded, limit: int) -> Encoded:
+def _cut(letter: EncodedRecord, limit: int) -> EncodedRecord:
     """Return the beginning of a dead letter, with the size and the SHA-256 of its whole value.
 
     The headers that its record came with stand first and are left out where they do not fit.
@@ -196,7 +203,7 @@ def _cut(letter: Encoded, limit: int) -> Encoded:
     value = value and value[: max(0, min(_KEPT, limit - record_size(key, None, errors)))]
     room = limit - record_size(key, value, errors)
     sizes = list(accumulate(starmap(_header_size, reversed(short[:own]))))
-    return Encoded(key, value, (*short[own - bisect_right(sizes, room) : own], *errors))
+    return EncodedRecord(key, value, (*short[own - bisect_right(sizes, room) : own], *errors))
 
 
 def as_bytes(data: Any) -> bytes | None:

@@ -17,14 +17,14 @@ import msgspec
 
 from thulawa.core.errors import SerializationError
 from thulawa.core.serdes import Serde
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 
 __all__ = ["PLAIN", "PLAIN_KEYS", "Keys"]
 
 _TUPLE, _OTHER = b"\xfe", b"\xff"  # neither begins a text in UTF-8
 _ONE_TO_ONE = frozenset((type(None), bool, int, str, bytes))  # MessagePack has one form of each
 _ALONE = (frozenset((str,)), frozenset((bytes,)))  # serdes that take nothing else
-_codec = Codec(canonical=True)
+_codec = ColumnCodec(canonical=True)
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 

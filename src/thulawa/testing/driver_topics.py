@@ -10,7 +10,7 @@ from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.records import Headers, Record
 from thulawa.core.serdes import Serde
 
-__all__ = ["TestInputTopic", "TestOutputTopic", "Written", "WrittenRecord"]
+__all__ = ["TestInputTopic", "TestOutputTopic", "UnreadRecords", "WrittenRecord"]
 
 _ABSENT: Any = object()
 
@@ -26,7 +26,7 @@ class WrittenRecord(NamedTuple):
     value_serde: Serde[Any] | None = None
 
 
-class Written(deque[WrittenRecord]):
+class UnreadRecords(deque[WrittenRecord]):
     """The records of a topic that have not been read yet."""
 
     read = 0
@@ -174,7 +174,7 @@ class TestOutputTopic:
     def __init__(
         self,
         topic: str,
-        written: Written,
+        written: UnreadRecords,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
         process: Callable[[], None],
@@ -186,7 +186,7 @@ class TestOutputTopic:
         self._process = process
 
     @property
-    def _written(self) -> Written:
+    def _written(self) -> UnreadRecords:
         self._process()  # what waits for a batch
         return self._all
 
@@ -240,7 +240,7 @@ class TestOutputTopic:
         return values
 
     def is_empty(self) -> bool:
-        """Tell whether all has been read."""
+        """Return whether all has been read."""
         return not self._written
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 from thulawa.core.records import Change, Headers, Window, Windowed
 from thulawa.runtime.aggregates import closed_windows, start_value
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.state.windows import WindowStore
+from thulawa.state.window_store import WindowStore
 from thulawa.topology.nodes import Aggregate
 from thulawa.topology.windows import SlidingWindows
 
