@@ -141,7 +141,7 @@ def test_a_key_that_its_serde_cannot_write_has_no_partition(partitions: int) -> 
         lambda key, value: value, Grouped(key_serde=Serdes.long())
     ).count().to_stream().to("out")
     (one,) = plan(builder.build(), {"in": partitions}).repartitions.values()
-    with pytest.raises(SerializationError, match="a str, cannot be written as long"):
+    with pytest.raises(SerializationError, match="a key of type str cannot be written as long"):
         one.router()("no number", None)
 
 

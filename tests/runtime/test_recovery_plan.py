@@ -221,5 +221,5 @@ def test_within_a_batch_only_the_last_value_of_a_key_is_written() -> None:
 
 def test_a_changelog_whose_keys_have_another_form_is_refused() -> None:
     before_identities = msgspec.msgpack.encode([1, 2, b""])
-    with pytest.raises(StateError, match="was written by another version of Thulawa: go on with"):
+    with pytest.raises(StateError, match="by another version of Thulawa: use that version"):
         Position.decode(before_identities)

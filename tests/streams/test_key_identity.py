@@ -215,7 +215,7 @@ def test_without_a_handler_the_error_says_where() -> None:
     error = caught.value
     assert (error.topic, error.partition, error.offset) == ("in", 0, 0)
     assert (
-        "by-number-repartition-sink: the key, a str, cannot be written as long: name a key_serde"
+        "by-number-repartition-sink: a key of type str cannot be written as long: pass a key_serde"
         in str(error)
     )
 

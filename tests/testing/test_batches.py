@@ -209,7 +209,7 @@ def test_values_that_no_shuffle_carries_are_refused_as_on_spark() -> None:
     builder = StreamsBuilder()
     builder.stream("in").map(lambda k, v: (v, Odd())).group_by_key().count().to_stream().to("out")
     driver = TopologyTestDriver(builder.build())
-    with driver, pytest.raises(SerializationError, match="Odd cannot be kept or shuffled"):
+    with driver, pytest.raises(SerializationError, match="Odd cannot be stored or shuffled"):
         driver.create_input_topic("in").pipe_input("k", "v")
 
 

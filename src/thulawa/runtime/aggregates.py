@@ -264,7 +264,7 @@ def cached(node: Aggregate, context: TaskContext, forward: Forward) -> Forward:
     """Hold back updates until the next commit, and send the last one of each key then."""
     held: dict[Any, tuple[Any, Change, int, Headers]] = {}
     keys: Keys = context.store(node.store).keys
-    place_of = keys.identity if node.window is None else keys.place
+    place_of = keys.identity if node.window is None else keys.windowed_identity
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         place = place_of(key)

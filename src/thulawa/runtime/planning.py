@@ -110,7 +110,7 @@ class Repartition:
         for a key that its serde cannot write.
         """
         keys, partitions, partitioner = Keys(self.key_serde), self.partitions, self.partitioner
-        identity_of, text, travel = keys.identity, keys.text, keys.travel
+        identity_of, text, travel = keys.identity, keys.text, keys.travels_plain
         dump = self.key_serde.dumps
 
         def route(key: Any, value: Any) -> tuple[int, Any]:

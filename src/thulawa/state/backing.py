@@ -1,4 +1,4 @@
-"""What a store stands on.
+"""The mapping that a store keeps its entries in.
 
 A *backing* is a mapping from key identities (`thulawa.state.key_identity`) to plain data. Tests
 and the test driver use a `dict`; on Spark it is a `thulawa.state.tracked.TrackedEntries`, which
@@ -15,7 +15,7 @@ __all__ = ["Backing", "sort_key"]
 
 
 class Backing(Protocol):
-    """The part of a mapping that stores use; a dict has it all."""
+    """The methods of a mapping that stores use; a dict has them all."""
 
     def get(self, key: Any, /) -> Any:
         """Return the value of a key, or None."""
@@ -23,19 +23,19 @@ class Backing(Protocol):
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
 
     def pop(self, key: Any, default: None, /) -> Any:
-        """Remove a key and give its value, or None."""
+        """Remove a key and return its value, or None."""
 
     def items(self) -> Iterable[tuple[Any, Any]]:
-        """Iterate over all entries, in any order."""
+        """Return all entries, in any order."""
 
     def keys(self) -> Iterable[Any]:
-        """Iterate over all keys, in any order."""
+        """Return all keys, in any order."""
 
     def __len__(self) -> int: ...
 
 
 def sort_key(key: Hashable) -> tuple[str, Any]:
-    """Order keys of any types: within a type naturally, numbers before text.
+    """Return a sort key for keys of any types: numbers before text, each in natural order.
 
     >>> sorted(["b", 10, 9, None, "a"], key=sort_key)
     [None, 9, 10, 'a', 'b']

@@ -223,7 +223,7 @@ def pack_records(records: list[RawRecord], codec: ColumnCodec) -> Iterator[bytes
 
     Spark and Arrow hold no row of 2 GiB. A single record is not cut.
     """
-    return codec.encode_cut(records, ROW_BYTES)
+    return codec.encode_chunks(records, ROW_BYTES)
 
 
 def unpack_records(data: bytes, codec: ColumnCodec) -> list[RawRecord]:
