@@ -199,7 +199,7 @@ def test_whatever_is_lost_and_whenever_every_record_counts_once(seed: int) -> No
 
 
 def test_tasks_that_stand_further_apart_than_one_batch_are_refused() -> None:
-    with pytest.raises(StateError, match="markers have been lost"):
+    with pytest.raises(StateError, match="markers of some are lost"):
         recover(Generation("q"), 2, {0: 4, 1: 6}, [])
 
 

@@ -299,7 +299,7 @@ def test_lanes_and_a_record_s_lane_go_together() -> None:
         return value
 
     stream = StreamsBuilder().stream("in")
-    with pytest.raises(ConfigurationError, match="go together"):
+    with pytest.raises(ConfigurationError, match="used together"):
         stream.map_values_async(same, lanes=LANES)
-    with pytest.raises(ConfigurationError, match="go together"):
+    with pytest.raises(ConfigurationError, match="used together"):
         stream.map_values_async(same, lane=lane_of)

@@ -110,23 +110,23 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "key unchanged": (lambda s: s.group_by_key(TWICE).count(), "the key has not changed"),
     "no merger": (
         lambda s: s.group_by(lambda k, v: v, TWICE).aggregate(int, lambda k, v, n: n + v),
-        "give the aggregation a merger",
+        "pass a merger",
     ),
     "windows": (
         lambda s: s.group_by(lambda k, v: v, TWICE).windowed_by(TimeWindows.of(9)).count(),
-        "too late for a window",
+        "late for a window",
     ),
     "sessions": (
         lambda s: s.group_by(lambda k, v: v, TWICE).windowed_by(SessionWindows.of(9)).count(),
-        "too late for a window",
+        "late for a window",
     ),
     "cogroup": (
         lambda s: s.group_by(lambda k, v: v, TWICE).cogroup(lambda k, v, n: n).aggregate(list),
-        "several streams",
+        "a cogroup cannot",
     ),
     "table": (
         lambda s: s.to_table().group_by(lambda k, v: (v, k), TWICE),
-        "taken out again",
+        "subtracted again",
     ),
 }
 

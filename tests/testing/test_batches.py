@@ -166,7 +166,7 @@ def test_repartition_and_changelog_topics_are_read_by_their_names(batches: int |
         changes = driver.create_output_topic("counts-changelog").read_records_to_list()
         assert changes == [Record("home", 1, 7), Record("home", 2, 9)]
         assert driver.produced_topic_names() == {inner, "counts-changelog", "out"}
-        with pytest.raises(ConfigurationError, match="leave the serdes out"):
+        with pytest.raises(ConfigurationError, match="remove the serdes"):
             driver.create_output_topic(inner, Serdes.string())
 
 
@@ -221,7 +221,7 @@ def test_an_error_in_a_batch_names_the_seed() -> None:
     with pytest.raises(SerializationError) as caught:
         driver.process_all_available()
     driver.close()
-    assert "batches=7 gives the same batches again" in caught.value.__notes__[0]
+    assert "batches=7 repeats the same batches" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("seed", seeds(10))

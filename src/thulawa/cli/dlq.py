@@ -48,8 +48,8 @@ def list_letters(topic: Topic, log: Where = "topics", json_lines: Json = False) 
     for one, replayed in found:
         table.add_row(
             one.place,
-            visible(one.told("exception")),
-            visible(one.told("message")),
+            visible(one.error_header("exception")),
+            visible(one.error_header("message")),
             visible(one.origin),
             shown(one.key),
             "yes" if replayed else "",
@@ -83,16 +83,16 @@ def _print(one: DeadLetterRecord, *, replayed: bool, as_json: bool) -> None:
     for name, text in (
         ("letter", one.place),
         ("from", one.origin),
-        ("node", one.told("node")),
-        ("exception", one.told("exception")),
-        ("message", one.told("message")),
+        ("node", one.error_header("node")),
+        ("exception", one.error_header("exception")),
+        ("message", one.error_header("message")),
         ("key", shown(one.key)),
         ("value", shown(one.value)),
         *((f"header {name}", shown(value)) for name, value in one.original_headers),
         ("done", "yes" if replayed else "no"),
     ):
         typer.echo(f"{visible(name):>10}  {visible(text)}")
-    for line in one.told("stacktrace").split("\n"):
+    for line in one.error_header("stacktrace").split("\n"):
         typer.echo(visible(line))
 
 
@@ -148,7 +148,9 @@ def _planned(letters: Letters, to: str | None, *, skip: bool) -> Iterable[_Plan]
     for one in letters.read():
         if not _is_done(one, done):
             waiting.setdefault(one.partition, []).append(one)
-    wanted = {to} if to else {one.told("topic") for some in waiting.values() for one in some}
+    wanted = (
+        {to} if to else {one.error_header("topic") for some in waiting.values() for one in some}
+    )
     topics = letters.topics(wanted - {"", None})
     for partition, some in sorted(waiting.items()):
         plan = _Plan(partition, [], [], None)
@@ -195,7 +197,7 @@ def _row(one: DeadLetterRecord, *, replayed: bool) -> dict[str, Any]:
     return {
         "letter": one.place,
         "timestamp": one.timestamp,
-        **{name: one.told(name) for name in _FACTS},
+        **{name: one.error_header(name) for name in _FACTS},
         "key": written(one.key),
         "replayed": replayed,
     }
@@ -205,5 +207,5 @@ def _whole(one: DeadLetterRecord, *, replayed: bool) -> dict[str, Any]:
     return _row(one, replayed=replayed) | {
         "value": written(one.value),
         "headers": [[name, written(value)] for name, value in one.original_headers],
-        "stacktrace": one.told("stacktrace"),
+        "stacktrace": one.error_header("stacktrace"),
     }

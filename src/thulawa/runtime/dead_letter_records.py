@@ -1,6 +1,7 @@
-"""Dead letters as they are found in a topic: what happened to a record, and where it came from.
+"""Records of a dead-letter topic: the error, and the origin of the record.
 
-The headers are those of Kafka Streams (KIP-1034), ``__streams.errors.*``, with ours beside them.
+The headers are those of Kafka Streams (KIP-1034), ``__streams.errors.*``, and Thulawa's own,
+``thulawa.errors.*``.
 """
 
 from collections.abc import Collection
@@ -12,14 +13,14 @@ __all__ = ["ERRORS", "ROW", "DeadLetterRecord", "ReplayRejection"]
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 ERRORS = "__streams.errors."
 ROW = "thulawa.dead_letter"
-"""A header of letters whose value is a row of `map_by_key`; it says which one."""
+"""The header of dead letters whose value is a row of `map_by_key`."""
 
-_OURS = "thulawa.errors."
+_OWN_ERRORS = "thulawa.errors."
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRejection:
-    """Why a letter cannot be sent back."""
+    """The reason why a dead letter cannot be sent back."""
 
     reason: str
 
@@ -37,56 +38,61 @@ class DeadLetterRecord:
 
     @property
     def place(self) -> str:
-        """Where it stands, as one writes it: ``partition:offset``."""
+        """The position in the dead-letter topic: ``partition:offset``."""
         return f"{self.partition}:{self.offset}"
 
-    def told(self, name: str) -> str:
-        """Return one of the error's facts: exception, message, stacktrace, topic, …; or nothing."""
+    def error_header(self, name: str) -> str:
+        """Return an error header (exception, message, stacktrace, topic, …), or ""."""
         facts = dict(self.headers)
-        found = facts.get(ERRORS + name, facts.get(_OURS + name))
+        found = facts.get(ERRORS + name, facts.get(_OWN_ERRORS + name))
         return "" if found is None else found.decode(errors="replace")
 
     @property
     def origin(self) -> str:
-        """Where the record came from: topic, partition and offset, as far as they are told."""
-        parts = (self.told("topic"), self.told("partition"), self.told("offset"))
+        """Topic, partition and offset of the original record, as far as the headers tell."""
+        parts = (
+            self.error_header("topic"),
+            self.error_header("partition"),
+            self.error_header("offset"),
+        )
         return ":".join(part for part in parts if part)
 
     @property
     def original_headers(self) -> Headers:
-        """The headers that the record came with."""
+        """The headers of the original record."""
         return tuple(
             (name, value)
             for name, value in self.headers
-            if name != ROW and not name.startswith((ERRORS, _OURS))
+            if name != ROW and not name.startswith((ERRORS, _OWN_ERRORS))
         )
 
     def _original_size(self) -> int:
-        """Return how many bytes the value had before it was cut off; 0: it was not.
+        """Return the size of the value before it was truncated; 0 if it was not.
 
-        A sink says so behind the exception. Before it stand the headers that the record came with,
-        in which anybody may have written anything.
+        Only headers behind the exception's are read: those before it are the original record's,
+        which anybody may have written.
         """
         names = [name for name, _ in self.headers]
-        told = ERRORS + "exception"
-        start = len(names) - 1 - names[::-1].index(told) if told in names else 0
-        size = dict(self.headers[start:]).get(_OURS + "size") or b""
+        last = ERRORS + "exception"
+        start = len(names) - 1 - names[::-1].index(last) if last in names else 0
+        size = dict(self.headers[start:]).get(_OWN_ERRORS + "size") or b""
         return int(size) if size.isdigit() else 0
 
     def destination(self, to: str | None, topics: Collection[str]) -> str | ReplayRejection:
-        """Return the topic that the record goes back to: ``to``, or the one it came from."""
+        """Return the topic to send the record back to: ``to``, or the one it came from."""
         size = self._original_size()
         if size > len(self.value or b""):
-            return ReplayRejection(
-                f"only the first {len(self.value or b''):,} of {size} bytes are here"
-            )
+            stored = len(self.value or b"")
+            return ReplayRejection(f"only the first {stored:,} of {size} bytes are here")
         if to is None and ROW in dict(self.headers):
             return ReplayRejection(
-                "it is a row as JSON, and no record of a topic; name one with --to"
+                "it is a row as JSON, not a record of a topic; name a topic with --to"
             )
-        topic = to or self.told("topic")
+        topic = to or self.error_header("topic")
         if not topic:
-            return ReplayRejection("it does not say which topic it came from; name one with --to")
+            return ReplayRejection(
+                "its headers do not name the topic it came from; name one with --to"
+            )
         if topic not in topics:
             return ReplayRejection(f"there is no topic {topic!r}; name another with --to")
         return topic

@@ -1,17 +1,17 @@
-"""Where an application goes on when its checkpoint is lost: what its own topics tell.
+"""Plan the recovery of an application whose checkpoint is lost, from its own topics.
 
-A host that runs whole batches commits a batch task by task, each in a transaction of its own. So
-when it ends for good, every task has written the last batch, or some have and the others stand
-at the one before. A task's transaction holds its outputs, the changes of its stores, how far the
-batch has read each partition (`Progress`), and the batch's number (its *marker*).
+Each task commits a batch in a transaction of its own. When the checkpoint is lost, either every
+task has committed the last batch, or some have and the others stand at the batch before. A task's
+transaction holds its outputs, the changes of its stores, the offsets that the batch reads
+(`Progress`), and the number of the batch (its *marker*).
 
-`recover` answers with what makes this whole again: which changes are to be taken back, and the
-range of records that must be read once more, as one batch, in which the tasks that had written it
-change their state but write nothing. That is what the host itself would have done.
+`recover` returns how to restore consistency: the changes to roll back, and the range of records to
+read again as one batch, in which the tasks that had committed it change their state but write
+nothing. Spark would have done the same with its checkpoint.
 
-A *generation* is one life of a checkpoint. It names the host's query, the last batch that is
-complete before it begins, and, when it begins with a batch that was written in part, by whom and
-under which stamps: should it be lost in that very batch, the next one still knows.
+A *generation* is the lifetime of one checkpoint. It records the Spark query, the last batch that
+was complete before it began, and, if it begins with a partly committed batch, the tasks that had
+committed it and its stamps: if the new checkpoint is lost during that batch, they are still known.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One life of a checkpoint: who runs it, and where it began."""
+    """The lifetime of one checkpoint: its query, and where it began."""
 
     query: str
     batch: int = -1
@@ -38,7 +38,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a task wrote about a partition: the batch of this stamp reads [start, end)."""
+    """A task's progress record for a partition: the batch with this stamp reads [start, end)."""
 
     source: TopicPartition
     stamp: str
@@ -48,10 +48,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """How to go on: read from ``starts``, and first up to ``ends`` where there are any.
+    """How to continue: read from ``starts``, in the first batch up to ``ends`` if there are any.
 
     In that first batch the tasks ``done`` write nothing. Changes with one of the ``stamps`` are
-    taken back.
+    rolled back.
     """
 
     starts: Mapping[TopicPartition, int]
@@ -61,7 +61,7 @@ class RecoveryPlan:
 
 
 def batch_stamp(query: str, batch: int) -> str:
-    """Return a short name for a batch of a query, one that no other batch has.
+    """Return a short unique name for a batch of a query.
 
     >>> batch_stamp("geo", 7) == batch_stamp("geo", 7) != batch_stamp("geo", 8)
     True
@@ -72,7 +72,7 @@ def batch_stamp(query: str, batch: int) -> str:
 def recover(
     generation: Generation, tasks: int, markers: Mapping[int, int], progress: Iterable[Progress]
 ) -> RecoveryPlan:
-    """Say how to go on after the last batches of the tasks, by their markers."""
+    """Return how to continue after the last batches of the tasks, by their markers."""
     found = list(progress)
     last = {task: markers.get(task, _first(generation, task)) for task in range(tasks)}
     newest, oldest = max(last.values()), min(last.values())
@@ -83,9 +83,9 @@ def recover(
         return RecoveryPlan(ends)
     if newest - oldest > 1:
         raise StateError(
-            f"tasks of the application stand at the batches {oldest} and {newest}: markers have "
-            "been lost (brokers forget them after offsets.retention.minutes), and with them what "
-            "its changelogs belong to; begin anew with thulawa reset"
+            f"tasks of the application stand at the batches {oldest} and {newest}: the markers of "
+            "some are lost (brokers delete them after offsets.retention.minutes), so its "
+            "changelogs cannot be used; start anew with thulawa reset"
         )
     stamps = {batch_stamp(generation.query, newest)}
     if newest == generation.batch + 1:
@@ -96,5 +96,5 @@ def recover(
 
 
 def _first(generation: Generation, task: int) -> int:
-    """Return the batch a task stands at when the generation has not written anything of it yet."""
+    """Return the last batch of a task that has no marker of this generation yet."""
     return generation.batch + (task in generation.done)

@@ -1,7 +1,7 @@
 """Stateless nodes as functions.
 
-Every record passes here, so each operation is a closure of its own with nothing to decide
-per record. ``try`` costs nothing as long as nothing is raised.
+Each operation is a closure of its own, without a decision per record: this is the hot path.
+``try`` costs nothing unless something is raised.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ __all__ = ["branch", "stateless", "stateless_blocks"]
 
 
 def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
-    """Make the function of a stateless node."""
+    """Return the function of a stateless node."""
     if node.operation == "pass":
         return forward
     if node.operation == "to_stream":
@@ -30,7 +30,7 @@ def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
 def stateless_blocks(
     nodes: Sequence[tuple[Stateless, Failed]], context: TaskContext, forward: ForwardBlock
 ) -> ForwardBlock:
-    """Make the function of stateless nodes, each the child of the one before, for blocks."""
+    """Return the function for blocks of a chain of stateless nodes."""
     nodes = [(node, failed) for node, failed in nodes if node.operation != "pass"]
     if not nodes:
         return forward
@@ -50,7 +50,7 @@ def stateless_blocks(
 
 
 def _gathering(context: TaskContext, forward: ForwardBlock) -> tuple[Forward, Callable[[], None]]:
-    """Make what takes single records, and what sends those it has taken on as a block."""
+    """Return a function that collects records, and one that forwards them as a block."""
     columns: tuple[list[Any], ...] = ([], [], [], [], [])
     offsets, timestamps, keys, values, every_headers = columns
 
@@ -193,7 +193,7 @@ _BUILDERS: dict[str, Callable[[Callable[..., Any], Forward, Failed], Forward]] =
 
 
 def branch(node: Branch, children: dict[str, Forward], failed: Failed) -> Forward:
-    """Make the function of a branch: the first predicate that holds, else the default."""
+    """Return the function of a branch: the child of the first true predicate, else the default."""
     routes = [
         (predicate, children[child])
         for predicate, child in zip(node.predicates, node.children, strict=True)

@@ -47,7 +47,7 @@ class Program:
     @property
     def has_timers(self) -> bool:
         """Whether tasks may have to be called by the clock."""
-        waits = self.options.waits_by_the_clock
+        waits = self.options.may_idle
         return self.plan.has_timers or waits or self.had_timers
 
     @property

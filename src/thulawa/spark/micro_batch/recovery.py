@@ -298,7 +298,7 @@ def _held_records_are_lost(program: Program, topics: Topics, generation: Generat
     """Return whether a task may have held records back that no changelog has."""
     if not any(part.stage and not part.group.stores for part in program.plan.parts.values()):
         return False
-    if program.options.waits_by_the_clock:
+    if program.options.may_idle:
         return True
     topics.settle(program.application_id, (program.offsets_topic,))
     markers = topics.last_batches(program.application_id, generation.query)
