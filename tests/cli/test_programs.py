@@ -177,7 +177,7 @@ def test_validate_lists_the_topics_of_dead_letters(project: Path) -> None:
         .replace(
             "from thulawa import",
             """from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa import""",
         )
     )

@@ -17,7 +17,7 @@ from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.brokers.kafka.topics import Topics, reachable
 from thulawa.brokers.kafka.transactions import Batch, SinkSpec, forget_kept, last_batches, write
 from thulawa.cli.topics import open_log
-from thulawa.runtime.dead_letters import Letter
+from thulawa.runtime.dead_letter_records import DeadLetterRecord
 
 __all__ = ["Letters", "letters_at"]
 
@@ -28,7 +28,7 @@ _RUN = "replay"
 class Letters(Protocol):
     """A dead-letter topic."""
 
-    def read(self) -> Iterator[Letter]:
+    def read(self) -> Iterator[DeadLetterRecord]:
         """Give all letters, each partition in order."""
 
     def topics(self, names: Collection[str]) -> set[str]:
@@ -37,7 +37,9 @@ class Letters(Protocol):
     def replayed(self) -> dict[int, int]:
         """Give, for each partition, the offset of the last letter that was sent back."""
 
-    def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
+    def send(
+        self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
+    ) -> None:
         """Send letters of a partition to topics, and remember that it is done up to ``last``."""
 
     def close(self) -> None:
@@ -58,10 +60,10 @@ class _LogLetters:
     log: Log
     topic: str
 
-    def read(self) -> Iterator[Letter]:
+    def read(self) -> Iterator[DeadLetterRecord]:
         for partition, start in self.log.start_offsets(self.topic).items():
             for one in self.log.read(self.topic, partition, start):
-                yield Letter(
+                yield DeadLetterRecord(
                     one.partition, one.offset, one.timestamp, one.key, one.value, one.headers
                 )
 
@@ -73,7 +75,9 @@ class _LogLetters:
         found = {number: self.log.last_batch(self._marker(number)) for number in partitions}
         return {number: last for number, last in found.items() if last is not None}
 
-    def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
+    def send(
+        self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
+    ) -> None:
         records: dict[str, list[ProducerRecord]] = {}
         for topic, one in letters:
             record = ProducerRecord(one.key, one.value, one.original_headers, one.timestamp)
@@ -101,14 +105,14 @@ class _KafkaLetters:
         identity = self._admin.identity(topic)
         self._run = _RUN if identity is None else f"{_RUN}/{identity.decode()}"
 
-    def read(self) -> Iterator[Letter]:
+    def read(self) -> Iterator[DeadLetterRecord]:
         # what a running application has not committed is no letter yet
         for chunk in read_to_end(self._connection, self._topic, committed=True):
             for one in chunk:
                 _, timestamp = one.timestamp()
                 headers: Any = tuple(one.headers() or ())
                 key: Any = one.key()
-                yield Letter(
+                yield DeadLetterRecord(
                     one.partition() or 0, one.offset() or 0, timestamp, key, one.value(), headers
                 )
 
@@ -119,7 +123,9 @@ class _KafkaLetters:
     def replayed(self) -> dict[int, int]:
         return last_batches(self._sink, self._run)
 
-    def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
+    def send(
+        self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
+    ) -> None:
         records = [
             OutRecord(topic, one.key, one.value, -1, one.timestamp, list(one.original_headers))
             for topic, one in letters

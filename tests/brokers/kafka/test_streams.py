@@ -19,7 +19,7 @@ from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dev.kafka_broker import Broker
 from thulawa.runtime.batch_size import Fetching
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
 from thulawa.spark.micro_batch import runner as running
 from thulawa.streams import Grouped, Materialized, StreamsBuilder

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from thulawa.brokers.embedded import Log
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
 from thulawa.streams import Processor, Record, Repartitioned, StreamsBuilder
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from thulawa.brokers.embedded.batches import Columns
-from thulawa.runtime.groups import PartitionGrouper, by_number
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import Part, Plan, plan
+from thulawa.runtime.partition_groups import PartitionGrouper, by_number
+from thulawa.runtime.planning import Plan, StagedSubTopology, plan
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.connectors.chunks import Behind, Chunk
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.first_stage import front
@@ -200,7 +200,7 @@ def dry_run(
     return [row["topic"] for row in query.batch(records)]
 
 
-def _is_for(row: Packed, part: Part, planned: Plan) -> bool:
+def _is_for(row: Packed, part: StagedSubTopology, planned: Plan) -> bool:
     if row.topic == COUNTS:
         return False
     if row.topic == CLOCK or row.topic in planned.global_topics:

@@ -9,8 +9,8 @@ import pandas as pd
 import pyarrow as pa
 
 from tests.spark.micro_batch.dry import Input, Kept, source_chunks
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import plan
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.connectors.chunks import Chunk
 from thulawa.spark.micro_batch.first_stage import front
 from thulawa.spark.micro_batch.program import Program

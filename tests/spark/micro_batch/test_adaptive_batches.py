@@ -10,7 +10,7 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.runtime.batch_size import FetchControl, Fetching
 from thulawa.spark.application import Streams
 from thulawa.spark.micro_batch.progress import Fetches
-from thulawa.streams.builder import StreamsBuilder
+from thulawa.streams.streams_builder import StreamsBuilder
 
 
 @pytest.mark.timeout(600)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.spark.micro_batch.dry import DryQuery, Input
 from thulawa.core.errors import ProductionError
-from thulawa.runtime.groups import TopicPartition
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.partition_groups import TopicPartition
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder
 
 
@@ -49,5 +49,5 @@ def test_a_partition_that_a_repartition_does_not_have_is_refused(chosen: Any) ->
     repartitioned = builder.stream("in").repartition(options)
     repartitioned.group_by_key().count(Materialized.as_("counts")).to_stream().to("out")
     query = DryQuery(builder.build(), {"in": 1})
-    with pytest.raises(ProductionError, match=f"gave {chosen!r}, and there are 2 partitions"):
+    with pytest.raises(ProductionError, match=f"returned {chosen!r}, and there are 2 partitions"):
         query.batch({("in", 0): [Input(0, 5, b"k", b"1")]})

@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.records import Window, Windowed
-from thulawa.runtime.groups import PartitionGrouper, TopicPartition, by_number
+from thulawa.runtime.partition_groups import PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.micro_batch.checkpoint import Admitted, Checkpoint
 from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
 from thulawa.spark.micro_batch.program import Program
-from thulawa.state.sessions import SessionStore
-from thulawa.state.windows import WindowStore
+from thulawa.state.session_store import SessionStore
+from thulawa.state.window_store import WindowStore
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder, Topology
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.spark.micro_batch.dry import DryQuery, Input, Inputs
 from thulawa.core.errors import StateError
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.streams import (
     Grouped,

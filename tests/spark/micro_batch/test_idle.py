@@ -14,7 +14,7 @@ from tests.spark.micro_batch.dry import DryQuery
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.core.partitioning import partition_of
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.connectors.chunks import Behind, Chunk
 from thulawa.spark.connectors.log_source import LogReader, Ranges
 from thulawa.spark.connectors.stream_reader import LogStreamReader

@@ -13,8 +13,8 @@ from tests.spark.micro_batch.dry import DryQuery, Input
 from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.core.records import Headers
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.output import Encoder, record_size
+from thulawa.runtime.output_encoder import OutputEncoder, record_size
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Grouped,
     Processor,
@@ -176,7 +176,7 @@ def test_an_output_whose_record_is_not_known_any_more_is_set_aside(make: Any) ->
 
 def test_a_dead_letter_with_many_headers_is_cut_to_what_its_topic_takes() -> None:
     limit = 1_000_000
-    encoder = Encoder(OPTIONS, lambda *_: None, lambda topic: limit)
+    encoder = OutputEncoder(OPTIONS, lambda *_: None, lambda topic: limit)
     headers = tuple((f"h{number}", bytes(60_000)) for number in range(40))
     error = (("__streams.errors.exception", b"ValueError"), ("__streams.errors.offset", b"7"))
     letter = encoder.encode(None, "dead", b"k", bytes(50_000), 0, (*headers, *error))

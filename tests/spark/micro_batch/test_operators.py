@@ -326,7 +326,7 @@ OPTIONS: dict[str, Program] = {
 REFUSED: dict[str, tuple[Program, str]] = {
     "Consumed.offset_reset": (
         lambda b: b.stream("a", Consumed(offset_reset="latest")),
-        "leave offset_reset out",
+        "remove offset_reset",
     ),
     "Produced.partitioner": (
         lambda b: (

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from thulawa.brokers.embedded.batches import Columns, pack, unpack
-from thulawa.runtime.planning import Part, plan
-from thulawa.runtime.recovery import Recovery, batch_stamp
+from thulawa.runtime.planning import StagedSubTopology, plan
+from thulawa.runtime.recovery_plan import RecoveryPlan, batch_stamp
 from thulawa.spark.micro_batch import changelogs
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.restoring import Report, Restored
@@ -66,7 +66,7 @@ def tables(builder: StreamsBuilder) -> Any:
     return left.outer_join(right, lambda one, two: [one, two]).to_stream()
 
 
-def program(make: Callable[[StreamsBuilder], Any], recovery: Recovery | None = None) -> Program:
+def program(make: Callable[[StreamsBuilder], Any], recovery: RecoveryPlan | None = None) -> Program:
     builder = StreamsBuilder()
     make(builder).to("out")
     made: Topology = builder.build()
@@ -112,7 +112,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return now
 
 
-def only_part(made: Program) -> Part:
+def only_part(made: Program) -> StagedSubTopology:
     (part,) = made.plan.parts.values()
     return part
 
@@ -164,7 +164,7 @@ def test_a_restored_task_does_what_the_first_would_have_done(
     assert any(outputs[3])
 
     stamps = frozenset({batch_stamp("q", 2)}) if taken_back else frozenset()
-    restoring = program(make, Recovery({}, stamps=stamps))
+    restoring = program(make, RecoveryPlan({}, stamps=stamps))
     rebuilt, half = Store(), Restored(restoring, only_part(restoring), 0)
     reports: list[Report] = []
     for step in range(2):  # in two batches of its own

@@ -21,11 +21,11 @@ from thulawa.core.serdes import Serde
 from thulawa.engine.lane_sums import LaneFigures
 from thulawa.runtime.application_states import State, StateMachine
 from thulawa.runtime.batch_size import Fetching
-from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.metrics import NodeMetrics
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.restarts import Restart, policy_of
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application.ownership import Ownership
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import create_topics, owned_topics

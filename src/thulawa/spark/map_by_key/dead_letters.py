@@ -27,7 +27,7 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError, message_of
 from thulawa.core.markers import LastBatch, OlderBatch, is_written
 from thulawa.engine import Outcome, WorkItem
-from thulawa.runtime.dead_letters import ROW
+from thulawa.runtime.dead_letter_records import ROW
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
 from thulawa.spark.task_context import Task

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from thulawa.core.records import Headers
-from thulawa.runtime.planning import Part
-from thulawa.runtime.recovery import batch_stamp
+from thulawa.runtime.planning import StagedSubTopology
+from thulawa.runtime.recovery_plan import batch_stamp
 from thulawa.spark.connectors.chunks import Behind
 from thulawa.spark.micro_batch.collector import TaskOutput
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed, Topic
 from thulawa.spark.task_context import current_task
-from thulawa.state.changelogs import Changelog, Position
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.state.paged import PagedStores
+from thulawa.state.store_changelog import Position, StoreChangelog
 
 __all__ = ["BEFORE", "MORE", "POSITIONS", "STAMP", "ReadSoFar", "TaskChangelogs"]
 
@@ -26,16 +26,16 @@ STAMP, BEFORE = "batch", "before"  # headers of a changelog's records
 POSITIONS = "changelogs"  # in a task's snapshot: where its changelogs are
 MORE = b"more"  # in the topic of offsets: the partitions of which the broker had more
 
-_codec = Codec()
+_codec = ColumnCodec()
 
 
 class TaskChangelogs:
     """Writes what a batch changed in the stores of one task."""
 
-    def __init__(self, program: Program, part: Part) -> None:
+    def __init__(self, program: Program, part: StagedSubTopology) -> None:
         stores = program.plan.topology.stores
         self._logs = {
-            store: (program.changelogs[store], Changelog(stores[store]))
+            store: (program.changelogs[store], StoreChangelog(stores[store]))
             for store in part.group.stores
             if store in program.changelogs
         }

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from thulawa.core.errors import ConfigurationError, StateError, StateLoss
-from thulawa.runtime.groups import Assignment
-from thulawa.runtime.planning import Plan, remembered_by
+from thulawa.runtime.partition_groups import Assignment
+from thulawa.runtime.planning import Plan, checkpoint_names
 from thulawa.spark.connectors.offsets import Notes, of_topics
 from thulawa.spark.micro_batch.compatibility import names_of, places, tables, weigh
 
@@ -155,7 +155,7 @@ class Checkpoint:
                 "groups": {
                     name: part.tasks
                     for part in made.parts.values()
-                    for name in remembered_by(part.group, part.stage)
+                    for name in checkpoint_names(part.group, part.stage)
                 },
                 "repartitions": {name: one.partitions for name, one in made.repartitions.items()},
                 "durable": [name for name, one in made.repartitions.items() if one.durable],

@@ -9,15 +9,15 @@ from thulawa.brokers.embedded.packing import Fields
 from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde
-from thulawa.runtime.blocks import Block, Many, RawRecord
+from thulawa.runtime.blocks import Block, ForwardBlock, RawRecord
 from thulawa.runtime.context import Forward, TaskContext
-from thulawa.runtime.output import Encoder, chosen_partition, record_size
-from thulawa.runtime.planning import Part
-from thulawa.runtime.shuffled import sent_by
+from thulawa.runtime.output_encoder import OutputEncoder, chosen_partition, record_size
+from thulawa.runtime.planning import StagedSubTopology
+from thulawa.runtime.shuffled import with_sender
 from thulawa.spark.micro_batch.output_limits import limit_of
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed, Topic, pack_records
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.topology.nodes import Sink
 
 __all__ = ["TaskOutput"]
@@ -31,7 +31,7 @@ class TaskOutput:
     """
 
     def __init__(
-        self, program: Program, part: Part, number: int, source: Topic | None = None
+        self, program: Program, part: StagedSubTopology, number: int, source: Topic | None = None
     ) -> None:
         self._program = program
         self._plan = program.plan
@@ -39,7 +39,7 @@ class TaskOutput:
         if source is not None:  # a group may have several
             self._place += f"/{source.name}/{source.partition:06}"
         self._number = number
-        self._encoder = Encoder(
+        self._encoder = OutputEncoder(
             program.options, self.send, partial(limit_of, program.outlets, program.run)
         )
         self._outgoing = Outgoing()
@@ -47,7 +47,7 @@ class TaskOutput:
         self._sent = 0
         self._rows = 0
         self._routes = {
-            topic: (one, one.router(), Codec(one.value_serde))
+            topic: (one, one.router(), ColumnCodec(one.value_serde))
             for topic, one in program.plan.repartitions.items()
         }
 
@@ -93,7 +93,7 @@ class TaskOutput:
 
         return to_topic
 
-    def block_sender(self, sink: Sink, topic: str) -> Many | None:
+    def block_sender(self, sink: Sink, topic: str) -> ForwardBlock | None:
         """Give what takes blocks of them."""
         serdes = self._plain_serdes(sink, topic)
         if serdes is None:
@@ -145,7 +145,7 @@ class TaskOutput:
             return
         name = f"{self._program.application_id}-{topic}"
         raw_key, raw_value = codec.encode([key]), codec.encode([value])
-        headers = sent_by(self._place, headers)
+        headers = with_sender(self._place, headers)
         limit = limit_of(self._program.outlets, self._program.run, name)
         if (size := record_size(raw_key, raw_value, headers)) > limit:
             raise SerializationError(f"the record has {size} bytes, more than {name!r} takes")

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thulawa.runtime.planning import Part, Plan
-from thulawa.topology.keys import written_as
+from thulawa.runtime.planning import Plan, StagedSubTopology
+from thulawa.topology.key_serdes import written_as
 from thulawa.topology.origins import fed_by, is_generated, leads_to
 from thulawa.topology.topology import Topology
 
@@ -100,7 +100,7 @@ def tables(made: Plan, prefixes: Mapping[int, str]) -> dict[str, list[str]]:
     return found
 
 
-def names_of(part: Part) -> list[str]:
+def names_of(part: StagedSubTopology) -> list[str]:
     """Give what a part is known by: its stores, or its topics where it has none."""
     topics = (topic for source in part.group.sources for topic in source.topics)
     return sorted(part.group.stores) or sorted(topics)
@@ -124,7 +124,7 @@ def _inherited(
 
 
 def _inherit(
-    found: dict[int, str], part: Part, known: Mapping[str, str], names: Iterable[str]
+    found: dict[int, str], part: StagedSubTopology, known: Mapping[str, str], names: Iterable[str]
 ) -> None:
     prefix = next((known[name] for name in names if name in known), None)
     if prefix is not None and part.group.id not in found and prefix not in found.values():

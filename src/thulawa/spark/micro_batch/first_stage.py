@@ -15,7 +15,7 @@ from thulawa.core.errors import StateError
 from thulawa.core.gc_freeze import settle, uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.planning import FRONT, Part, has_timers
+from thulawa.runtime.planning import SOURCE_STAGE, StagedSubTopology, has_timers
 from thulawa.runtime.shuffled import merge_by_time, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.connectors.chunks import Behind, Chunk
@@ -37,7 +37,7 @@ from thulawa.spark.micro_batch.wire import (
     opened_records,
     packed_batch,
 )
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 
 __all__ = ["front"]
 
@@ -117,7 +117,7 @@ class _Front:
                         yield Packed(slot, part.stage, task, name, part.group.id, f"!{place}", data)
             return
         part = plan.parts[plan.readers[name]]
-        if part.stage == FRONT:
+        if part.stage == SOURCE_STAGE:
             yield from self._run(part, Topic(name, topic.partition), chunk)
             return
         _refuse_new_partition(part, name, topic.partition)
@@ -133,7 +133,7 @@ class _Front:
         if name not in self._plan.readers:
             return
         part = self._plan.parts[self._plan.readers[name]]
-        if part.stage != FRONT:
+        if part.stage != SOURCE_STAGE:
             task = part.task_of(name, of.partition)
             slot = self._program.slot_of(task)
             data = BEHIND if of.behind else AT_END
@@ -159,7 +159,7 @@ class _Front:
                     slot = self._program.slot_of(task)
                     yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
-    def _run(self, part: Part, topic: Topic, chunk: Chunk) -> Iterator[Packed]:
+    def _run(self, part: StagedSubTopology, topic: Topic, chunk: Chunk) -> Iterator[Packed]:
         if topic not in self._tasks:
             self._tasks[topic] = self._made(part, topic)
         task, output = self._tasks[topic]
@@ -168,14 +168,14 @@ class _Front:
         block = as_block(chunk.columns)
         repartition = self._plan.repartitions.get(topic.name)
         if repartition is not None:
-            records = opened_records(block, Codec(repartition.value_serde))
+            records = opened_records(block, ColumnCodec(repartition.value_serde))
             task.add(*topic, merge_by_time([*split_by_sender(records).values()]))
         else:
             task.add_block(*topic, block)
         task.run()
         return output.take()
 
-    def _made(self, part: Part, topic: Topic) -> tuple[Task, TaskOutput]:
+    def _made(self, part: StagedSubTopology, topic: Topic) -> tuple[Task, TaskOutput]:
         program = self._program
         number = part.task_of(*topic)
         output = TaskOutput(program, part, number, topic)
@@ -203,7 +203,9 @@ class _Front:
     def counts(self) -> Iterator[Packed]:
         """Send the counts to the next stage, which can report them; without one they stay."""
         if self._plan.stages and (counts := self.take_counts()):
-            yield Packed(self._program.slots[0], FRONT + 1, 0, COUNTS, 0, "", encode_counts(counts))
+            yield Packed(
+                self._program.slots[0], SOURCE_STAGE + 1, 0, COUNTS, 0, "", encode_counts(counts)
+            )
 
     def close(self) -> None:
         for task, _ in self._tasks.values():
@@ -214,7 +216,7 @@ class _Front:
             task.abandon()
 
 
-def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:
+def _refuse_new_partition(part: StagedSubTopology, topic: str, partition: int) -> None:
     """Refuse records of a partition that was not there: its keys have their state elsewhere."""
     if part.group.stores and not any(partition in task.get(topic, ()) for task in part.tasks):
         raise StateError(

@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.records import Windowed
-from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.planning import Plan, StagedSubTopology
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.state.backing import sort_key
 from thulawa.state.paged import read_stores
-from thulawa.state.sessions import SessionStore
+from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import Store
-from thulawa.state.windows import WindowStore
+from thulawa.state.window_store import WindowStore
 from thulawa.topology.nodes import GlobalTable
 
 __all__ = ["ReadOnlyStore", "read_store"]
@@ -83,7 +83,7 @@ def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: st
     return ReadOnlyStore(name, tasks)
 
 
-def _owner(made: Plan, name: str) -> Part:
+def _owner(made: Plan, name: str) -> StagedSubTopology:
     owners = {store: part for part in made.parts.values() for store in part.group.stores}
     if name in owners:
         return owners[name]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import FRONT, Part, Plan
-from thulawa.runtime.recovery import Recovery
+from thulawa.runtime.planning import SOURCE_STAGE, Plan, StagedSubTopology
+from thulawa.runtime.recovery_plan import RecoveryPlan
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.micro_batch.output_limits import Outlets
 from thulawa.spark.micro_batch.wire import slots
 
@@ -33,7 +33,7 @@ class Program:
     width: int | None = None  # how many slots tasks are spread over, where state says it
     changelogs: Mapping[str, str] = field(default_factory=dict)  # store -> topic
     had_timers: bool = False  # then it still has them: Spark does not take them from a query
-    recovery: Recovery | None = None  # set while stores are rebuilt: nothing is processed then
+    recovery: RecoveryPlan | None = None  # set while stores are rebuilt: nothing is processed then
 
     @cached_property
     def slots(self) -> list[int]:
@@ -47,7 +47,7 @@ class Program:
     @property
     def has_timers(self) -> bool:
         """Whether tasks may have to be called by the clock."""
-        waits = self.options.waits_by_the_clock
+        waits = self.options.may_idle
         return self.plan.has_timers or waits or self.had_timers
 
     @property
@@ -89,13 +89,14 @@ class Program:
                 found.append({self._outside(t): tuple(range(n)) for t, n in widths.items()})
         return found
 
-    def _waiting_parts(self) -> list[Part]:
+    def _waiting_parts(self) -> list[StagedSubTopology]:
         if self.options.max_task_idle is None or self.recovery is not None:
             return []
         return [
             part
             for part in self.plan.parts.values()
-            if part.stage != FRONT and any(sum(map(len, one.values())) > 1 for one in part.tasks)
+            if part.stage != SOURCE_STAGE
+            and any(sum(map(len, one.values())) > 1 for one in part.tasks)
         ]
 
     def _width(self, topic: str) -> int:

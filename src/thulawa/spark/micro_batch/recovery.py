@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 from thulawa.core.errors import StateError
-from thulawa.runtime.recovery import (
+from thulawa.runtime.recovery_plan import (
     Generation,
     Progress,
-    Recovery,
+    RecoveryPlan,
     TopicPartition,
     batch_stamp,
     recover,
@@ -37,7 +37,7 @@ from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.query import compile_program
 from thulawa.spark.micro_batch.restoring import Report
 from thulawa.spark.micro_batch.runner import active
-from thulawa.state.changelogs import Position
+from thulawa.state.store_changelog import Position
 
 __all__ = [
     "RestoredStore",
@@ -154,7 +154,7 @@ class _Restore:
         self._hand_over(query, todo)
         return found
 
-    def _rebuild(self, todo: Recovery, names: tuple[str, ...]) -> None:
+    def _rebuild(self, todo: RecoveryPlan, names: tuple[str, ...]) -> None:
         ends = self._topics.end_offsets(names)
         self._all = sum(end for partitions in ends.values() for end in partitions.values())
         _log.info("%s: restoring %d stores", self._program.application_id,
@@ -222,7 +222,7 @@ class _Restore:
             stores.append(RestoredStore(store, task, report.records, found.entries, checksum))
         return stores
 
-    def _hand_over(self, query: str, todo: Recovery) -> None:
+    def _hand_over(self, query: str, todo: RecoveryPlan) -> None:
         """Let the program's query begin where the stores are. The order of steps matters.
 
         The new generation is told before any marker of it is written: whoever restores next must
@@ -298,7 +298,7 @@ def _held_records_are_lost(program: Program, topics: Topics, generation: Generat
     """Return whether a task may have held records back that no changelog has."""
     if not any(part.stage and not part.group.stores for part in program.plan.parts.values()):
         return False
-    if program.options.waits_by_the_clock:
+    if program.options.may_idle:
         return True
     topics.settle(program.application_id, (program.offsets_topic,))
     markers = topics.last_batches(program.application_id, generation.query)

@@ -10,19 +10,19 @@ from thulawa.core.records import Headers
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.planning import Part
+from thulawa.runtime.planning import StagedSubTopology
 from thulawa.spark.micro_batch.changelogs import BEFORE, POSITIONS, STAMP
 from thulawa.spark.micro_batch.collector import TaskOutput
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.wire import SINK, Packed, records_of
 from thulawa.spark.task_context import current_task
-from thulawa.state.changelogs import POSITION, Changelog, Position
-from thulawa.state.codec import Codec
-from thulawa.state.paged import Kept, PagedStores
+from thulawa.state.codec import ColumnCodec
+from thulawa.state.paged import PagedStores, StateBackend
+from thulawa.state.store_changelog import POSITION, Position, StoreChangelog
 
 __all__ = ["Report", "Restored"]
 
-_codec = Codec()
+_codec = ColumnCodec()
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Report(msgspec.Struct, frozen=True):
 class Restored:
     """One task in the making."""
 
-    def __init__(self, program: Program, part: Part, number: int) -> None:
+    def __init__(self, program: Program, part: StagedSubTopology, number: int) -> None:
         assert program.recovery is not None
         self._program = program
         self._stamps = {stamp.encode() for stamp in program.recovery.stamps}
@@ -52,7 +52,7 @@ class Restored:
         tables = plan.global_tables(part.group)
         specs = plan.topology.stores
         names = dict.fromkeys((*part.group.stores, *(table.stores[0] for table in tables)))
-        self._logs = {name: Changelog(specs[name]) for name in part.group.stores}
+        self._logs = {name: StoreChangelog(specs[name]) for name in part.group.stores}
         self._stores = PagedStores({name: specs[name] for name in names})
         self._output = TaskOutput(program, part, number)
         self._tables = plan.topology, program.options, self._output.send, self._stores.backing
@@ -62,7 +62,7 @@ class Restored:
         self,
         rows: Iterable[Packed],
         now: int,  # noqa: ARG002 nothing is processed
-        kept: Kept,
+        kept: StateBackend,
     ) -> Iterator[list[Packed]]:
         """Take the records of a batch into the stores; give a report for each changelog."""
         self._stores.open(kept)

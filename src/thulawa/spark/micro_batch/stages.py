@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from thulawa.runtime.planning import Part
+from thulawa.runtime.planning import StagedSubTopology
 from thulawa.spark.micro_batch.dropped_records import decode_counts
 from thulawa.spark.micro_batch.program_shipping import Shipped
 from thulawa.spark.micro_batch.task_host import hosted
@@ -54,7 +54,7 @@ class Stage:
                 if self._program.slot_of(number) == slot:
                     yield from self._run(part.group.id, number, [], batch_time)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[StagedSubTopology]:
         return [part for part in self._program.plan.parts.values() if part.stage == self._stage]
 
     def _part_of(self, row: Packed) -> tuple[int, int]:

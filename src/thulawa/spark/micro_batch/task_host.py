@@ -7,8 +7,8 @@ from thulawa.core.gc_freeze import uncollected
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.planning import Part
-from thulawa.runtime.shuffled import Shuffled, split_by_sender
+from thulawa.runtime.planning import StagedSubTopology
+from thulawa.runtime.shuffled import ShuffledRecords, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.event_loop import run_async
 from thulawa.spark.micro_batch.changelogs import TaskChangelogs
@@ -25,8 +25,8 @@ from thulawa.spark.micro_batch.wire import (
     records_of,
     unpack_records,
 )
-from thulawa.state.codec import Codec
-from thulawa.state.paged import Kept, PagedStores
+from thulawa.state.codec import ColumnCodec
+from thulawa.state.paged import PagedStores, StateBackend
 
 __all__ = ["Hosted", "hosted"]
 
@@ -34,7 +34,7 @@ __all__ = ["Hosted", "hosted"]
 class Hosted:
     """One task of a stage with its stores."""
 
-    def __init__(self, program: Program, part: Part, number: int) -> None:
+    def __init__(self, program: Program, part: StagedSubTopology, number: int) -> None:
         self._program = program
         self._part = part
         self._number = number
@@ -48,7 +48,7 @@ class Hosted:
         self._globals: GlobalTables | None = None
 
     def run(
-        self, rows: Iterable[Packed], now: int, kept: Kept
+        self, rows: Iterable[Packed], now: int, kept: StateBackend
     ) -> Generator[Iterable[Packed], None, None]:
         """Process the rows of a batch; give what leaves, then keep what the stores hold.
 
@@ -62,7 +62,9 @@ class Hosted:
             self.close()
             raise
 
-    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> Iterator[Iterable[Packed]]:
+    def _run(
+        self, rows: Iterable[Packed], now: int, kept: StateBackend
+    ) -> Iterator[Iterable[Packed]]:
         same = self._stores.open(kept)
         if self._task is not None and not same:
             self.close()
@@ -71,7 +73,7 @@ class Hosted:
             self._task = self._made(now)
         task = self._task
         task.context.wall_clock_time = now
-        shuffled = Shuffled()
+        shuffled = ShuffledRecords()
         for row in sorted(rows, key=lambda row: row.place):
             if row.data in (BEHIND, AT_END):
                 task.set_behind(row.topic, row.part, behind=row.data == BEHIND)
@@ -109,9 +111,9 @@ class Hosted:
         """Tell when the task wants to be called even without records."""
         return None if self._task is None else self._task.next_wall_clock_time
 
-    def _add_repartitioned(self, shuffled: Shuffled, row: Packed) -> None:
+    def _add_repartitioned(self, shuffled: ShuffledRecords, row: Packed) -> None:
         repartition = self._program.plan.repartitions[row.topic]
-        codec = Codec(repartition.value_serde)
+        codec = ColumnCodec(repartition.value_serde)
         if not repartition.is_topic:
             place = row.place.rpartition("/")[0]  # it ends with the number of the row
             shuffled.add(row.topic, row.part, place, unpack_records(row.data, codec))
@@ -157,7 +159,7 @@ class Hosted:
 _tasks: dict[tuple[str, int, int], Hosted | Restored] = {}
 
 
-def hosted(program: Program, part: Part, number: int) -> Hosted | Restored:
+def hosted(program: Program, part: StagedSubTopology, number: int) -> Hosted | Restored:
     """Give the task of this number, as this worker has it.
 
     A worker is that of one application at a time (`session.worker_pools`): when another run

@@ -19,7 +19,7 @@ from thulawa.brokers.embedded.packing import Fields, fields_of, packed_plainly
 from thulawa.brokers.embedded.records import ProducerRecord
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import Block, RawRecord
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 
 __all__ = [
     "ANY",
@@ -118,7 +118,7 @@ def records_of(row: Packed) -> Iterable[RawRecord]:
     return block_of(row).records()
 
 
-def opened_records(block: Block, codec: Codec) -> list[RawRecord]:
+def opened_records(block: Block, codec: ColumnCodec) -> list[RawRecord]:
     """Return the records of a repartition's topic as they were sent: keys and values, not bytes."""
     decode = codec.decode
     return [
@@ -218,15 +218,15 @@ def _outgoing_rows(topic: str, part: int, columns: Columns) -> pa.RecordBatch:
 # --- records between tasks
 
 
-def pack_records(records: list[RawRecord], codec: Codec) -> Iterator[bytes]:
+def pack_records(records: list[RawRecord], codec: ColumnCodec) -> Iterator[bytes]:
     """Yield what one task has for another, in order, cut such that no row is beyond `ROW_BYTES`.
 
     Spark and Arrow hold no row of 2 GiB. A single record is not cut.
     """
-    return codec.encode_cut(records, ROW_BYTES)
+    return codec.encode_chunks(records, ROW_BYTES)
 
 
-def unpack_records(data: bytes, codec: Codec) -> list[RawRecord]:
+def unpack_records(data: bytes, codec: ColumnCodec) -> list[RawRecord]:
     """Give what one task had for another."""
     return codec.decode(data)
 

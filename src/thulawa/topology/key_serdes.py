@@ -1,11 +1,10 @@
-"""Which serde writes the keys of each store and of each repartition.
+"""Infer the key serdes of stores and repartitions.
 
-A program names serdes where it likes: at a topic, a grouping, a join, a store. The others follow
-from these, along the keys: what leaves a node that keeps its keys has the serde of what came in. A
-repartition without one has that of the side it meets in a join, for equal keys must meet in one
-partition; where it meets none, its keys are plain data (`thulawa.state.keys.PLAIN`), or what the
-application's own default says. Sides of a join whose topics are written by different serdes would
-not find each other: they are refused.
+A program may name key serdes at a topic, a grouping, a join or a store; the others are inferred.
+A node that does not change keys passes its input's serde on. A repartition without a serde uses
+that of the other side of the join it feeds, because equal keys must land in the same partition.
+Without a join it uses the application default, else plain data (`state.key_identity.PLAIN`).
+A join whose sides are partitioned by different key serdes is rejected: it would never match.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.state.keys import PLAIN
+from thulawa.state.key_identity import PLAIN
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.nodes import (
     Aggregate,
@@ -52,12 +51,12 @@ def windowed(inner: Serde[Any], window: WindowKind) -> Serde[Any]:
 
 
 def written_as(serde: Serde[Any]) -> str:
-    """Return the name of what a serde writes; plain data that is text is written as text."""
+    """Return the name of a serde's format; plain data that is text has the format of text."""
     return serde.name.replace(PLAIN.name, Serdes.string().name)
 
 
 class KeySerdes:
-    """The key serdes of a program. ``outside`` is the default of topics, ``inside`` of the rest."""
+    """Infer key serdes; the default is ``outside`` for topics and ``inside`` for the rest."""
 
     def __init__(
         self,
@@ -76,13 +75,13 @@ class KeySerdes:
             if isinstance(node, Sink) and node.internal
         }
         self._owners = {store: parent for node in nodes.values() for store, parent in _owned(node)}
-        self._meetings = [
+        self._join_sources = [
             [self._sources(side) for side in sides] for sides in self._joins().values()
         ]
         self._repartitions: dict[str, Serde[Any]] = {}
 
     def check(self) -> None:
-        """Refuse joins whose sides are partitioned by different bytes of one key."""
+        """Raise `TopologyError` if the sides of a join are partitioned by different key bytes."""
         for name, sides in self._joins().items():
             met: dict[str, str] = {}
             for source in (source for side in sides for source in self._sources(side)):
@@ -91,9 +90,9 @@ class KeySerdes:
             if len(met) > 1:
                 listed = ", ".join(f"{topic!r} as {serde}" for serde, topic in met.items())
                 raise TopologyError(
-                    f"the keys of what is joined are written differently, so equal keys are in "
-                    f"different partitions: {listed}; give both the same key_serde, or "
-                    f"repartition one of them by the other's",
+                    f"the sides of a join have different key serdes, so equal keys are in "
+                    f"different partitions: {listed}; use the same key_serde for both, or "
+                    f"repartition one of them with the other's",
                     where=self._nodes[name].where or None,
                 )
 
@@ -105,14 +104,16 @@ class KeySerdes:
         return found
 
     def of_store(self, name: str) -> Serde[Any]:
-        """Return the serde of the keys of a store; of a window store that of the keys alone."""
+        """Return the key serde of a store; for a window store that of the key alone."""
         given = self._stores[name].key_serde
         if given is not None:
             return given
         parent = self._owners.get(name)
-        return PLAIN if parent is None else self.leaving(parent)  # a processor's keys are its own
+        return (
+            PLAIN if parent is None else self.leaving(parent)
+        )  # a processor's store may have any keys
 
-    def leaving(self, name: str) -> Serde[Any]:  # noqa: PLR0911 one for each kind of node
+    def leaving(self, name: str) -> Serde[Any]:  # noqa: PLR0911 one per kind of node
         """Return the serde of the keys that leave a node."""
         match node := self._nodes[name]:
             case Source(internal=True):
@@ -138,7 +139,7 @@ class KeySerdes:
                 return self.leaving(node.parents[0])
 
     def filled(self, node: Node) -> Node:
-        """Return a node with the serdes of the keys that it compares."""
+        """Return a node with the key serdes that it needs to compare keys."""
         match node:
             case PartialAggregate() | TableGrouping():
                 serde = next(self._repartition_below(node.name), node.key_serde)
@@ -172,10 +173,10 @@ class KeySerdes:
             if isinstance(node, ForeignKeyStep) and node.join == step.join and node.step == wanted
         )
 
-    # --- what meets
+    # --- joins
 
     def _joins(self) -> dict[str, list[str]]:
-        """Return the nodes whose keys must meet in one partition, by one that they meet in."""
+        """Return, by joining node, the nodes whose equal keys must be in one partition."""
         found: dict[str, list[str]] = {}
         pairs: dict[str, str] = {}
         for node in self._nodes.values():
@@ -193,7 +194,7 @@ class KeySerdes:
         return found
 
     def _sources(self, name: str) -> list[Source]:
-        """Return what a node reads, as far as keys are those that were read."""
+        """Return the sources of a node whose keys reach it unchanged."""
         node = self._nodes[name]
         if isinstance(node, Source):
             return [node]
@@ -210,7 +211,7 @@ class KeySerdes:
             return sender.key_serde
         if sender.payload == "answer":
             return self.leaving(sender.parents[0])
-        for sides in self._meetings:
+        for sides in self._join_sources:
             met = [source for side in sides for source in side if self._is_by_key(source)]
             if any(topic in source.topics for source in met):
                 for source in met:
@@ -220,14 +221,14 @@ class KeySerdes:
         return self._inside
 
     def _known(self, source: Source) -> Serde[Any] | None:
-        """Return the serde of a topic that does not depend on what it meets."""
+        """Return the key serde of a topic if it does not depend on a join."""
         if source.internal:
             return self._senders[source.topics[0]].key_serde
         return source.key_serde or self._outside
 
 
 def _rekeys(node: Node) -> bool:
-    """Return whether the keys that leave a node are others than those that come in."""
+    """Return whether a node changes keys."""
     match node:
         case Stateless() | AsyncCall():
             return node.operation in _REKEYS
@@ -242,7 +243,7 @@ def _rekeys(node: Node) -> bool:
 
 
 def _owned(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield the stores that a node keeps its own keys in, and the node these come from."""
+    """Yield the stores whose keys are a node's input keys, with the node they come from."""
     match node:
         case Aggregate() | TableAggregate() | JoinBuffer() | Suppress():
             yield node.store, node.parents[0]

@@ -1,10 +1,10 @@
 """Aggregation over sliding windows.
 
-Each record defines two windows: the one that ends with it, and the one that begins right after
-it, which exists once a later record falls into it. A new window takes over what an existing
-one has already folded: the window before it holds the records on its left, the one around it
-those on its right. A window's timestamp is that of its latest record, which is how the
-neighbouring record is found without keeping the records themselves.
+Each record defines two windows: the one that ends at it, and the one that begins right after it,
+which is created once a later record falls into it. A new window starts from the aggregate of an
+existing one: the window before it covers the records on its left, the window around it those on its
+right. A window's timestamp is that of its latest record, which locates the neighbouring record
+without storing the records themselves.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from thulawa.core.records import Change, Headers, Window, Windowed
 from thulawa.runtime.aggregates import closed_windows, start_value
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.state.windows import WindowStore
+from thulawa.state.window_store import WindowStore
 from thulawa.topology.nodes import Aggregate
 from thulawa.topology.windows import SlidingWindows
 
@@ -61,7 +61,7 @@ def sliding_aggregate(
 
 
 class _Update:
-    """What one record changes. Nothing is stored before every function call has returned."""
+    """The changes of one record. Nothing is stored before all user functions have returned."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Update:
         self._previous: int | None = None  # the time of the record before this one
 
     def run(self) -> None:
-        """Find what changes."""
+        """Compute the changes."""
         if self._timestamp < self._difference:
             self._early()
         else:
@@ -109,7 +109,7 @@ class _Update:
                 has_left = True
                 self._add(window, entry)
                 if entry[1] >= timestamp:
-                    return  # a record at this time was here before: all its windows exist
+                    return  # there was a record with this timestamp: all its windows exist
                 self._previous = entry[1]
             else:
                 left, self._previous = entry, entry[1]
@@ -122,7 +122,7 @@ class _Update:
         self._own_right_window()
 
     def _early(self) -> None:
-        """Take a record so early that the window which ends with it begins at 0."""
+        """Process a record so early that the window which ends at it begins at 0."""
         timestamp, difference = self._timestamp, self._difference
         combined: _Entry | None = None
         for window, entry in self._store.range(self._key, 0, timestamp + 1):
@@ -142,7 +142,7 @@ class _Update:
         self._add(Window(0, difference), first)
 
     def _previous_right_window(self, must_reach: int | None) -> None:
-        """Make the window right after the previous record, which this record is in."""
+        """Create the window right after the previous record, which contains this record."""
         if self._previous is None or self._previous + 1 in self._starts:
             return
         start = self._previous + 1
@@ -151,7 +151,7 @@ class _Update:
             self._add(window, (self._initial(), self._timestamp))
 
     def _own_right_window(self) -> None:
-        """Make the window right after this record, if later records are in it."""
+        """Create the window right after this record, if it contains later records."""
         start = self._timestamp + 1
         if start not in self._starts and self._right and self._right[1] > self._timestamp:
             value, time = self._right

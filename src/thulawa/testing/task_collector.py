@@ -1,4 +1,4 @@
-"""Where the outputs of a driver's tasks go: to topics, as bytes."""
+"""The record collectors of a test driver's tasks: they write outputs to topics, as bytes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 from thulawa.core.records import Headers, Windowed
 from thulawa.core.serdes import Serde
 from thulawa.runtime.context import Forward, TaskContext
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.output import Encoder, chosen_partition
+from thulawa.runtime.output_encoder import OutputEncoder, chosen_partition
 from thulawa.runtime.planning import Plan
-from thulawa.state.codec import Codec
-from thulawa.testing.topics import WrittenRecord
+from thulawa.runtime.task_options import TaskOptions
+from thulawa.state.codec import ColumnCodec
+from thulawa.testing.driver_topics import WrittenRecord
 from thulawa.topology.nodes import Sink
 
 __all__ = ["Outputs", "TaskCollector"]
@@ -19,11 +19,11 @@ __all__ = ["Outputs", "TaskCollector"]
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the collectors of all tasks share.
+    """The configuration that the collectors of all tasks share.
 
-    ``receive`` takes a topic, a partition (None: by key) and a record; ``pass_on`` a record of a
-    repartition and the key that it travels under. ``unnamed`` are the sinks for which the topology
-    names no key serde: windowed keys are written as such there.
+    ``receive`` is called with a topic, a partition (None: by key) and a record; ``pass_on`` with a
+    record of a repartition and the key that is sent. ``without_key_serde`` are the sinks for which
+    the topology names no key serde; they write windowed keys as Kafka does.
     """
 
     plan: Plan
@@ -32,7 +32,7 @@ class Outputs:
     pass_on: Callable[[str, int, WrittenRecord, Any], None]
     key_serde: Serde[Any]
     partitions: int
-    unnamed: frozenset[str] = frozenset()
+    without_key_serde: frozenset[str] = frozenset()
 
 
 class TaskCollector:
@@ -40,14 +40,14 @@ class TaskCollector:
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
-        self._encoder = Encoder(outputs.options, self.send)
+        self._encoder = OutputEncoder(outputs.options, self.send)
         self._routes = {
-            topic: (one.router(), Codec(one.value_serde))
+            topic: (one.router(), ColumnCodec(one.value_serde))
             for topic, one in outputs.plan.repartitions.items()
         }
 
     def attach(self, context: TaskContext) -> None:
-        """Set the task whose outputs these are."""
+        """Set the context of the collector's task."""
         self._encoder.context = context
 
     def send(
@@ -56,12 +56,12 @@ class TaskCollector:
         """Write one output."""
         if sink is not None and sink.internal:
             route, codec = self._routes[topic]
-            partition, travelling = route(key, value)
+            partition, sent_key = route(key, value)
             codec.check(value)
-            # as Spark writes and reads them: what is no plain data cannot travel
-            travelling, value = codec.decode(codec.encode([travelling, value]))
+            # encode and decode as on Spark: only plain data can be shuffled
+            sent_key, value = codec.decode(codec.encode([sent_key, value]))
             record = WrittenRecord(key, value, timestamp, headers)
-            self._outputs.pass_on(topic, partition, record, travelling)
+            self._outputs.pass_on(topic, partition, record, sent_key)
         else:
             self._send(sink, topic, key, value, timestamp, headers)
 
@@ -88,7 +88,7 @@ class TaskCollector:
         self._outputs.receive(topic, partition, record)
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
-        """Return a quicker `send` for a sink that only serializes; None: there is none."""
+        """Return a faster `send` for a sink that only serializes, or None."""
         key_serde, value_serde = sink.key_serde, sink.value_serde
         if sink.internal or sink.partitioner or self._outputs.options.max_record_bytes is not None:
             return None
@@ -100,7 +100,7 @@ class TaskCollector:
         def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             try:
                 raw_key, raw_value = dump_key(key), dump_value(value)
-            except Exception as error:  # noqa: BLE001 the handler is asked
+            except Exception as error:  # noqa: BLE001 the handler decides about any error
                 send(sink, topic, key, value, timestamp, headers, error)
                 return
             serde = reads_key(sink, key)
@@ -110,9 +110,9 @@ class TaskCollector:
         return to_topic
 
     def block_sender(self, sink: Sink, topic: str) -> None:
-        """Return nothing: records are sent one by one."""
+        """Return None: records are sent one by one."""
 
     def _reads_key(self, sink: Sink, key: Any) -> Serde[Any] | None:
-        if sink.name in self._outputs.unnamed and not isinstance(key, Windowed):
+        if sink.name in self._outputs.without_key_serde and not isinstance(key, Windowed):
             return self._outputs.key_serde
         return sink.key_serde

@@ -1,7 +1,7 @@
-"""The versioned store: what the value of a key was, as of a time.
+"""The versioned store: the value of a key as of a time.
 
-Versions older than the newest time put here minus ``history`` are kept only as far as they
-are needed to answer for times within the history.
+Versions older than the newest time put here minus ``history`` stay only if they are needed to
+answer for times within the history.
 """
 
 from bisect import bisect_right
@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
+from thulawa.state.codec import PLAIN_DATA, ColumnCodec
+from thulawa.state.key_identity import PLAIN_KEYS, Keys
 
 __all__ = ["VersionedStore"]
 
@@ -19,7 +19,7 @@ _TIME = itemgetter(0)
 
 
 class VersionedStore:
-    """Keep the versions of each key by timestamp; None is a version too: there was no value.
+    """Store the versions of each key by timestamp; None is the version "no value".
 
     >>> store = VersionedStore("prices", {}, history=100)
     >>> store.put("a", "cheap", 10), store.put("a", "dear", 20), store.put("a", "fair", 15)
@@ -37,7 +37,7 @@ class VersionedStore:
         *,
         history: int,
         keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
+        values: ColumnCodec = PLAIN_DATA,
     ) -> None:
         self.name = name
         self.history = history
@@ -49,55 +49,55 @@ class VersionedStore:
         self._newest = max(times, default=-(2**63))
 
     def entry(self, key: Any) -> tuple[Any, int] | None:
-        """Give the latest (value, timestamp), or None."""
+        """Return the latest (value, timestamp), or None."""
         versions = self._backing.get(self._identity(key))
         return None if versions is None else _found(versions[-1])
 
     def get(self, key: Any) -> Any:
-        """Give the latest value, or None."""
+        """Return the latest value, or None."""
         entry = self.entry(key)
         return None if entry is None else entry[0]
 
     def as_of(self, key: Any, timestamp: int) -> tuple[Any, int] | None:
-        """Give the (value, timestamp) that held at a time, or None.
+        """Return the (value, timestamp) that was valid at a time, or None.
 
-        Before the history only a version that is still the latest is known.
+        For a time before the history, only a version that is still the latest is found.
         """
         versions = self._backing.get(self._identity(key))
         if versions is None:
             return None
         if timestamp < self._newest - self.history:
             return _found(versions[-1]) if versions[-1][0] <= timestamp else None
-        place = bisect_right(versions, timestamp, key=_TIME)
-        return _found(versions[place - 1]) if place else None
+        index = bisect_right(versions, timestamp, key=_TIME)
+        return _found(versions[index - 1]) if index else None
 
     def put(self, key: Any, value: Any, timestamp: int) -> bool | None:
-        """Add a version; tell whether it is the latest, or None when it came too late."""
+        """Add a version; return whether it is the latest, or None if it is too late."""
         identity = self._identity(key)
         self.values.check(value)
         if timestamp < self._newest - self.history:
             return None
         self._newest = max(self._newest, timestamp)
         versions = self._backing.get(identity) or ()
-        place = bisect_right(versions, timestamp, key=_TIME)
-        same = place > 0 and versions[place - 1][0] == timestamp
-        before = versions[: place - same]
-        self._backing[identity] = self._pruned((*before, (timestamp, value), *versions[place:]))
-        return place == len(versions)
+        index = bisect_right(versions, timestamp, key=_TIME)
+        same = index > 0 and versions[index - 1][0] == timestamp
+        before = versions[: index - same]
+        self._backing[identity] = self._pruned((*before, (timestamp, value), *versions[index:]))
+        return index == len(versions)
 
     def delete(self, key: Any, timestamp: int) -> bool | None:
-        """Add the version 'no value'."""
+        """Add the version "no value"."""
         return self.put(key, None, timestamp)
 
     def all(self) -> Iterator[tuple[Any, Any]]:
-        """Go through all keys that have a value now, in key order."""
+        """Yield all keys that have a value now, with it, in key order."""
         for key in sorted(map(self.keys.key, self._backing.keys()), key=sort_key):
             value = self.get(key)
             if value is not None:
                 yield key, value
 
     def _pruned(self, versions: tuple[tuple[int, Any], ...]) -> tuple[tuple[int, Any], ...]:
-        """Drop what held only before the history."""
+        """Return the versions without those that were valid only before the history."""
         first = bisect_right(versions, self._newest - self.history, key=_TIME) - 1
         return versions[max(first, 0) :]
 

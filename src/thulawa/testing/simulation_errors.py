@@ -1,21 +1,20 @@
-"""What a simulation raises when the run itself, not the code under test, went wrong.
+"""The errors of simulations and of the order oracle.
 
 ::
 
     ThulawaError
     └── SimulationError
-        ├── Stalled       something is awaited that can no longer happen
-        ├── Overrun       more virtual time or more loop iterations than the run was given
-        └── Unretrieved   a task or callback failed and nobody looked at its exception
+        ├── Stalled       a task awaits something that can no longer happen
+        ├── Overrun       the run exceeded its virtual time or its loop iterations
+        └── Unretrieved   the exception of a task or callback was never retrieved
 
     AssertionError
-    └── OrderViolation    the run broke its order contract (see `thulawa.testing.OrderOracle`)
+    └── OrderViolation    the order contract was violated (see `thulawa.testing.OrderOracle`)
 
 `Stalled` and `Overrun` are raised out of the event loop and never into a task: no
-``except Exception`` of the code under test can swallow them. They list the tasks and the
-line each of them waits at, innermost last, since that is what one would otherwise have to
-find with a debugger. ``Task.get_stack`` does not help there: for a suspended coroutine it
-gives the outermost frame only, so the chain of awaits is walked by hand.
+``except Exception`` of the code under test can swallow them. They list the tasks and the line at
+which each of them waits, innermost last. ``Task.get_stack`` returns only the outermost frame of a
+suspended coroutine, so the chain of awaits is followed here.
 """
 
 import asyncio
@@ -39,32 +38,32 @@ _TASKS_SHOWN = 10
 
 
 class SimulationError(ThulawaError):
-    """The root of what a simulation raises."""
+    """The base class of the errors of a simulation."""
 
 
 class Stalled(SimulationError):
-    """Something is awaited, but nothing is ready and no timer is left: it would hang."""
+    """A task waits, but nothing is ready and no timer is left: it would hang."""
 
 
 class Overrun(SimulationError):
-    """The run used up its virtual time (``until``) or its loop iterations."""
+    """The run exceeded its virtual time (``until``) or its loop iterations."""
 
 
 class Unretrieved(SimulationError):
-    """Tasks or callbacks failed and their exceptions would have gone unseen."""
+    """The exceptions of tasks or callbacks were never retrieved."""
 
 
 class OrderViolation(AssertionError):
-    """The run broke its order contract; the message tells the story of the key."""
+    """The order contract was violated; the message lists the events of the key."""
 
 
 def describe_tasks(tasks: Iterable["asyncio.Task[Any]"]) -> str:
-    """Say, one paragraph a task, which tasks wait and at which line."""
+    """Return which tasks wait and at which lines, one paragraph per task."""
     waiting = sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name()))
-    told = [_describe(task) for task in waiting[:_TASKS_SHOWN]]
+    shown = [_describe(task) for task in waiting[:_TASKS_SHOWN]]
     if len(waiting) > _TASKS_SHOWN:
-        told.append(f"  … and {len(waiting) - _TASKS_SHOWN} more")
-    return "\n".join(told) or "  (no task is left)"
+        shown.append(f"  … and {len(waiting) - _TASKS_SHOWN} more")
+    return "\n".join(shown) or "  (no task is left)"
 
 
 def _describe(task: "asyncio.Task[Any]") -> str:
@@ -74,7 +73,7 @@ def _describe(task: "asyncio.Task[Any]") -> str:
 
 
 def _frames(awaited: object) -> Iterator[tuple[FrameType, int]]:
-    """Follow what awaits what, from the task's coroutine inwards."""
+    """Yield the frames of the chain of awaits, from the task's coroutine inwards."""
     while awaited is not None:
         frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
         if isinstance(frame, FrameType):

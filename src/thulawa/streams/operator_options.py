@@ -1,6 +1,6 @@
-"""Option objects: what can be said about a source, a store, a join, besides what it does.
+"""The option objects of operators: names, serdes, stores, partitioners.
 
-All are frozen and keyword-only. As in Kafka Streams each begins with what is most often given:
+All are frozen and keyword-only, with Kafka Streams' factory methods for the most common options:
 ``Materialized.as_("counts")``, ``Consumed.with_(Serdes.string(), Serdes.json())``.
 """
 
@@ -25,8 +25,8 @@ __all__ = [
     "Repartitioned",
     "StreamJoined",
     "TableJoined",
-    "chosen",
-    "kept_as",
+    "or_default",
+    "with_default_serdes",
 ]
 
 K = TypeVar("K")
@@ -34,8 +34,8 @@ V = TypeVar("V")
 Options = TypeVar("Options")
 
 
-def chosen(options: Options | None, kind: type[Options]) -> Options:
-    """Give the options, or those that say nothing; refuse the options of something else."""
+def or_default(options: Options | None, kind: type[Options]) -> Options:
+    """Return the options, or default ones; reject options of another kind."""
     if options is None:
         return kind()
     if not isinstance(options, kind):
@@ -54,13 +54,13 @@ class Named:
 
     @classmethod
     def as_(cls, name: str) -> Self:
-        """Name it."""
+        """Return options with a name."""
         return cls(name=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Serialized(Named, Generic[K, V]):
-    """A name, and how keys and values are written."""
+    """A name, and the serdes of keys and values."""
 
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
@@ -69,23 +69,23 @@ class _Serialized(Named, Generic[K, V]):
         for serde in (self.key_serde, self.value_serde):
             if serde is not None and not isinstance(serde, Serde):
                 raise TopologyError(
-                    f"a serde is a Serde, as Serdes.string() is one, not a {type(serde).__name__}",
+                    f"a serde is a Serde, such as Serdes.string(), not a {type(serde).__name__}",
                     where=caller(),
                 )
 
     @classmethod
     def with_(cls, key_serde: Serde[K] | None, value_serde: Serde[V] | None) -> Self:
-        """Say how keys and values are written."""
+        """Return options with serdes."""
         return cls(key_serde=key_serde, value_serde=value_serde)
 
     def named(self, name: str) -> Self:
-        """Give the same under a name."""
+        """Return the options with a name."""
         return replace(self, name=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed(_Serialized[K, V]):
-    """How a topic is read."""
+    """Options of a source."""
 
     timestamp_extractor: TimestampExtractor | None = None
     offset_reset: Literal["earliest", "latest"] | None = None
@@ -93,20 +93,19 @@ class Consumed(_Serialized[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced(_Serialized[K, V]):
-    """How a topic is written; ``partitioner(key, value, partitions)`` gives a partition."""
+    """Options of a sink; ``partitioner(key, value, partitions)`` returns a partition."""
 
     partitioner: Callable[[Any, Any, int], int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped(_Serialized[K, V]):
-    """How a stream is grouped; its name is that of the repartition, if one is needed.
+    """Options of a grouping; its name is that of the repartition, if one is needed.
 
-    With ``two_step`` records are aggregated where they are first, and only what they came to
-    travels to the partition of their key: once per key and commit, not once per record. Then
-    so do the updates: a table's changes leave as its parts come in. ``count`` can do this,
-    ``reduce`` if ``reduce(reduce(a, b), c)`` equals ``reduce(a, reduce(b, c))``, and
-    ``aggregate`` with a ``merger`` to which the initial value adds nothing.
+    With ``two_step`` records are aggregated before the repartition, which then transports one
+    partial result per key and commit instead of every record; the table is updated once per partial
+    result. This works for ``count``, for ``reduce`` if the reducer is associative, and for
+    ``aggregate`` with a ``merger`` for which the initial value is neutral.
     """
 
     two_step: bool = False
@@ -114,7 +113,7 @@ class Grouped(_Serialized[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repartitioned(_Serialized[K, V]):
-    """How a stream is repartitioned."""
+    """Options of a repartition."""
 
     partitions: int | None = None
     partitioner: Callable[[Any, Any, int], int] | None = None
@@ -122,10 +121,10 @@ class Repartitioned(_Serialized[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(_Serialized[K, V]):
-    """How a stream is joined with a table.
+    """Options of a stream-table join.
 
-    With ``grace`` records wait that long, in stream time, for the table's older rows; the
-    table must be versioned.
+    With ``grace`` records are buffered that long, in stream time, for late updates of the table,
+    which must be versioned.
     """
 
     other_value_serde: Serde[Any] | None = None
@@ -134,7 +133,7 @@ class Joined(_Serialized[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamJoined(_Serialized[K, V]):
-    """How two streams are joined; ``store_name`` is what both window stores are named after."""
+    """Options of a stream-stream join; ``store_name`` is the prefix of both window stores."""
 
     other_value_serde: Serde[Any] | None = None
     store_name: str | None = None
@@ -142,10 +141,10 @@ class StreamJoined(_Serialized[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJoined(Named):
-    """How two tables are joined by a foreign key.
+    """Options of a foreign-key join.
 
-    The serdes are those of the two tables' keys, where the tables have none; the partitioners,
-    functions of (key, value, partitions), say how their topics are partitioned. The value is None.
+    The serdes are those of the two tables' keys, if the tables have none. The partitioners are
+    functions of (key, value, partitions) by which their topics are partitioned; value is None.
     """
 
     key_serde: Serde[Any] | None = None
@@ -156,23 +155,23 @@ class TableJoined(Named):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branched(Named):
-    """The name of a branch, or what is to be done with it instead of returning it."""
+    """Options of a branch: its name, and a function that transforms or consumes it."""
 
     chain: Callable[[Any], Any] | None = None
 
     @classmethod
     def with_function(cls, chain: Callable[[Any], Any], name: str | None = None) -> Self:
-        """Return what the function makes of the branch; nothing when it gives None."""
+        """Return options by which the branch is the function's result; None: no branch."""
         return cls(name=name, chain=chain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Materialized(_Serialized[K, V]):
-    """The store of a table.
+    """Options of a table's store.
 
-    ``retention`` is how long windows are kept, ``history`` makes the store versioned and is how
-    far back it can be asked. With ``caching`` only the last update of a key leaves per commit.
-    With ``changelog`` an application can rebuild the store from a topic, should it lose its state.
+    ``retention`` is how long windows are stored; ``history`` makes the store versioned and is how
+    far back it can be queried. With ``caching`` only the last update of a key per commit is
+    emitted. With ``changelog`` the store can be restored from a topic if its state is lost.
     """
 
     retention: Duration | None = None
@@ -182,26 +181,26 @@ class Materialized(_Serialized[K, V]):
 
     @classmethod
     def versioned(cls, name: str | None = None, *, history: Duration) -> Self:
-        """Keep what the values were, that far back."""
+        """Return options of a versioned store with this history."""
         milliseconds(history, name="history")
         return cls(name=name, history=history)
 
     def with_caching(self) -> Self:
-        """Let only the last update of a key leave per commit."""
+        """Return the options with caching: emit only the last update of a key per commit."""
         return replace(self, caching=True)
 
     def with_retention(self, retention: Duration) -> Self:
-        """Keep windows that long."""
+        """Return the options with this retention of windows."""
         return replace(self, retention=retention)
 
 
-def kept_as(
+def with_default_serdes(
     materialized: Materialized[Any, Any] | None,
     key_serde: Serde[Any] | None,
     value_serde: Serde[Any] | None = None,
 ) -> Materialized[Any, Any] | None:
-    """Return how a store is kept: by these serdes where it has none of its own."""
-    options = chosen(materialized, Materialized)
+    """Return the options with these serdes where they name none."""
+    options = or_default(materialized, Materialized)
     key_serde, value_serde = options.key_serde or key_serde, options.value_serde or value_serde
     if (key_serde, value_serde) == (options.key_serde, options.value_serde):
         return materialized

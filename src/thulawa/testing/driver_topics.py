@@ -1,4 +1,4 @@
-"""The ends of a `TopologyTestDriver`: topics to write to and to read from."""
+"""The input and output topics of a `TopologyTestDriver`."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -10,13 +10,13 @@ from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.records import Headers, Record
 from thulawa.core.serdes import Serde
 
-__all__ = ["TestInputTopic", "TestOutputTopic", "Written", "WrittenRecord"]
+__all__ = ["TestInputTopic", "TestOutputTopic", "UnreadRecords", "WrittenRecord"]
 
 _ABSENT: Any = object()
 
 
 class WrittenRecord(NamedTuple):
-    """A record of a topic, and the serdes of whoever wrote it; None: as it is."""
+    """A record of a topic, and the serdes that wrote it; None: it is not serialized."""
 
     key: Any
     value: Any
@@ -26,7 +26,7 @@ class WrittenRecord(NamedTuple):
     value_serde: Serde[Any] | None = None
 
 
-class Written(deque[WrittenRecord]):
+class UnreadRecords(deque[WrittenRecord]):
     """The records of a topic that have not been read yet."""
 
     read = 0
@@ -43,14 +43,13 @@ class _Log(Protocol):
 
 
 class TestInputTopic:
-    """Writes to a topic, through the topic's serdes; bytes are written as they are.
+    """Write to a topic by its serdes; bytes are written as they are.
 
-    Each record is processed to the end before the call returns, unless the driver delivers
-    batches. A record without a timestamp gets the topic's own time, which ``auto_advance``
-    moves on.
+    Each record is processed completely before the call returns, unless the driver runs batches. A
+    record without a timestamp gets the topic's time, which then advances by ``auto_advance``.
     """
 
-    __test__ = False  # not a test, whatever its name
+    __test__ = False  # not a test class
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class TestInputTopic:
         timestamp: int | None = None,
         headers: Headers = (),
     ) -> None:
-        """Write one record: a key and a value, a value alone, or a `Record` as it is."""
+        """Write one record: a key and a value, a value alone, or a `Record`."""
         if value is not _ABSENT:
             self._log.write(self._topic, [self._encoded(key, value, timestamp, headers)])
         elif isinstance(key, Record):
@@ -108,7 +107,7 @@ class TestInputTopic:
         start: int | None = None,
         advance: Duration = 0,
     ) -> None:
-        """Write keys and values: from ``start`` on, ``advance`` apart, or at the topic's own time.
+        """Write keys and values, at ``start`` and ``advance`` apart, or at the topic's time.
 
         >>> from thulawa.testing import TopologyTestDriver
         >>> from thulawa.streams import StreamsBuilder
@@ -131,11 +130,11 @@ class TestInputTopic:
     def pipe_value_list(
         self, values: Iterable[Any], start: int | None = None, advance: Duration = 0
     ) -> None:
-        """Write values without keys: from ``start`` on, ``advance`` apart, or at its own time."""
+        """Write values without keys, at ``start`` and ``advance`` apart, or at the topic's time."""
         self.pipe_key_value_list(((None, value) for value in values), start, advance)
 
     def advance_time(self, duration: Duration) -> None:
-        """Move the topic's own time."""
+        """Advance the topic's time."""
         self._time += milliseconds(duration)
 
     def _encoded(
@@ -144,7 +143,7 @@ class TestInputTopic:
         if timestamp is None:
             timestamp = self._time
             self._time += self._step
-        # Bytes are taken as they are, so that a test can write what no serde would.
+        # Bytes are written as they are, so that a test can write invalid data.
         if key is not None and not isinstance(key, bytes):
             key = self._dumped("key", self._key_serde, key)
         if value is not None and not isinstance(value, bytes):
@@ -156,25 +155,25 @@ class TestInputTopic:
             return serde.dumps(data)
         except SerializationError as error:
             raise ConfigurationError(
-                f"{error.args[0]}, and so are the {part}s of {self._topic!r}: name another serde "
-                f"where the topology reads it (Consumed), or for all topics with {part}_serde=… "
-                "of the driver and of Streams; or write bytes"
+                f"{error.args[0]}, the serde of the {part}s of {self._topic!r}: pass another one "
+                f"in Consumed, or for all topics with {part}_serde=… of the driver and of Streams; "
+                "or write bytes"
             ) from error
 
 
 class TestOutputTopic:
-    """Reads what was written to a topic and has not been read yet.
+    """Read the records of a topic that have not been read yet.
 
-    Without serdes of its own, each record is read by those that wrote it. Records that no serde
-    wrote, as dead letters are, are bytes.
+    Without serdes, each record is deserialized by those that wrote it. Records that were written
+    without a serde, such as dead letters, are bytes.
     """
 
-    __test__ = False  # not a test, whatever its name
+    __test__ = False  # not a test class
 
     def __init__(
         self,
         topic: str,
-        written: Written,
+        written: UnreadRecords,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
         process: Callable[[], None],
@@ -186,12 +185,12 @@ class TestOutputTopic:
         self._process = process
 
     @property
-    def _written(self) -> Written:
-        self._process()  # what waits for a batch
+    def _written(self) -> UnreadRecords:
+        self._process()  # the buffered records
         return self._all
 
     def read_record(self) -> Record[Any, Any]:
-        """Take the next record; raise `LookupError` if there is none."""
+        """Read the next record; raise `LookupError` if there is none."""
         written = self._written
         if not written:
             how = "all has been read" if written.total else "nothing was written"
@@ -201,16 +200,16 @@ class TestOutputTopic:
         return self._decoded(record)
 
     def read_key_value(self) -> tuple[Any, Any]:
-        """Take the next record's key and value."""
+        """Read the next record; return its key and value."""
         record = self.read_record()
         return record.key, record.value
 
     def read_value(self) -> Any:
-        """Take the next record's value."""
+        """Read the next record; return its value."""
         return self.read_record().value
 
     def read_records_to_list(self) -> list[Record[Any, Any]]:
-        """Take all records."""
+        """Read all records."""
         written = self._written
         records = list(written)
         written.clear()
@@ -218,21 +217,21 @@ class TestOutputTopic:
         return [self._decoded(record) for record in records]
 
     def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
-        """Take all keys and values."""
+        """Read all records; return their keys and values."""
         return [(record.key, record.value) for record in self.read_records_to_list()]
 
     def read_key_values_to_map(self) -> dict[Any, Any]:
-        """Take all records; give the last value of each key."""
+        """Read all records; return the last value of each key."""
         return dict(self.read_key_values_to_list())
 
     def read_values_to_list(self) -> list[Any]:
-        """Take all values."""
+        """Read all records; return their values."""
         return [record.value for record in self.read_records_to_list()]
 
     def read_values_by_key(self) -> dict[Any, list[Any]]:
         """Read all records; return the values of each key in order.
 
-        This is what stays the same however records are cut into batches and partitions.
+        The result does not depend on how records are divided into batches and partitions.
         """
         values: dict[Any, list[Any]] = {}
         for record in self.read_records_to_list():
@@ -240,7 +239,7 @@ class TestOutputTopic:
         return values
 
     def is_empty(self) -> bool:
-        """Tell whether all has been read."""
+        """Return whether all records have been read."""
         return not self._written
 
     @property

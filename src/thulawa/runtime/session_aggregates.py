@@ -1,11 +1,11 @@
-"""Aggregation over sessions: stretches of activity that records extend and join."""
+"""Aggregation over session windows, which records extend and merge."""
 
 from typing import Any
 
 from thulawa.core.records import Change, Headers, Window, Windowed
 from thulawa.runtime.aggregates import start_value
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.state.sessions import SessionStore
+from thulawa.state.session_store import SessionStore
 from thulawa.topology.nodes import Aggregate
 from thulawa.topology.windows import SessionWindows
 
@@ -17,13 +17,13 @@ def session_aggregate(
 ) -> Forward:
     """Fold the records of a key within each session.
 
-    A record joins the open sessions within the gap into one; each of those is retracted
-    first, unless the result is the record's own moment alone.
+    A record merges the open sessions within the gap into one. The merged sessions are retracted
+    first, unless the result is a session of a single timestamp.
     """
-    return _Sessions(node, context, forward, failed).process
+    return _SessionAggregate(node, context, forward, failed).process
 
 
-class _Sessions:
+class _SessionAggregate:
     def __init__(
         self, node: Aggregate, context: TaskContext, forward: Forward, failed: Failed
     ) -> None:
@@ -43,7 +43,7 @@ class _Sessions:
         self._on_update = node.emit == "update"
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Take one record."""
+        """Process one record."""
         if key is None:
             return self._context.drop(self._name)
         self._clock.time = max(self._clock.time, timestamp)
@@ -56,7 +56,7 @@ class _Sessions:
         else:
             try:
                 new = self._folded(key, value, [part for _, part in found])
-                self._store.values.check(new)  # before the parts go
+                self._store.values.check(new)  # before the merged sessions are removed
             except Exception as error:  # noqa: BLE001 the handler decides about any error
                 return self._failed(error, key, value, timestamp, headers)
             self._update(key, found, Window(start, end), new, headers)
@@ -92,7 +92,7 @@ class _Sessions:
         first, last = max(0, self._clock.emitted), close_time - 1
         if close_time <= self._clock.emitted or last < first:
             return
-        with self._context.about(None):
+        with self._context.attribute_errors_to(None):
             for windowed, value in self._store.ending(first, last):
                 self._forward(windowed, Change(value, None), windowed.window.end, headers)
         self._store.expire(last)

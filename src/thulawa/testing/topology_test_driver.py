@@ -1,10 +1,10 @@
-"""TopologyTestDriver: a whole program in one process, synchronous, without Kafka or Spark.
+"""TopologyTestDriver: run a topology in one process, synchronously, without Kafka or Spark.
 
-Topics hold bytes, as they do outside: what a test writes goes through the serdes of the topology,
-and where it names none through those that `Streams` would use. Tasks, repartitions and their
-partitions are those that `thulawa.runtime.planning` plans, for Spark too. The wall clock stands
-still until it is told to move. Async nodes run through the engine in virtual time: an hour of
-back-off costs nothing, and races are decided by a seed.
+Topics hold bytes, as in Kafka: records are serialized by the serdes of the topology, or by the
+defaults of `Streams`. Tasks, repartitions and their partitions are planned as for Spark
+(`thulawa.runtime.planning`). The wall clock advances only when the test advances it. Async nodes
+run through the engine in virtual time: an hour of backoff costs nothing, and races are decided by a
+seed.
 """
 
 from collections import Counter, defaultdict
@@ -22,27 +22,32 @@ from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.global_tables import GlobalTables
-from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.metrics import NodeMetrics, RecordCounts, node_metrics
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.partition_groups import PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.task import Task
-from thulawa.state.keyvalue import KeyValueStore
-from thulawa.state.sessions import SessionStore
+from thulawa.runtime.task_options import TaskOptions
+from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import Store
-from thulawa.state.versioned import VersionedStore
-from thulawa.state.windows import WindowStore
+from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.window_store import WindowStore
 from thulawa.testing.backings import (
     LoggedBacking,
     MergedBacking,
     changelog_record,
     changelog_topic,
 )
-from thulawa.testing.collecting import Outputs, TaskCollector
 from thulawa.testing.delivery import Delivery, OneByOne, RandomBatches
-from thulawa.testing.latencies import with_random_latencies
+from thulawa.testing.driver_topics import (
+    TestInputTopic,
+    TestOutputTopic,
+    UnreadRecords,
+    WrittenRecord,
+)
 from thulawa.testing.loop import VirtualTimeLoop
-from thulawa.testing.topics import TestInputTopic, TestOutputTopic, Written, WrittenRecord
+from thulawa.testing.random_latencies import with_random_latencies
+from thulawa.testing.task_collector import Outputs, TaskCollector
 from thulawa.topology.nodes import GlobalTable, Sink, Source
 from thulawa.topology.topology import Topology
 
@@ -53,17 +58,17 @@ _AnyStore: Any = object
 
 
 class TopologyTestDriver:
-    """Run a topology by hand: pipe records in, read records out, look into stores.
+    """Run a topology in a test: pipe records in, read records out, read stores.
 
-    Every topic has ``partitions`` partitions. ``key_serde`` and ``value_serde`` stand in where the
-    topology names none, as those of `Streams` do, and have the same defaults: text and JSON.
+    Every topic has ``partitions`` partitions. ``key_serde`` and ``value_serde`` are the defaults
+    where the topology names none, as those of `Streams`: text and JSON.
 
-    Each record is processed to the end, through all sub-topologies, before the next one is taken.
-    With ``batches``, a seed, records wait until an output, a store or the clock is asked for, and
-    are then processed in random batches, as on Spark: each of several records of several topics,
-    with async calls that finish out of order. The same seed gives the same run.
+    Each record is processed completely, through all sub-topologies, before the next one. With
+    ``batches``, a seed, records are buffered until the test reads an output or a store or advances
+    the clock, and are then processed in random micro-batches, as on Spark: each with records of
+    several topics, and with async calls that finish out of order. The same seed repeats the run.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> builder.stream("in").map_values(len).to("out")
     >>> with TopologyTestDriver(builder.build()) as driver:
@@ -72,7 +77,7 @@ class TopologyTestDriver:
     Record(key='k', value=5, timestamp=7, headers=())
     """
 
-    __test__ = False  # not a test, whatever its name
+    __test__ = False  # not a test class
 
     def __init__(  # noqa: PLR0913 optional, and named
         self,
@@ -89,7 +94,7 @@ class TopologyTestDriver:
     ) -> None:
         if not isinstance(topology, Topology):
             raise ConfigurationError(
-                f"the driver runs a Topology, as builder.build() gives it, "
+                f"the driver needs a Topology, as builder.build() returns it, "
                 f"not a {type(topology).__name__}"
             )
         if partitions < 1:
@@ -108,9 +113,9 @@ class TopologyTestDriver:
             for topic in node.topics
         }
         self._now = wall_clock_time
-        self._written: dict[str, Written] = defaultdict(Written)
-        self._counts: RecordCounts = Counter()  # of tasks before a restart
-        self._turns = count()  # records without a key take turns
+        self._written: dict[str, UnreadRecords] = defaultdict(UnreadRecords)
+        self._counts: RecordCounts = Counter()  # of tasks closed by `restart`
+        self._turns = count()  # for the round-robin of records without a key
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
         self._outputs = Outputs(
             self._plan,
@@ -119,7 +124,7 @@ class TopologyTestDriver:
             self.pass_on,
             self._key_serde,
             partitions,
-            _unnamed(topology),
+            _without_key_serde(topology),
         )
         self._globals = GlobalTables(
             self._plan.topology, self._options, TaskCollector(self._outputs).send
@@ -192,7 +197,7 @@ class TopologyTestDriver:
         start: int = 0,
         auto_advance: Duration = 0,
     ) -> TestInputTopic:
-        """Write to a topic, by default as the topology reads it."""
+        """Return an input topic; the default serdes are those that the topology reads it with."""
         node: Source | GlobalTable | None = self._sources.get(topic)
         node = node or self._globals.topics.get(topic)
         if node is None or (isinstance(node, Source) and node.internal):
@@ -200,7 +205,7 @@ class TopologyTestDriver:
                 f"the topology does not read {topic!r}; it reads {self.input_topics()}"
             )
         key_serde, value_serde = key_serde or node.key_serde, value_serde or node.value_serde
-        assert key_serde is not None  # the plan has filled them in
+        assert key_serde is not None  # the plan fills them in
         assert value_serde is not None
         step = milliseconds(auto_advance, name="auto_advance")
         return TestInputTopic(self, topic, key_serde, value_serde, start, step)
@@ -211,27 +216,26 @@ class TopologyTestDriver:
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
     ) -> TestOutputTopic:
-        """Read a topic, by default as the topology writes it.
+        """Return an output topic; the default serdes are those that the topology writes it with.
 
-        Repartition topics are read by the name that `describe()` has for them, and the changelog
-        of a store as ``<store>-changelog``: both hold values as they are, without serdes.
+        Repartition topics have their name in `describe()`, and the changelog of a store is
+        ``<store>-changelog``: both hold deserialized values.
         """
         inner = {*self._plan.repartitions, *map(changelog_topic, self._plan.topology.stores)}
         if topic in inner and (key_serde or value_serde):
             raise ConfigurationError(
-                f"{topic!r} is a topic of the application itself and holds values as they are: "
-                "leave the serdes out"
+                f"{topic!r} is an internal topic and holds deserialized values: remove the serdes"
             )
         written = self._written[topic]
         return TestOutputTopic(topic, written, key_serde, value_serde, self.process_all_available)
 
     def input_topics(self) -> list[str]:
-        """Name the topics the topology reads from outside."""
+        """Return the external topics that the topology reads."""
         outside = [topic for topic, source in self._sources.items() if not source.internal]
         return [*outside, *self._globals.topics]
 
     def produced_topic_names(self) -> set[str]:
-        """Name the topics that have been written to, also where all has been read."""
+        """Return the topics that have been written to."""
         self.process_all_available()
         return {topic for topic, records in self._written.items() if records.total}
 
@@ -243,7 +247,7 @@ class TopologyTestDriver:
         return self._now
 
     def advance_wall_clock_time(self, duration: Duration) -> None:
-        """Move the clock, and fire what is due by it, once."""
+        """Advance the wall clock, and fire the due punctuations once."""
         self.process_all_available()
         self._now += milliseconds(duration)
         for task in self._tasks.values():
@@ -251,7 +255,7 @@ class TopologyTestDriver:
         self.process_all_available()
 
     def process_all_available(self) -> None:
-        """Process what waits for a batch; without ``batches`` nothing ever does."""
+        """Process the buffered records; without ``batches`` there are none."""
         self._delivery.run()
 
     def get_key_value_store(self, name: str, task: int | None = None) -> KeyValueStore:
@@ -284,21 +288,20 @@ class TopologyTestDriver:
         return {name: self.get_state_store(name, task) for name in self._plan.topology.stores}
 
     def metrics(self) -> dict[str, NodeMetrics]:
-        """Return how many records each node left out, by the node's name, as `Streams` does."""
+        """Return the dropped records of each node, by name, as `Streams` does."""
         self.process_all_available()
         counts = [task.context.counts for task in self._tasks.values()]
         return node_metrics([*counts, self._globals.counts, self._counts])
 
     def dropped_records(self) -> int:
-        """Return how many records all nodes left out, by their rules or by handlers."""
+        """Return the number of records that all nodes dropped."""
         return sum(node.dropped_records for node in self.metrics().values())
 
     def restart(self) -> None:
-        """Stop all tasks and start new ones from what their stores hold.
+        """Stop all tasks and start new ones from their stores.
 
-        A processor that keeps something elsewhere than in its stores forgets it here, as it
-        would when its program is restarted. With ``batches``, some of what was written is
-        processed before, the rest after it.
+        Processors lose everything that is not in their stores, as in a restart of the application.
+        With ``batches``, some of the buffered records are processed before the restart.
         """
         self._delivery.run_some()
         snapshots = {task.id: task.snapshot() for task in self._tasks.values()}
@@ -309,7 +312,7 @@ class TopologyTestDriver:
         self._make_tasks(snapshots)
 
     def close(self) -> None:
-        """Close the processors and what async nodes hold open."""
+        """Close the processors, and the resources of async nodes."""
         for task in self._tasks.values():
             task.close()
         self._loop.close()
@@ -349,7 +352,7 @@ class TopologyTestDriver:
             self._globals.update(topic, offset, key, value, timestamp)
 
     def pass_on(self, topic: str, partition: int, record: WrittenRecord, key: Any) -> None:
-        """Accept a record of a repartition, and the key that it travels under."""
+        """Accept a record of a repartition, and the key that is sent."""
         self._written[topic].append(record)
         _, value, timestamp, headers = record[:4]
         self._append(topic, partition, timestamp, key, value, headers)
@@ -432,7 +435,7 @@ class TopologyTestDriver:
         return self._plan.topology.stores[name].open(MergedBacking(name, entries))
 
 
-def _unnamed(topology: Topology) -> frozenset[str]:
+def _without_key_serde(topology: Topology) -> frozenset[str]:
     """Return the sinks for which the topology names no key serde."""
     sinks = (node for node in topology.nodes.values() if isinstance(node, Sink))
     return frozenset(sink.name for sink in sinks if sink.key_serde is None)

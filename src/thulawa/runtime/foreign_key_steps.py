@@ -1,16 +1,16 @@
 """Foreign-key joins, as messages between the left row's partition and the right row's.
 
-A left row subscribes at the key it refers to; the right side keeps the subscription and answers
-with its row, now and whenever the row changes. An answer counts only if the left row is still
-the one that asked, which a fingerprint of its value tells.
+A left row subscribes at its foreign key. The right side stores the subscription and answers with
+its row, immediately and whenever the row changes. The left side accepts an answer only if its row
+still has the value that subscribed, by a fingerprint of the value.
 
-Several updates of a left row may be under way at once, and answers to all but the last are dropped.
-So every version of a left row is answered, also if there is no right row: it may be the one that
-has to retract the result of an earlier version. The left side keeps which version was answered last
-and whether it has a result, so that no tombstone is sent for a row that never had one.
+Several updates of a left row may be in flight, and answers to all but the last are dropped. Every
+version is therefore answered, even without a right row, because it may have to retract the result
+of an earlier version. The left side stores which version was answered last and whether it has a
+result, so that no tombstone is emitted for a row that never had one.
 
-When a row of a left join gets another foreign key, the old one answers as well, with no right row.
-As in Kafka this gives a result of its own, but only until the new foreign key has answered.
+When a row of a left join changes its foreign key, the old key answers too, without a right row. As
+in Kafka this emits a result, but only until the new foreign key has answered.
 """
 
 from hashlib import blake2b
@@ -21,7 +21,7 @@ from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.views import Views
 from thulawa.state.backing import sort_key
 from thulawa.state.codec import register
-from thulawa.state.keys import Keys
+from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import ForeignKeyStep
 
 __all__ = ["Answer", "Subscription", "foreign_key_step"]
@@ -32,7 +32,7 @@ _ANSWER = "answer"
 
 
 class Subscription(NamedTuple):
-    """What a left row tells the right side; its key is there by its identity."""
+    """The message from a left row to the right side; ``primary_key`` is a key identity."""
 
     primary_key: Any
     fingerprint: str | None
@@ -41,7 +41,7 @@ class Subscription(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the right side tells a left row; ``provisional``: another answer follows."""
+    """The message from the right side to a left row; ``provisional``: another answer follows."""
 
     fingerprint: str | None
     row: Any
@@ -56,7 +56,7 @@ register(Answer, 5)
 def foreign_key_step(
     node: ForeignKeyStep, context: TaskContext, views: Views, forward: Forward, failed: Failed
 ) -> Forward:
-    """Make the function of one step."""
+    """Return the function of one step."""
     match node.step:
         case "subscribe":
             return _subscribe(node, context, views, forward, failed)
@@ -105,7 +105,7 @@ def _subscribe(
 def _instructions(
     change: Change, old: Any, new: Any, *, same: bool, left: bool
 ) -> list[tuple[Any, str]]:
-    """Return what to tell the old and the new foreign key, which may be the ``same``."""
+    """Return the messages to the old and the new foreign key, which may be the ``same``."""
     if change.new is None and change.old is None:
         return []
     if new is None and old is not None and (change.new is None or not left):
@@ -116,7 +116,7 @@ def _instructions(
 
 
 def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Forward:
-    """Make what keeps who has subscribed: (identity of the left key, (fingerprint, partition))."""
+    """Return the function that stores subscribers: (left key, (fingerprint, partition))."""
     store = context.store(node.store)
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:

@@ -1,12 +1,12 @@
-"""The base of window and session stores: entries by key and time, for as long as retained.
+"""The base of window, session and join stores: entries by key and time, with a retention.
 
-What is older than the newest time minus the retention is expired: it is not found, cannot be put,
-and is removed. The newest time moves with what is put here, not with the task's stream time.
+An entry expires when its time is not above the newest time minus the retention: it is removed, and
+cannot be put again. The newest time is that of the entries put here, not the task's stream time.
 """
 
 from thulawa.state.backing import Backing
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
+from thulawa.state.codec import PLAIN_DATA, ColumnCodec
+from thulawa.state.key_identity import PLAIN_KEYS, Keys
 from thulawa.state.timeline import Timeline
 
 __all__ = ["NEVER", "RetainedStore"]
@@ -15,14 +15,14 @@ NEVER = -(2**63)
 
 
 class RetainedStore:
-    """What stores with a retention share: entries by (identity of key, time), and their expiry."""
+    """Hold entries by (key identity, time), and expire them."""
 
     __slots__ = (
         "_backing",
         "_identity",
-        "_line",
         "_newest",
         "_text",
+        "_timeline",
         "keys",
         "name",
         "retention",
@@ -36,7 +36,7 @@ class RetainedStore:
         *,
         retention: int,
         keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
+        values: ColumnCodec = PLAIN_DATA,
     ) -> None:
         self.name = name
         self.retention = retention
@@ -45,27 +45,27 @@ class RetainedStore:
         self._text = keys.text
         self.values = values
         self._backing = backing
-        self._line = Timeline()
+        self._timeline = Timeline()
         self._newest = NEVER
         for identity, time in list(backing.keys()):
-            self._line.add(identity, time)
+            self._timeline.add(identity, time)
             self._newest = max(self._newest, time)
 
     def observe(self, time: int) -> bool:
-        """Move the newest time, remove what this expires; return whether ``time`` is alive."""
+        """Advance the newest time and expire entries; return whether ``time`` is not expired."""
         if time > self._newest:
             self._newest = time
             self.expire(time - self.retention)
         return time > self._newest - self.retention
 
     def expire(self, horizon: int) -> None:
-        """Remove what is at or before a time."""
-        earliest = self._line.earliest()
+        """Remove the entries at or before a time."""
+        earliest = self._timeline.earliest()
         if earliest is None or earliest > horizon:
             return
-        for time, identity in list(self._line.between(NEVER, horizon)):
+        for time, identity in list(self._timeline.between(NEVER, horizon)):
             self._backing.pop((identity, time), None)
-            self._line.remove(identity, time)
+            self._timeline.remove(identity, time)
 
     def __len__(self) -> int:
         return len(self._backing)

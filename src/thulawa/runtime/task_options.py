@@ -1,4 +1,4 @@
-"""What can be chosen about how tasks run."""
+"""The options of tasks."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,20 +12,19 @@ __all__ = ["TaskOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """How records that do not fit are treated.
+    """Configure error handling, timestamps, commits and waiting of tasks.
 
-    ``on_bad_timestamp`` is about negative times and such that are further than ``max_ahead``
-    beyond the wall clock: fail, skip, or use the partition's time, which is the highest one seen
-    there. ``max_record_bytes`` bounds an output's serialized size. ``commit`` says how often what
-    caches hold back is sent on: after every record, or when all records there are have been
-    processed. Where these two are not said (None), `Streams` has one day and ``"batch"``, and the
-    test driver no bound and ``"record"``.
+    ``on_bad_timestamp`` applies to negative timestamps and to those more than ``max_ahead`` beyond
+    the wall clock: fail, skip, or use the partition time, the highest timestamp seen in the
+    partition. ``max_record_bytes`` limits the serialized size of an output. ``commit`` is when
+    caches are flushed: after every record, or after each batch. If ``max_ahead`` and ``commit`` are
+    None, `Streams` uses one day and ``"batch"``, the test driver no limit and ``"record"``.
 
-    A task that reads several partitions takes the earliest record of those it has. It does not
-    take one while another of its partitions has records at the broker that no batch has read yet
-    (``max_task_idle=0``, Kafka's default). With a longer ``max_task_idle`` it waits that long for a
-    partition that is read to its end too. None: it waits for nothing, and records that come in
-    different batches may meet in another order than that of their time.
+    A task with several partitions processes the earliest buffered record. With ``max_task_idle=0``
+    (Kafka's default) it does not while another partition has records at the broker that no batch
+    has read. With a longer ``max_task_idle`` it also waits that long for a partition that is read
+    to its end. With None it never waits, and records of different batches may be processed out
+    of timestamp order.
     """
 
     handlers: Handlers = field(default_factory=Handlers)
@@ -38,12 +37,12 @@ class TaskOptions:
     def __post_init__(self) -> None:
         if self.on_bad_timestamp not in ("fail", "skip", "partition_time"):
             raise ConfigurationError(
-                f"on_bad_timestamp={self.on_bad_timestamp!r} is not known; "
+                f"on_bad_timestamp={self.on_bad_timestamp!r} is not supported; "
                 "use 'fail', 'skip' or 'partition_time'"
             )
         if self.commit not in (None, "record", "batch"):
             raise ConfigurationError(
-                f"commit={self.commit!r} is not known; use 'record' or 'batch'"
+                f"commit={self.commit!r} is not supported; use 'record' or 'batch'"
             )
         if self.max_ahead is not None:
             milliseconds(self.max_ahead, name="max_ahead")
@@ -51,11 +50,11 @@ class TaskOptions:
             milliseconds(self.max_task_idle, name="max_task_idle")
 
     @property
-    def waits_by_the_clock(self) -> bool:
+    def may_idle(self) -> bool:
         """Whether a task may wait for records that are not at the broker yet."""
         return self.max_task_idle is not None and milliseconds(self.max_task_idle) > 0
 
     @property
     def may_drop(self) -> bool:
-        """Whether a record can be left out for another reason than the rules of an operator."""
+        """Whether a record can be dropped for another reason than an operator's rules."""
         return self.handlers != Handlers() or self.on_bad_timestamp == "skip"

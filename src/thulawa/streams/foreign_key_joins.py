@@ -6,8 +6,8 @@ from typing import Any
 
 from thulawa.core.serdes import Serde
 from thulawa.streams import ktable
-from thulawa.streams.graph_builder import Building, NameLike, StoreName
-from thulawa.streams.options import Materialized, TableJoined
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.operator_options import Materialized, TableJoined
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import ForeignKeyStep, Sink, Source, Table
 
@@ -18,7 +18,7 @@ _PREFIX = "KTABLE-FK-JOIN-"
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The names of the join's nodes, topics and store, made in the order Kafka counts in."""
+    """The names of the join's nodes, topics and stores, generated in Kafka's order."""
 
     registration: str
     send: str
@@ -36,15 +36,15 @@ class _Names:
 
     @property
     def answered(self) -> str:
-        """The store of the left rows' versions that were answered. Kafka has no such store."""
+        """The store of the answered versions of left rows. Kafka has no such store."""
         return f"{self.store}-answered"
 
     @classmethod
-    def make(cls, building: Building, named: NameLike) -> "_Names":
-        """Give the chosen name with suffixes, or generated ones."""
+    def make(cls, graph: GraphBuilder, named: NameLike) -> "_Names":
+        """Return the user's name with suffixes, or generated names."""
 
         def name(prefix: str, suffix: str) -> str:
-            return building.named(named, prefix, suffix)
+            return graph.named(named, prefix, suffix)
 
         subscription = f"{_PREFIX}SUBSCRIPTION-"
         processor = f"{subscription}PROCESSOR-"
@@ -78,13 +78,13 @@ def join(
     left_join: bool,
 ) -> "ktable.KTable[Any, Any]":
     """Join the rows of ``left`` with the rows of ``right`` they refer to."""
-    building = left.building
+    graph = left.graph
     for table in (right.name, left.name):
-        building.send_old_values(table, force=True)
-    right_stores, left_stores = building.stores_of(right.name), building.stores_of(left.name)
-    names = _Names.make(building, named)
-    building.add_store(StoreName(names.store, chosen=named is not None))
-    building.add_store(StoreName(names.answered, chosen=named is not None))
+        graph.send_old_values(table, force=True)
+    right_stores, left_stores = graph.stores_of(right.name), graph.stores_of(left.name)
+    names = _Names.make(graph, named)
+    graph.add_store(StoreName(names.store, chosen=named is not None))
+    graph.add_store(StoreName(names.answered, chosen=named is not None))
     step = ForeignKeyStep(
         name=names.send,
         parents=(left.name,),
@@ -96,15 +96,15 @@ def join(
         foreign_key=foreign_key,
         joiner=joiner,
     )
-    building.add(step)
+    graph.add(step)
     options = named if isinstance(named, TableJoined) else TableJoined()
     _add_registration(
-        building, names, right.key_serde or options.other_key_serde, options.other_partitioner
+        graph, names, right.key_serde or options.other_key_serde, options.other_partitioner
     )
-    _add_right_side(building, names, replace(step, table=right.name), right.name, right_stores)
+    _add_right_side(graph, names, replace(step, table=right.name), right.name, right_stores)
     left_serde = left.key_serde or options.key_serde
-    _add_response(building, names, (left_serde, right.value_serde), options.partitioner)
-    building.add(
+    _add_response(graph, names, (left_serde, right.value_serde), options.partitioner)
+    graph.add(
         replace(
             step,
             name=names.resolve,
@@ -115,32 +115,32 @@ def join(
             store=names.answered,
         )
     )
-    building.source_table(
+    graph.source_table(
         Table(name=names.result, parents=(names.resolve,), operation="source"),
-        building.store_name(materialized, f"{_PREFIX}OUTPUT-"),
+        graph.store_name(materialized, f"{_PREFIX}OUTPUT-"),
         materialized,
     )
     serdes = ktable.serdes_of(materialized, left_serde)
-    return ktable.KTable(building, names.result, *serdes)
+    return ktable.KTable(graph, names.result, *serdes)
 
 
 def _add_registration(
-    building: Building,
+    graph: GraphBuilder,
     names: _Names,
     key_serde: Serde[Any] | None,
     partitioner: Callable[..., int] | None,
 ) -> None:
-    """Send subscriptions to where the right rows are: by the serde of their keys."""
+    """Add the repartition of subscriptions to the right rows, by the right key's serde."""
     topic = names.registration
     sink = Sink(name=names.send_sink, parents=(names.send,), topic=topic, internal=True)
     partition = None if partitioner is None else _by_key(partitioner)
-    building.add(replace(sink, payload="subscription", key_serde=key_serde, partitioner=partition))
+    graph.add(replace(sink, payload="subscription", key_serde=key_serde, partitioner=partition))
     source = Source(name=names.receive_source, topics=(topic,), internal=True)
-    building.add(replace(source, payload="subscription", key_serde=key_serde))
+    graph.add(replace(source, payload="subscription", key_serde=key_serde))
 
 
 def _add_right_side(
-    building: Building,
+    graph: GraphBuilder,
     names: _Names,
     step: ForeignKeyStep,
     table: str,
@@ -148,22 +148,22 @@ def _add_right_side(
 ) -> None:
     store = (names.store,)
     receive = replace(step, name=names.receive, parents=(names.receive_source,), stores=store)
-    building.add(replace(receive, step="receive"))
+    graph.add(replace(receive, step="receive"))
     answer = replace(step, name=names.answer, parents=(names.receive,), stores=table_stores)
-    building.add(replace(answer, step="answer"))
+    graph.add(replace(answer, step="answer"))
     change = replace(step, name=names.change, parents=(table,), stores=store)
-    building.add(replace(change, step="change"))
+    graph.add(replace(change, step="change"))
 
 
 def _add_response(
-    building: Building,
+    graph: GraphBuilder,
     names: _Names,
     serdes: tuple[Serde[Any] | None, Serde[Any] | None],
     partitioner: Callable[..., int] | None,
 ) -> None:
-    """Send answers, with the left row's key and the right row's value, to the left rows."""
+    """Add the repartition of answers, with left key and right value, to the left rows."""
     key_serde, value_serde = serdes
-    building.add(
+    graph.add(
         Sink(
             name=names.answer_sink,
             parents=(names.answer, names.change),
@@ -172,19 +172,19 @@ def _add_response(
             internal=True,
             payload="answer",
             key_serde=key_serde,
-            partitioner=_home if partitioner is None else _by_key(partitioner),
+            partitioner=_to_subscriber if partitioner is None else _by_key(partitioner),
         )
     )
     source = Source(name=names.resolve_source, topics=(names.response,), internal=True)
-    building.add(replace(source, payload="answer", key_serde=key_serde))
+    graph.add(replace(source, payload="answer", key_serde=key_serde))
 
 
 def _by_key(partitioner: Callable[..., int]) -> Callable[..., int]:
-    """Call a partitioner as Kafka does here: with no value, for that is a message of the join."""
+    """Call a partitioner without a value, as Kafka does: the value is a message of the join."""
     check_function(partitioner, "partitioner", ("key", "value", "partitions"))
     return lambda key, _, partitions: partitioner(key, None, partitions)
 
 
-def _home(key: Any, value: Any, partitions: int) -> int:  # noqa: ARG001 as partitioners are called
-    """Send an answer to the partition it was asked from."""
+def _to_subscriber(key: Any, value: Any, partitions: int) -> int:  # noqa: ARG001 as partitioners are called
+    """Return the partition that the subscription came from."""
     return int(value.partition) % partitions

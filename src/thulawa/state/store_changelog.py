@@ -1,13 +1,12 @@
-"""A store's changelog: what a batch changed, as records of a compacted topic, and their reading.
+"""The changelog of a store: the changes of each batch as records of a compacted topic.
 
-A batch gives one record for each key that holds another value after it than before it, whatever
-happened in between; None says that the key is gone. Last comes the *position*: how many entries
-the store has now, their checksum, and what its task knows besides its stores. The checksum is the
-sum, without carry, of one digest per entry, so it follows the changes and not the size of the
-store, and does not depend on the order of entries.
+A batch writes one record for each key whose value after the batch differs from that before it; a
+value of None is a tombstone. The last record is the *position*: the number of entries, their
+checksum, and the task's snapshot. The checksum is the XOR of one digest per entry, so its cost
+follows the changes, not the size of the store, and the order of entries does not matter.
 
-A record comes with the value it replaced. Where the tasks of a batch commit one by one, whoever
-reads the changelog can so take back a batch that only some of them have written.
+Each record also carries the value it replaced. The tasks of a batch commit one by one; with the
+old values a batch that only some of them have committed can be rolled back.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,18 +16,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from thulawa.core.errors import StateError
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import Tracked
+from thulawa.state.tracked import TrackedEntries
 
-__all__ = ["POSITION", "Changed", "Changelog", "Position"]
+__all__ = ["POSITION", "ChangelogRecord", "Position", "StoreChangelog"]
 
-POSITION = b"position"  # in the place of a key: what the codec writes begins otherwise
-_FORMAT = 1  # 1: records are under the identities of keys
+POSITION = b"position"  # the key of positions; encoded identities begin differently
+_FORMAT = 1  # 1: the keys of records are key identities
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Where a store is after a batch; ``known`` is what its task knows besides its stores."""
+    """The state of a store after a batch; ``known`` is the encoded snapshot of its task."""
 
     entries: int = 0
     checksum: int = 0
@@ -36,33 +35,33 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     format: int = 0
 
     def encode(self) -> bytes:
-        """Give it as bytes."""
+        """Encode the position."""
         return msgspec.msgpack.encode(msgspec.structs.replace(self, format=_FORMAT))
 
     @classmethod
     def decode(cls, data: bytes) -> "Position":
-        """Read what `encode` gave."""
+        """Decode what `encode` returned; raise `StateError` for anything else."""
         try:
             found = msgspec.msgpack.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise StateError("a changelog is damaged, or was not written by Thulawa") from error
         if found.format != _FORMAT:
             raise StateError(
-                "a changelog was written by another version of Thulawa: go on with that one, or "
-                "begin anew under another application_id"
+                "a changelog was written by another version of Thulawa: use that version, or "
+                "start with another application_id"
             )
         return cls(found.entries, found.checksum, found.known)
 
     def bare(self) -> "Position":
-        """Give it without what the task knows."""
+        """Return the position without the task's snapshot."""
         return Position(self.entries, self.checksum)
 
     def holds(self, other: "Position") -> bool:
-        """Tell whether two stores have the same entries."""
+        """Return whether two positions stand for the same entries."""
         return (self.entries, self.checksum) == (other.entries, other.checksum)
 
 
-class Changed(NamedTuple):
+class ChangelogRecord(NamedTuple):
     """One record of a changelog, with the value that it replaces."""
 
     key: bytes
@@ -70,23 +69,22 @@ class Changed(NamedTuple):
     before: bytes | None
 
 
-class Changelog:
-    """Write what changes in a store as records, and read them.
+class StoreChangelog:
+    """Convert the changes of a store to changelog records, and back.
 
-    Keys and values must be written the same way each time they are: a serde that gives other
-    bytes for the same value breaks the checksum.
+    Serdes must be deterministic: other bytes for the same value break the checksum.
     """
 
     def __init__(self, spec: StoreSpec) -> None:
-        self._keys = Codec()  # of identities
-        self._values = Codec(spec.value_serde)
+        self._keys = ColumnCodec()  # of identities
+        self._values = ColumnCodec(spec.value_serde)
 
     def changes(
-        self, entries: Tracked, last: Position | None, known: bytes
-    ) -> tuple[list[Changed], Position]:
-        """Give the records of what has changed since the last commit, and the new position."""
+        self, entries: TrackedEntries, last: Position | None, known: bytes
+    ) -> tuple[list[ChangelogRecord], Position]:
+        """Return the records of the changes since the last commit, and the new position."""
         count, checksum = (last.entries, last.checksum) if last is not None else (0, 0)
-        found: list[Changed] = []
+        found: list[ChangelogRecord] = []
         for key, old in entries.before.items():
             value, before = self._value(entries.get(key)), self._value(old)
             if value == before:
@@ -96,18 +94,20 @@ class Changelog:
                 count, checksum = count - 1, checksum ^ _digest(name, before)
             if value is not None:
                 count, checksum = count + 1, checksum ^ _digest(name, value)
-            found.append(Changed(name, value, before))
+            found.append(ChangelogRecord(name, value, before))
         position = Position(count, checksum, known)
-        found.append(Changed(POSITION, position.encode(), None if last is None else last.encode()))
+        found.append(
+            ChangelogRecord(POSITION, position.encode(), None if last is None else last.encode())
+        )
         return found, position
 
     def read(self, key: bytes, value: bytes | None) -> tuple[Any, Any]:
-        """Give key and value of a record that is no position; None: the key is gone."""
+        """Return key and value of a record that is not a position; None is a tombstone."""
         (name,) = self._keys.decode(key)
         return name, None if value is None else self._values.decode(value)[0]
 
     def position(self, entries: Mapping[Any, Any]) -> Position:
-        """Count the entries of a store anew, and sum them up."""
+        """Compute the position of a store from all its entries."""
         return Position(len(entries), self._checksum(entries.items()))
 
     def _checksum(self, entries: Iterable[tuple[Any, Any]]) -> int:

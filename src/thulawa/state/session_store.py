@@ -1,14 +1,14 @@
-"""The session store: values by key and stretch of activity, for as long as retained.
+"""The session store: values by key and session.
 
-Sessions of one key never overlap, so the end of a session names it. Expiry is by that end,
-against the latest end that was put here.
+Sessions of one key never overlap, so a session is identified by its end, which also decides its
+expiry.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from thulawa.core.records import Window, Windowed
-from thulawa.state.retained import NEVER, RetainedStore
+from thulawa.state.retained_store import NEVER, RetainedStore
 
 __all__ = ["SessionStore"]
 
@@ -16,7 +16,7 @@ _FOREVER = 2**63
 
 
 class SessionStore(RetainedStore):
-    """Keep one value per key and session [start, end].
+    """Store one value per key and session [start, end].
 
     >>> store = SessionStore("visits", {}, retention=100)
     >>> store.put("a", Window(5, 9), 2)
@@ -27,7 +27,7 @@ class SessionStore(RetainedStore):
     __slots__ = ()
 
     def put(self, key: Any, session: Window, value: Any) -> None:
-        """Set the value of a session; None removes it, and an expired session is not kept."""
+        """Set the value of a session; None removes it, and an expired session is ignored."""
         start, end = session
         identity = self._identity(key)
         self.values.check(value)
@@ -36,37 +36,37 @@ class SessionStore(RetainedStore):
             self.remove(key, session)
         elif alive:
             self._backing[identity, end] = (start, value)
-            self._line.add(identity, end)
+            self._timeline.add(identity, end)
 
     def remove(self, key: Any, session: Window) -> None:
-        """Forget a session, if it is there."""
+        """Remove a session, if it exists."""
         identity = self._identity(key)
         self._backing.pop((identity, session.end), None)
-        self._line.remove(identity, session.end)
+        self._timeline.remove(identity, session.end)
 
     def fetch(self, key: Any, session: Window) -> Any:
-        """Give the value of exactly this session, or None."""
+        """Return the value of exactly this session, or None."""
         entry = self._backing.get((self._identity(key), session.end))
         return entry[1] if entry is not None and entry[0] == session.start else None
 
     def overlapping(
         self, key: Any, earliest_end: int, latest_start: int
     ) -> list[tuple[Window, Any]]:
-        """Give the sessions of a key that end and start within these bounds, by end."""
+        """Return the sessions of a key that end and start within these bounds, ordered by end."""
         found = []
         identity = self._identity(key)
-        for end in self._line.times(identity, earliest_end, _FOREVER):
+        for end in self._timeline.times(identity, earliest_end, _FOREVER):
             start, value = self._backing.get((identity, end))
             if start <= latest_start:
                 found.append((Window(start, end), value))
         return found
 
     def ending(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], Any]]:
-        """Go through all sessions that end from ``first`` to ``last``, by end, then key."""
-        for end, identity in list(self._line.between(first, last)):
+        """Yield all sessions that end from ``first`` to ``last``, by end, then key."""
+        for end, identity in list(self._timeline.between(first, last)):
             start, value = self._backing.get((identity, end))
             yield Windowed(self.keys.key(identity), Window(start, end)), value
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
-        """Go through all sessions and their values."""
+        """Return an iterator over all sessions and their values."""
         return self.ending(NEVER, _FOREVER)

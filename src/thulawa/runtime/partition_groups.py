@@ -1,7 +1,7 @@
 """Partition groups: which partitions one task reads together.
 
-By default partition *i* of every topic belongs to task *i*, which is what joins need. A grouper
-of the user's own may group otherwise, as long as every partition is in exactly one group.
+By default task *i* reads partition *i* of every topic, as joins need. A user-defined grouper may
+group differently, as long as every partition is in exactly one group.
 """
 
 from collections import Counter
@@ -40,31 +40,30 @@ def by_number(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
 def partition_groups(
     partitions: Mapping[str, int], grouper: PartitionGrouper = by_number
 ) -> list[dict[str, tuple[int, ...]]]:
-    """Give each task's partitions by topic; refuse a grouping that loses or doubles one."""
+    """Return each task's partitions by topic; reject a grouping that omits or repeats one."""
     groups = [set(group) for group in grouper(partitions)]
-    given = Counter(place for group in groups for place in group)
+    given = Counter(partition for group in groups for partition in group)
     wanted = {
         TopicPartition(topic, number)
         for topic, count in partitions.items()
         for number in range(count)
     }
     if missing := sorted(wanted - set(given)):
-        raise ConfigurationError(f"the grouper leaves out {missing[0]}: nobody would read it")
+        raise ConfigurationError(f"the grouper omits {missing[0]}: no task would read it")
     if unknown := sorted(set(given) - wanted):
-        raise ConfigurationError(f"the grouper names {unknown[0]}, which does not exist")
-    if twice := sorted(place for place, times in given.items() if times > 1):
-        raise ConfigurationError(f"the grouper has {twice[0]} in two groups: choose one")
+        raise ConfigurationError(f"the grouper returned {unknown[0]}, which does not exist")
+    if twice := sorted(partition for partition, times in given.items() if times > 1):
+        raise ConfigurationError(f"the grouper put {twice[0]} into two groups: choose one")
     return [_by_topic(group) for group in groups if group]
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which partitions belonged together when state was made: it stays where it is.
+    """The partition groups of a checkpoint: existing state stays in its task.
 
-    ``groups`` are those of the task that has a store, by the store's name, or else by ``/`` and the
-    name of a topic (`planning.remembered_by`); ``repartitions`` is how
-    many partitions inner topics had; ``durable`` are the repartitions that were topics: they may
-    hold records that are still to be read.
+    ``groups`` maps the name of a store, or ``/`` and a topic (`planning.checkpoint_names`), to the
+    groups of its tasks. ``repartitions`` maps repartition topics to their partition counts.
+    ``durable`` are the repartitions that were topics, which may hold unread records.
     """
 
     groups: Mapping[str, Sequence[Mapping[str, Sequence[int]]]] = field(default_factory=dict)
@@ -77,11 +76,11 @@ class Assignment:
         partitions: Mapping[str, int],
         fresh: list[dict[str, tuple[int, ...]]],
     ) -> list[dict[str, tuple[int, ...]]]:
-        """Give the groups of the tasks of these names: as they were, or ``fresh`` ones.
+        """Return the groups recorded under one of these names, or ``fresh`` ones.
 
-        New partitions join the group of their number, counted round. Where there are stores, keys
-        that are sent there now have their state in other tasks: whoever keeps the assignment
-        refuses that, unless it is allowed.
+        A new partition joins the group of its number modulo the number of groups. With stores,
+        keys that now go to a new partition have their state in other tasks: the host rejects
+        this unless it is allowed.
         """
         name = next((name for name in names if name in self.groups), None)
         if name is None:

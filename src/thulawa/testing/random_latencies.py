@@ -1,4 +1,4 @@
-"""Async functions of a topology that finish out of order, whatever they do themselves."""
+"""Add random delays to the async functions of a topology, so that they finish out of order."""
 
 import asyncio
 import inspect

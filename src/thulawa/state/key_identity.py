@@ -1,13 +1,13 @@
-"""The identity of keys: two keys are one key where their serde writes the same bytes.
+"""Key identity: two keys are equal if and only if their serde writes the same bytes.
 
-A store holds a key under its *identity*. That is the serialized key, or the key itself where each
-value of its type has bytes of its own (`Serde.exact`): text and whole numbers, mostly, which are
-then neither written nor read for an access. Python's own equality never decides: 1, True and 1.0,
-0.0 and -0.0, NaN, lists and dicts are what their serde makes of them.
+A store holds each key under its *identity*: the serialized key, or the key itself if distinct
+values of its type always have distinct bytes (`Serde.exact`). The latter holds for text and whole
+numbers, which are therefore not serialized for an access. Python's equality never decides: 1, True
+and 1.0, 0.0 and -0.0, NaN, lists and dicts are compared by the bytes that their serde writes.
 
 `PLAIN` is the serde of keys for which the program names none: text is UTF-8, as `Serdes.string()`
-writes it, and other plain data is MessagePack behind a byte that no UTF-8 begins with. The order of
-a dict's or a set's items makes no other key, and every NaN is the same one.
+writes it, and other plain data is MessagePack behind a byte that cannot begin UTF-8. The order of
+items in a dict or set makes no difference, and every NaN is equal to every other.
 """
 
 from collections.abc import Hashable
@@ -17,14 +17,14 @@ import msgspec
 
 from thulawa.core.errors import SerializationError
 from thulawa.core.serdes import Serde
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 
 __all__ = ["PLAIN", "PLAIN_KEYS", "Keys"]
 
-_TUPLE, _OTHER = b"\xfe", b"\xff"  # neither begins a text in UTF-8
-_ONE_TO_ONE = frozenset((type(None), bool, int, str, bytes))  # MessagePack has one form of each
-_ALONE = (frozenset((str,)), frozenset((bytes,)))  # serdes that take nothing else
-_codec = Codec(canonical=True)
+_TUPLE, _OTHER = b"\xfe", b"\xff"  # neither can begin UTF-8 text
+_ONE_TO_ONE = frozenset((type(None), bool, int, str, bytes))  # one encoding per value
+_SINGLE_TYPE = (frozenset((str,)), frozenset((bytes,)))  # of serdes for one type alone
+_codec = ColumnCodec(canonical=True)
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 
@@ -51,7 +51,7 @@ PLAIN: Serde[Any] = Serde("plain data", _dump, _load, exact=frozenset((str, int)
 
 
 class Keys:
-    """The keys of a store: between a key and the identity it is held under.
+    """Map the keys of a store to their identities and back.
 
     >>> keys = Keys()
     >>> keys.identity("ann"), keys.identity(1) == keys.identity(True), keys.identity([1]) == [1]
@@ -60,21 +60,21 @@ class Keys:
     {'a': [1]}
     """
 
-    __slots__ = ("_exact", "_serde", "text", "travel")
+    __slots__ = ("_exact", "_serde", "text", "travels_plain")
 
     def __init__(self, serde: Serde[Any] | None = None) -> None:
         self._serde = serde or PLAIN
         self._exact = self._serde.exact
-        # The type of text that is its own identity, for those who test it in line.
+        # The type of text that is its own identity, for callers that inline the test.
         self.text: type[str] = str if str in self._exact else _NoText
-        # Whether every key is plain data, and goes through a repartition as it is.
-        self.travel = self._serde == PLAIN or self._exact in _ALONE
+        # Whether every key is plain data, and is shuffled as it is; others as their identities.
+        self.travels_plain = self._serde == PLAIN or self._exact in _SINGLE_TYPE
 
     def identity(self, key: Any) -> Hashable:
-        """Return what a key is held under; raise `SerializationError` if its serde cannot write it.
+        """Return the identity of a key; raise `SerializationError` if its serde cannot write it.
 
-        The identities of two keys are equal if and only if their bytes are. It costs a test of the
-        type where the key is its own identity, else the serde's writing.
+        Two identities are equal if and only if the keys' bytes are. The cost is a test of the type
+        if the key is its own identity, else a serialization.
         """
         kind = type(key)
         if kind in self._exact:
@@ -97,30 +97,30 @@ class Keys:
             if self._serde == PLAIN:
                 raise
             raise SerializationError(
-                f"the key, a {type(key).__name__}, cannot be written as {self._serde.name}: "
-                "name a key_serde that can"
+                f"a key of type {type(key).__name__} cannot be written as {self._serde.name}: "
+                "pass a key_serde for its type"
             ) from error
 
     def key(self, identity: Hashable) -> Any:
-        """Return the key of an identity: as it was given, or as its serde reads it."""
+        """Return the key of an identity: the key itself, or as its serde deserializes it."""
         if type(identity) is bytes and bytes not in self._exact:
             return self._serde.loads(identity)
         return identity
 
     @property
     def reader(self) -> Serde[Any] | None:
-        """The serde that reads keys of identities, which travel in their place; None: they do."""
-        if self.travel:
+        """The serde that reads keys behind a shuffle of identities; None if keys are shuffled."""
+        if self.travels_plain:
             return None
         return Serde(f"key as {self._serde.name}", self._serde.serialize, self.key)
 
-    def place(self, windowed: Any) -> tuple[Hashable, Any]:
-        """Return the identity of a windowed key whose key is one of these."""
+    def windowed_identity(self, windowed: Any) -> tuple[Hashable, Any]:
+        """Return the identity of a windowed key."""
         return self.identity(windowed.key), windowed.window
 
 
 class _NoText(str):
-    """The type of nothing."""
+    """A type without instances."""
 
     __slots__ = ()
 
@@ -130,7 +130,7 @@ def _check_text(key: str) -> None:
         key.encode()
     except UnicodeEncodeError:
         raise SerializationError(
-            "a text with a lone surrogate cannot be a key: it has no UTF-8"
+            "text with a lone surrogate cannot be a key: it cannot be encoded as UTF-8"
         ) from None
 
 

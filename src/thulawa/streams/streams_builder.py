@@ -1,14 +1,14 @@
-"""StreamsBuilder: where a program begins."""
+"""StreamsBuilder: the entry point of the DSL."""
 
 from typing import Any, TypeVar, overload
 
 from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.state.specs import StoreSpec
-from thulawa.streams.graph_builder import Building, ExplicitNames
+from thulawa.streams.graph_builder import ExplicitNames, GraphBuilder
 from thulawa.streams.kip28 import BuilderAliases
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import GlobalKTable, KTable
-from thulawa.streams.options import Consumed, Materialized, chosen, kept_as
+from thulawa.streams.operator_options import Consumed, Materialized, or_default, with_default_serdes
 from thulawa.topology.nodes import GlobalTable, Source, Table
 from thulawa.topology.topology import Topology
 
@@ -19,10 +19,10 @@ V = TypeVar("V")
 
 
 class StreamsBuilder(BuilderAliases):
-    """Make streams and tables of topics; ``build`` gives the topology.
+    """Read topics as streams and tables; ``build`` returns the topology.
 
-    ``explicit_names``: whether stores and repartitions may have generated names ("off"), or
-    this is warned about or refused.
+    ``explicit_names`` allows generated names of stores and repartitions ("off"), warns about them
+    ("warn") or rejects them ("error").
 
     >>> builder = StreamsBuilder()
     >>> builder.stream("in").map_values(lambda v: v + 1).to("out")
@@ -43,9 +43,9 @@ class StreamsBuilder(BuilderAliases):
     def __init__(self, *, explicit_names: ExplicitNames = "off") -> None:
         if explicit_names not in ("off", "warn", "error"):
             raise ConfigurationError(
-                f"explicit_names={explicit_names!r} is not known; use 'off', 'warn' or 'error'"
+                f"explicit_names={explicit_names!r} is not supported; use 'off', 'warn' or 'error'"
             )
-        self._building = Building(explicit_names)
+        self._graph = GraphBuilder(explicit_names)
 
     @overload
     def stream(self, topics: str | list[str]) -> KStream[Any, Any]: ...
@@ -56,7 +56,7 @@ class StreamsBuilder(BuilderAliases):
     def stream(
         self, topics: str | list[str], consumed: Consumed[Any, Any] | None = None
     ) -> KStream[Any, Any]:
-        """Read a topic, or several, as a stream.
+        """Read one or several topics as a stream.
 
         >>> builder = StreamsBuilder()
         >>> builder.stream(["orders", "returns"]).to("both")
@@ -66,7 +66,7 @@ class StreamsBuilder(BuilderAliases):
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not names:
             raise ConfigurationError("a stream needs at least one topic")
-        return KStream.source(self._building, names, chosen(consumed, Consumed))
+        return KStream.source(self._graph, names, or_default(consumed, Consumed))
 
     @overload
     def table(
@@ -93,12 +93,12 @@ class StreamsBuilder(BuilderAliases):
         >>> preview(lambda table: table.map_values(lambda v: v * 2), ("a", 1), ("a", None))
         [('a', 2), ('a', None)]
         """
-        options = chosen(consumed, Consumed)
-        building = self._building
-        store = building.store_name(materialized, f"{topic}-")
-        source = building.named(options, "KSTREAM-SOURCE-", "-source")
-        name = building.named(options, "KTABLE-SOURCE-")
-        source = building.add_source(
+        options = or_default(consumed, Consumed)
+        graph = self._graph
+        store = graph.store_name(materialized, f"{topic}-")
+        source = graph.named(options, "KSTREAM-SOURCE-", "-source")
+        name = graph.named(options, "KTABLE-SOURCE-")
+        source = graph.add_source(
             Source(
                 name=source,
                 topics=(topic,),
@@ -109,8 +109,10 @@ class StreamsBuilder(BuilderAliases):
             )
         )
         node = Table(name=name, parents=(source,), operation="source")
-        building.source_table(node, store, kept_as(materialized, None, options.value_serde))
-        return KTable(building, name, options.key_serde, options.value_serde)
+        graph.source_table(
+            node, store, with_default_serdes(materialized, None, options.value_serde)
+        )
+        return KTable(graph, name, options.key_serde, options.value_serde)
 
     @overload
     def global_table(
@@ -131,7 +133,7 @@ class StreamsBuilder(BuilderAliases):
         consumed: Consumed[Any, Any] | None = None,
         materialized: Materialized[Any, Any] | None = None,
     ) -> GlobalKTable[Any, Any]:
-        """Read a topic as a table that every task has whole.
+        """Read a topic as a table that is complete in every task.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -145,13 +147,15 @@ class StreamsBuilder(BuilderAliases):
         """
         if materialized is not None and materialized.history is not None:
             raise TopologyError("a global table cannot be versioned")
-        options = chosen(consumed, Consumed)
-        building = self._building
-        store = building.store_name(materialized, f"{topic}-")
-        source = building.named(options, "KSTREAM-SOURCE-", "-source")
-        name = building.named(options, "KTABLE-SOURCE-")
-        building.add_store(store, materialized=kept_as(materialized, None, options.value_serde))
-        building.add(
+        options = or_default(consumed, Consumed)
+        graph = self._graph
+        store = graph.store_name(materialized, f"{topic}-")
+        source = graph.named(options, "KSTREAM-SOURCE-", "-source")
+        name = graph.named(options, "KTABLE-SOURCE-")
+        graph.add_store(
+            store, materialized=with_default_serdes(materialized, None, options.value_serde)
+        )
+        graph.add(
             GlobalTable(
                 name=name,
                 stores=(store.name,),
@@ -161,10 +165,10 @@ class StreamsBuilder(BuilderAliases):
                 value_serde=options.value_serde,
             )
         )
-        return GlobalKTable(building, name, store.name)
+        return GlobalKTable(graph, name, store.name)
 
     def add_state_store(self, store: StoreSpec) -> "StreamsBuilder":
-        """Add a store for processors to use by name.
+        """Add a store that processors access by name.
 
         >>> from thulawa.streams import Processor
         >>> from thulawa.testing import TopologyTestDriver
@@ -179,12 +183,12 @@ class StreamsBuilder(BuilderAliases):
         ...     driver.create_output_topic("out").read_key_values_to_list()
         [('a', 1), ('b', 3)]
         """
-        self._building.topology.add_store(store)
+        self._graph.topology.add_store(store)
         return self
 
     def build(self) -> Topology:
-        """Give the topology made so far; what is added later is in the next one."""
-        topology = self._building.topology
+        """Return a copy of the topology built so far."""
+        topology = self._graph.topology
         if not topology.nodes:
-            raise TopologyError("the program is empty: it reads no topic")
+            raise TopologyError("the topology is empty: it reads no topic")
         return topology.copy()

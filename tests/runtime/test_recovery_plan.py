@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from thulawa.core.errors import StateError
-from thulawa.runtime.recovery import Generation, Progress, batch_stamp, recover
-from thulawa.state.changelogs import POSITION, Changelog, Position
+from thulawa.runtime.recovery_plan import Generation, Progress, batch_stamp, recover
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import Tracked
+from thulawa.state.store_changelog import POSITION, Position, StoreChangelog
+from thulawa.state.tracked import TrackedEntries
 from thulawa.testing import seeds
 
-LOG = Changelog(StoreSpec(name="counts"))
+LOG = StoreChangelog(StoreSpec(name="counts"))
 Record = tuple[bytes, bytes | None, bytes | None, str]  # key, value, before, stamp
 
 
@@ -52,7 +52,7 @@ class Checkpoint:
     batch: int  # the last that is committed
     offsets: dict[int, int]
     planned: dict[int, int] | None = None  # the end of the batch that was begun
-    states: dict[int, tuple[Tracked, Position | None]] = field(default_factory=dict)
+    states: dict[int, tuple[TrackedEntries, Position | None]] = field(default_factory=dict)
 
 
 class Application:
@@ -92,8 +92,8 @@ class Application:
             brokers.markers[task] = (query, first + 1)
         return made
 
-    def read(self, task: int, stamps: frozenset[str]) -> tuple[Tracked, Position | None]:
-        entries, position = Tracked(), None
+    def read(self, task: int, stamps: frozenset[str]) -> tuple[TrackedEntries, Position | None]:
+        entries, position = TrackedEntries(), None
         for key, value, before, stamp in self.brokers.changelogs.get(task, ()):
             kept = before if stamp in stamps else value
             if key == POSITION:
@@ -127,9 +127,9 @@ class Application:
 
     def work(
         self, checkpoint: Checkpoint, task: int, number: int, mine: list[int], read: list[Progress]
-    ) -> tuple[Tracked, Position | None]:
-        old, last = checkpoint.states.get(task, (Tracked(), None))
-        entries = Tracked()
+    ) -> tuple[TrackedEntries, Position | None]:
+        old, last = checkpoint.states.get(task, (TrackedEntries(), None))
+        entries = TrackedEntries()
         entries.apply(old.items())
         outputs = []
         for n in mine:
@@ -194,17 +194,17 @@ def test_whatever_is_lost_and_whenever_every_record_counts_once(seed: int) -> No
         n for numbers in brokers.sources for n in numbers
     )
     for task, counted in model(brokers.sources, tasks).items():
-        entries, _ = application.checkpoint.states.get(task, (Tracked(), None))
+        entries, _ = application.checkpoint.states.get(task, (TrackedEntries(), None))
         assert dict(entries) == {key: count % 5 for key, count in counted.items() if count % 5}
 
 
 def test_tasks_that_stand_further_apart_than_one_batch_are_refused() -> None:
-    with pytest.raises(StateError, match="markers have been lost"):
+    with pytest.raises(StateError, match="markers of some are lost"):
         recover(Generation("q"), 2, {0: 4, 1: 6}, [])
 
 
 def test_within_a_batch_only_the_last_value_of_a_key_is_written() -> None:
-    entries = Tracked()
+    entries = TrackedEntries()
     entries.apply([("a", 1), ("b", 2), ("c", 3)])
     for key, value in [("a", 7), ("a", 8), ("b", 5), ("b", 2), ("d", 1)]:
         entries[key] = value
@@ -221,5 +221,5 @@ def test_within_a_batch_only_the_last_value_of_a_key_is_written() -> None:
 
 def test_a_changelog_whose_keys_have_another_form_is_refused() -> None:
     before_identities = msgspec.msgpack.encode([1, 2, b""])
-    with pytest.raises(StateError, match="was written by another version of Thulawa: go on with"):
+    with pytest.raises(StateError, match="by another version of Thulawa: use that version"):
         Position.decode(before_identities)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.runtime.groups import TopicPartition, by_number, partition_groups
+from thulawa.runtime.partition_groups import TopicPartition, by_number, partition_groups
 from thulawa.streams import Materialized, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 
@@ -39,8 +39,8 @@ def test_a_grouper_of_ones_own_decides_how_many_tasks_there_are() -> None:
 @pytest.mark.parametrize(
     ("grouper", "message"),
     [
-        (lambda p: [], "leaves out"),
-        (lambda p: [{TopicPartition("a", 0)}, {TopicPartition("a", 0)}], "in two groups"),
+        (lambda p: [], "omits"),
+        (lambda p: [{TopicPartition("a", 0)}, {TopicPartition("a", 0)}], "into two groups"),
         (lambda p: [{TopicPartition("a", 0), TopicPartition("b", 9)}], "does not exist"),
     ],
 )
