@@ -117,7 +117,8 @@ def packed_reader(reader: LogReader, options: Mapping[str, str]) -> "PackedReade
 
 def packed_sink(df: DataFrame, log: str) -> DataStreamWriter:
     """Return a writer of packed rows to the topics of a log."""
-    return exactly_once(df, log, NAME)
+    # repartitions behind functions that are not known to be deterministic are topics
+    return exactly_once(df, log, NAME, deterministic=True)
 
 
 class PackedLogFormat(DataSource):

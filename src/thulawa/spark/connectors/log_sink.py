@@ -70,9 +70,11 @@ def log_sink(
     return writer
 
 
-def exactly_once(df: DataFrame, log: str, form: str) -> ExactlyOnceWriter:
+def exactly_once(
+    df: DataFrame, log: str, form: str, *, deterministic: bool = False
+) -> ExactlyOnceWriter:
     """Return a writer of a format of the embedded log that checks plan and checkpoint."""
-    layout = task_layout(df)
+    layout = task_layout(df, deterministic=deterministic)
     with Log(log) as opened:
         address = opened.address  # the whole path: workers run in another folder
     writer = ExactlyOnceWriter(
