@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thulawa.core.avro import Avro
-from thulawa.core.avro_resolution import read_as
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
@@ -25,7 +24,8 @@ def enum(*symbols: str, **more: Any) -> dict[str, Any]:
 
 
 def resolve(written: Any, wanted: Any, value: Any) -> Any:
-    return read_as(json.dumps(written), json.dumps(wanted))(Avro(json.dumps(written)).write(value))
+    writer = Avro(json.dumps(written))
+    return Avro(json.dumps(wanted)).reader(writer)(writer.write(value))
 
 
 A = field("a", "int")
@@ -88,6 +88,9 @@ RESOLVED: dict[str, tuple[Any, Any, Any, Any]] = {
     "a value as an optional one": ("string", ["null", "string"], "x", "x"),
     "an optional value that is there": (["null", "string"], "string", "x", "x"),
     "a union in another order": (["int", "string"], ["string", "double", "int"], 3, 3),
+    "no branch of its own": ("int", ["null", "double", "long"], 3, 3.0),
+    "strings beside bytes": (["string", "bytes"], ["null", "bytes", "string"], "x", "x"),
+    "bytes beside strings": (["string", "bytes"], ["null", "string", "bytes"], b"\xff", b"\xff"),
     "a branch that is widened": (["null", "int"], ["null", "double"], 3, 3.0),
     "items": ({"type": "array", "items": "int"}, {"type": "array", "items": "double"}, [1], [1.0]),
     "values": (
@@ -114,6 +117,11 @@ IMPOSSIBLE: dict[str, tuple[Any, Any, Any]] = {
     "an optional value that is missing": (["null", "string"], "string", None),
     "no branch": ("boolean", ["null", "string"], True),
     "a symbol that nobody knows": (enum("A", "B"), enum("A"), "B"),
+    "a fixed type as an enum": (
+        {"type": "fixed", "name": "E", "size": 1},
+        enum("A", "B"),
+        b"A",
+    ),
     "another size": (
         {"type": "fixed", "name": "F", "size": 2},
         {"type": "fixed", "name": "F", "size": 3},
@@ -138,13 +146,13 @@ def test_what_cannot_be_read_so_is_refused(written: Any, wanted: Any, value: Any
 
 def test_a_default_is_made_anew_for_every_record() -> None:
     wanted = record(A, field("b", {"type": "array", "items": "int"}, default=[]))
-    read = read_as(json.dumps(record(A)), json.dumps(wanted))
+    read = Avro(json.dumps(wanted)).reader(Avro(json.dumps(record(A))))
     read(b"\x02")["b"].append(1)
     assert read(b"\x02") == {"a": 1, "b": []}
 
 
 @given(st.binary(max_size=40))
 def test_foreign_bytes_are_refused_by_a_value_error_or_read(data: bytes) -> None:
-    read = read_as(json.dumps(record(field("l", LIST), A)), json.dumps(record(A)))
+    read = Avro(json.dumps(record(A))).reader(Avro(json.dumps(record(field("l", LIST), A))))
     with suppress(ValueError):
         assert set(read(data)) == {"a"}

@@ -1,5 +1,6 @@
 """Serdes: what is written can be read, and what cannot be read is refused."""
 
+import subprocess
 import sys
 from typing import Any
 
@@ -98,6 +99,61 @@ def test_json_reads_whole_numbers_of_any_size(number: int) -> None:
 def test_json_refuses_what_only_python_takes_for_a_number(text: bytes) -> None:
     with pytest.raises(SerializationError):
         Serdes.json().loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":1,"a":2}',
+        b'{"a" : 1, "a":2}',
+        b'{"b":"\\u003a","a":1,"a":2}',
+        b'[{"b":{"a":"x:y","a":"x:y"}}]',
+        b'{"a":1,"\\u0061":2}',
+        b"NaN",
+        b"[-Infinity]",
+        b"1e999",
+        b'"\x01"',
+        b'{"\xff":1}',
+        b"\xef\xbb\xbf1",
+        b"[1,]",
+    ],
+)
+def test_json_that_is_not_strict_is_refused(text: bytes) -> None:
+    with pytest.raises(SerializationError):
+        Serdes.json().loads(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [(1e16, b"1e+16"), (1e-05, b"1e-05"), ({"é": [None, True]}, '{"é":[null,true]}'.encode())],
+)
+def test_json_is_written_as_before(value: Any, data: bytes) -> None:
+    assert Serdes.json().dumps(value) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b'{"a":"\\u003a"}', {"a": ":"}),
+        (b'{"at":"12:30","b" : {"c":":"}}', {"at": "12:30", "b": {"c": ":"}}),
+        (b'"\\ud800"', "\ud800"),
+    ],
+)
+def test_json_with_colons_and_escapes_is_read(data: bytes, value: Any) -> None:
+    assert Serdes.json().loads(data) == value
+
+
+def test_core_is_imported_without_the_libraries_of_serdes() -> None:
+    program = (
+        "import sys\n"
+        "for name in ('fastavro', 'confluent_kafka', 'google.protobuf'):\n"
+        "    sys.modules[name] = None\n"
+        "from thulawa.core.serdes import Serdes\n"
+        "from thulawa.core.registry import HttpSchemaRegistry\n"
+        "assert Serdes.json().dumps([1]) == b'[1]'\n"
+        "HttpSchemaRegistry('http://localhost:1')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_json_may_be_500_levels_deep_whatever_the_recursion_limit() -> None:

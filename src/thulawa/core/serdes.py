@@ -8,20 +8,18 @@ JSON is the standard library's, not msgspec's, because msgspec takes the last of
 keys silently; here this, NaN and nesting beyond reason are refused.
 """
 
-import json
 import math
-import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from thulawa.core.avro import Avro
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.records import Window, Windowed
-from thulawa.core.registry import SchemaRegistry, framed_avro, framed_protobuf
+from thulawa.core.registry import SchemaRegistry
+from thulawa.core.strict_json import dump_all_json, dump_json, load_all_json, load_json
 
 __all__ = ["Serde", "Serdes", "WithoutData"]
 
@@ -29,9 +27,6 @@ T = TypeVar("T")
 
 # What codecs raise at data that is not theirs. Anything else is a fault of the serde itself.
 _NOT_ITS_DATA = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
-_DEEPEST = 500  # levels of JSON
-_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKETS = re.compile(rb"[\[\]{}]")
 # not struct.Struct: a serde travels to workers, and a Struct cannot be pickled
 _pack_long = partial(struct.pack, ">q")
 _pack_double = partial(struct.pack, ">d")
@@ -186,6 +181,10 @@ class Serdes:
         >>> Serdes.avro('"string"').dumps("foo").hex(" ")
         '06 66 6f 6f'
         """
+        # imported where they are used: few programs need fastavro
+        from thulawa.core.avro import Avro  # noqa: PLC0415
+        from thulawa.core.framing import framed_avro  # noqa: PLC0415
+
         avro = Avro(schema)
         if registry is None:
             return Serde("Avro", avro.write, avro.read)
@@ -212,6 +211,8 @@ class Serdes:
 
         if registry is None:
             return Serde("Protobuf", serialize, deserialize)
+        from thulawa.core.framing import framed_protobuf  # noqa: PLC0415 as above
+
         frame, unframe = framed_protobuf(made.DESCRIPTOR, registry, _subject(subject))
         return Serde(
             "Protobuf",
@@ -224,10 +225,10 @@ class Serdes:
         """Write JSON in its shortest form; refuse NaN, infinities and duplicate keys."""
         return Serde(
             "JSON",
-            _dump_json,
-            _load_json,
-            serialize_all=_dump_all_json,
-            deserialize_all=_load_all_json,
+            dump_json,
+            load_json,
+            serialize_all=dump_all_json,
+            deserialize_all=load_all_json,
             exact=frozenset((str, int)),
         )
 
@@ -264,80 +265,3 @@ def _unpack_long(data: bytes) -> int:
 def _unpack_double(data: bytes) -> float:
     number: float = struct.unpack(">d", data)[0]
     return number
-
-
-_MANY_DIGITS, _ZERO = 19, ord("0")
-_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def _dump_json(value: Any) -> bytes:
-    if type(value) is int:  # what counts and sums are: a tenth of the encoder's time
-        return b"%d" % value
-    return _encoder.encode(value).encode()
-
-
-def _load_json(data: bytes) -> Any:
-    if data.isdigit() and len(data) < _MANY_DIGITS and (data[0] != _ZERO or len(data) == 1):
-        return int(data)  # as above
-    if data.count(b"[") + data.count(b"{") > _DEEPEST and _depth(data) > _DEEPEST:
-        raise ValueError("nested too deeply")
-    text = data.decode()
-    try:
-        value, end = _scan(text, 0)
-    except StopIteration:
-        end = -1
-    # what stands alone has no white space around it, and `decode` would only look for that
-    return value if end == len(text) else _decoder.decode(text)
-
-
-def _dump_all_json(values: Sequence[Any]) -> list[bytes]:
-    if set(map(type, values)) == {int}:  # Python writes them as JSON does
-        return str(list(values))[1:-1].encode().split(b", ")
-    return list(map(_dump_json, values))
-
-
-def _load_all_json(data: Sequence[bytes]) -> list[Any]:
-    together = b",".join(data)
-    # digits alone: so each of them is a number for itself, or there is an error, or one too few
-    if data and not together.translate(None, b"0123456789,"):
-        numbers: list[Any] = json.loads(b"[%b]" % together)
-        if len(numbers) == len(data):
-            return numbers
-    return list(map(_load_json, data))
-
-
-def _depth(data: bytes) -> int:
-    """Give how deeply brackets are nested, those in texts aside.
-
-    The recursion limit would stop the decoder too, but not where it was raised, and then the
-    stack of the process is at stake.
-    """
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(_TEXTS.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("duplicate key")
-    return result
-
-
-def _refuse_constant(constant: str) -> Any:
-    raise ValueError(constant)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("number too large")
-    return number
-
-
-_decoder = json.JSONDecoder(
-    object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
-)
-_scan = _decoder.scan_once  # type: ignore[attr-defined]  # typeshed lacks it
