@@ -144,6 +144,12 @@ def test_what_cannot_be_read_so_is_refused(written: Any, wanted: Any, value: Any
         resolve(written, wanted, value)
 
 
+def test_a_field_that_is_left_out_has_to_be_valid() -> None:
+    written = Avro(json.dumps(record(field("s", "string"), A)))
+    with pytest.raises(ValueError, match="utf-8"):
+        Avro(json.dumps(record(A))).reader(written)(b"\x02\xff\x02")
+
+
 def test_a_default_is_made_anew_for_every_record() -> None:
     wanted = record(A, field("b", {"type": "array", "items": "int"}, default=[]))
     read = Avro(json.dumps(wanted)).reader(Avro(json.dumps(record(A))))

@@ -76,7 +76,7 @@ def test_a_request_that_fails_for_a_while_is_sent_again(caplog: pytest.LogCaptur
     assert bodies == ["topic-health,topic=tx,partition=0 valid=4i 1000"] * 3
     assert pauses == [0.1, 0.2]
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
-        ("WARNING", f"{url} takes nothing (503); trying again for up to 300 s")
+        ("WARNING", f"{url} does not accept points (503); retrying for up to 300 s")
     ]
 
 
@@ -119,7 +119,7 @@ def test_points_that_are_dropped_for_another_reason_are_an_error() -> None:
 def test_nobody_there_is_an_error_after_some_time() -> None:
     with server() as (url, _):
         pass
-    influx = Influx(url, database="health", patience="100 ms", sleep=lambda _: None)
+    influx = Influx(url, database="health", retry_timeout="100 ms", sleep=lambda _: None)
     with pytest.raises(InfluxUnreachable, match="at the next start"):
         influx.put([Count(VALID, 4, 5)])
     with pytest.raises(InfluxUnreachable, match=r"Connection refused$"):

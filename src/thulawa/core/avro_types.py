@@ -128,8 +128,12 @@ def _skip_boolean(data: Cursor, _depth: int) -> None:
         raise ValueError("neither true nor false")
 
 
-def _skip_sized(data: Cursor, _depth: int) -> None:
+def _skip_bytes(data: Cursor, _depth: int) -> None:
     data.skip(data.read_long())
+
+
+def _skip_string(data: Cursor, _depth: int) -> None:
+    data.read(data.read_long()).decode()  # fastavro does not decode fields that are left out
 
 
 PRIMITIVES = {
@@ -139,8 +143,8 @@ PRIMITIVES = {
     "long": _integer(64),
     "float": _real(4, _MAX_FLOAT),
     "double": _real(8, math.inf),
-    "bytes": _simple(_instance(bytes), _skip_sized),
-    "string": _simple(_instance(str), _skip_sized),
+    "bytes": _simple(_instance(bytes), _skip_bytes),
+    "string": _simple(_instance(str), _skip_string),
 }
 
 
@@ -257,9 +261,9 @@ def _map(values: Type) -> Type:
 
     def skip(data: Cursor, depth: int) -> None:
         inner = _deeper(depth)
-        keys = set[bytes]()
+        keys = set[str]()
         for _ in _items(data):
-            key = data.read(data.read_long())
+            key = data.read(data.read_long()).decode()
             if key in keys:
                 raise ValueError("duplicate key")
             keys.add(key)

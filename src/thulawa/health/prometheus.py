@@ -28,8 +28,8 @@ class Prometheus:
     """A sink that serves ``/metrics``; port 0 chooses a free port, which ``port`` returns.
 
     ``name`` begins the names of the metrics: ``…_messages_total`` with topic, partition and status,
-    ``…_offset`` and ``…_window_seconds`` with topic and partition. Totals are remembered for ``keep``,
-    the retention of windows, so that a total that is sent again adds nothing.
+    ``…_offset`` and ``…_window_seconds`` with topic and partition. Totals are remembered for
+    ``keep``, the retention of windows, so that a total that is sent again adds nothing.
     """
 
     def __init__(
