@@ -1,4 +1,4 @@
-"""What was written with one Avro schema is read as another, by the specification's rules."""
+"""Avro's schema resolution: data of one schema is read as another."""
 
 import json
 from contextlib import suppress
@@ -131,7 +131,7 @@ IMPOSSIBLE: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize(("written", "wanted", "value", "result"), RESOLVED.values(), ids=RESOLVED)
-def test_data_is_read_as_the_schema_wants_it(
+def test_data_is_resolved_to_the_reader_schema(
     written: Any, wanted: Any, value: Any, result: Any
 ) -> None:
     read = resolve(written, wanted, value)
@@ -139,18 +139,18 @@ def test_data_is_read_as_the_schema_wants_it(
 
 
 @pytest.mark.parametrize(("written", "wanted", "value"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_what_cannot_be_read_so_is_refused(written: Any, wanted: Any, value: Any) -> None:
+def test_data_that_cannot_be_resolved_is_rejected(written: Any, wanted: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=r"cannot be read as this one|does not know"):
         resolve(written, wanted, value)
 
 
-def test_a_field_that_is_left_out_has_to_be_valid() -> None:
+def test_a_skipped_field_must_be_valid() -> None:
     written = Avro(json.dumps(record(field("s", "string"), A)))
     with pytest.raises(ValueError, match="utf-8"):
         Avro(json.dumps(record(A))).reader(written)(b"\x02\xff\x02")
 
 
-def test_a_default_is_made_anew_for_every_record() -> None:
+def test_every_record_has_its_own_copy_of_a_default() -> None:
     wanted = record(A, field("b", {"type": "array", "items": "int"}, default=[]))
     read = Avro(json.dumps(wanted)).reader(Avro(json.dumps(record(A))))
     read(b"\x02")["b"].append(1)
@@ -158,7 +158,7 @@ def test_a_default_is_made_anew_for_every_record() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_foreign_bytes_are_refused_by_a_value_error_or_read(data: bytes) -> None:
+def test_random_bytes_are_resolved_or_raise_a_value_error(data: bytes) -> None:
     read = Avro(json.dumps(record(A))).reader(Avro(json.dumps(record(field("l", LIST), A))))
     with suppress(ValueError):
         assert set(read(data)) == {"a"}

@@ -1,4 +1,4 @@
-"""What is there when a task begins costs the collector nothing, and is still collected."""
+"""Objects that are live before a task are not scanned after it, and still collected later."""
 
 import gc
 import weakref
@@ -22,7 +22,7 @@ def unfrozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_is_there_is_not_looked_at() -> None:
+def test_frozen_objects_are_not_scanned() -> None:
     kept = Node()
     looked_at = []
     for _ in range(100):
@@ -31,7 +31,7 @@ def test_what_is_there_is_not_looked_at() -> None:
     assert looked_at.count(True) == 1
 
 
-def test_garbage_of_what_was_there_is_collected_in_the_end() -> None:
+def test_frozen_objects_that_become_garbage_are_collected_in_the_end() -> None:
     node = Node()
     gone = weakref.ref(node)
     freeze_gc()
@@ -42,7 +42,7 @@ def test_garbage_of_what_was_there_is_collected_in_the_end() -> None:
     assert gone() is None
 
 
-def test_the_collector_is_off_meanwhile_and_then_as_it_was() -> None:
+def test_the_collector_is_disabled_and_then_restored() -> None:
     with gc_disabled():
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -47,7 +47,7 @@ def test_the_frame_names_the_schema_and_the_message(classes: Any) -> None:
     assert [message.name for message in file.message_type] == ["First", "Second"]
 
 
-def test_what_is_another_message_or_no_frame_is_refused(classes: Any) -> None:
+def test_another_message_and_unframed_data_are_rejected(classes: Any) -> None:
     first, second, _ = classes
     registry = MemorySchemaRegistry()
     one = Serdes.protobuf(first, registry=registry, subject="v")

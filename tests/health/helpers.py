@@ -1,4 +1,4 @@
-"""What tests of counts share: the story's example, messages in a log, an independent model."""
+"""Helpers for tests of counts: an example, messages in a log, an independent model."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
