@@ -139,7 +139,7 @@ def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_pa
 
 
 def removing(log: Log, address: str, **more: Any) -> LocalCounts:
-    """Give an instance whose next messages are removed while it counts, all but the last."""
+    """Return an instance whose next messages, except the last, are removed while it counts."""
     log.create_topic("tx", retention=Retention(records=1))
     log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
     health = counting(address, **more)

@@ -122,7 +122,7 @@ class Counting(RuleBasedStateMachine):
         return model(seen, WINDOW, EXPIRE)
 
     def _last_counted(self, partition: int) -> int:
-        """Give the offset behind the last message of a partition that has not come too late."""
+        """Return the offset after the last message of a partition that was not late."""
         newest, last = -1, 0
         own = [time // WINDOW * WINDOW for p, time, _ in self.messages if p == partition]
         for offset, window in enumerate(own):

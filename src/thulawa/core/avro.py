@@ -221,7 +221,7 @@ def _field_names(schema: Schema) -> list[str]:
 
 
 def _set_defaults(names: dict[str, Schema]) -> None:
-    """Give fields their defaults as values of their types: JSON has no bytes, for one."""
+    """Set the defaults of fields as values of their types: JSON has no bytes, for instance."""
     found = [
         (field, _default(field["type"], field["written_default"], names))
         for schema in names.values()

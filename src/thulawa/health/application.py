@@ -334,8 +334,8 @@ class WindowCounts:
                 raise _made_anew(topic)
 
     def _begin(self, place: Place, totals: Totals, passed: int, start: int) -> None:
-        """Go on at the first message that is still there, if that may be."""
-        # what was passed and is not in the totals was not to be counted
+        """Set the position to the first message that exists; raise if messages were lost."""
+        # messages before ``passed`` that are not in the totals were late, not lost
         reached = max(totals.position, passed)
         if 0 < reached < start:
             lost = (
@@ -343,7 +343,7 @@ class WindowCounts:
                 "before they were counted"
             )
             if self._lost == "fail":
-                raise StateError(f'{lost}; say lost="skip" to go on without them')
+                raise StateError(f'{lost}; set lost="skip" to continue without them')
             _log.warning("%s", lost)
         totals.add((), position=start)
 

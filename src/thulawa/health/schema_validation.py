@@ -115,7 +115,7 @@ def _names(kinds: Any, at: str) -> list[str]:
 
 
 def _guessed(rules: Mapping[str, Any], at: str) -> str:
-    """Take a schema with properties for one of an object, as its author surely did."""
+    """Return the type that the rules of a schema without ``type`` belong to."""
     for name in ("object", "array"):
         if set(rules) & set(_RULES[name]):
             return name
