@@ -22,7 +22,10 @@ WORKER_LIBRARIES = {"cachetools", "msgspec", "pyarrow"}
 # What a folder or a module may load beside these.
 OWN_LIBRARIES = {
     "brokers/kafka/": {"confluent_kafka"},
+    "core/avro.py": {"fastavro"},
+    "core/registry.py": {"confluent_kafka"},
     "health/dataframes.py": {"pyspark"},
+    "health/prometheus.py": {"prometheus_client"},
     "health/spark_jobs.py": {"pyspark"},
     "priority/columns.py": {"pyspark"},
     "priority/kafka_clients.py": {"confluent_kafka"},

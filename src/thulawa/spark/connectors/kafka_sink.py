@@ -31,7 +31,7 @@ from thulawa.brokers.kafka.transactions import (
 )
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.kafka_clients import agree
 from thulawa.spark.connectors.complete_input import whole
@@ -172,7 +172,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         """Write the records of one task and the number of its batch."""
-        settle()
+        freeze_gc()
         batch = Batch(*streamed_task(), self._layout)
         rows = (out_records(one, self._topic) for one in whole(iterator))
         return Committed(batch.task, write(self._sink, batch, rows))

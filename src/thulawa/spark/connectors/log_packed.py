@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from thulawa.brokers.embedded import Log
 from thulawa.brokers.embedded.arrow import gathered
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.spark.connectors.chunks import Behind, Chunk
 from thulawa.spark.connectors.complete_input import whole
 from thulawa.spark.connectors.exactly_once import layout_of
@@ -157,7 +157,7 @@ class PackedReader(LogStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give what the function makes of one partition of Spark."""
         assert isinstance(partition, Ranges)
-        settle()
+        freeze_gc()
         through = cast("Through", cloudpickle.loads(b64decode(self._through)))
         return through(chain(partition.behind, self._reader.chunks(partition.ranges)))
 
@@ -171,7 +171,7 @@ class PackedWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
-        settle()
+        freeze_gc()
         task = streamed_task()
         with Log(self._address) as log:
             log.append_packed(

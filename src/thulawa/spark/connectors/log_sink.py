@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.bucket_placement import newest, placed
 from thulawa.core.errors import ConfigurationError
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.core.markers import LastBatch
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
@@ -161,7 +161,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
-        settle()
+        freeze_gc()
         task = streamed_task()
         with Log(self._writer.address) as log:
             log.append(

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from thulawa.brokers.embedded import Columns, Log
 from thulawa.core.errors import ConfigurationError
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.priority.quotas import evenly
 from thulawa.spark.connectors.bucket_options import (
     Admission,
@@ -205,7 +205,7 @@ class LogReader:
     def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of a partition, each in offset order."""
         assert isinstance(wanted, Ranges)
-        settle()
+        freeze_gc()
         for one, columns in self._chunks(wanted.ranges):
             if self.admission.buckets is not None:
                 self.admission.buckets.check_headers(columns.headers)

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from thulawa.core.errors import RecordError, message_of
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.engine import Outcome, WorkItem
 from thulawa.engine.lane_sums import sample_lanes
 from thulawa.engine.model import NoLane
@@ -42,7 +42,7 @@ _IN_PASSING = 10_000
 
 def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the operator over one partition."""
-    settle()
+    freeze_gc()
     adopt_accumulators()
     task = current_task()
     if task is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from thulawa.core.errors import StateError
-from thulawa.core.gc_freeze import settle, uncollected
+from thulawa.core.gc_freeze import freeze_gc, gc_disabled
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import SOURCE_STAGE, StagedSubTopology, has_timers
@@ -46,7 +46,7 @@ _BUNDLE_BYTES = 2**23  # what goes to Spark at a time is about this much
 
 def front(program: Shipped, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     """Yield packed rows of the chunks of the source, or of rows of such."""
-    settle()
+    freeze_gc()
     stage = _Front(program.open())
     try:
         yield from _packed(stage, batches)
@@ -75,7 +75,7 @@ def _packed(stage: "_Front", batches: Iterator[Any]) -> Iterator[pa.RecordBatch]
 
 def _rows(stage: "_Front", batches: Iterator[Any]) -> Iterator[Packed]:
     for chunk in stored_chunks(batches):
-        with uncollected():
+        with gc_disabled():
             yield from stage.behind(chunk) if isinstance(chunk, Behind) else stage.packed(chunk)
     yield from stage.progress()
     yield from stage.counts()

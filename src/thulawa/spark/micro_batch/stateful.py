@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.spark.micro_batch.program_shipping import Shipped
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class StageProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state of a partition."""
-        settle()
+        freeze_gc()
         self._handle = handle
         self._state = handle.getMapState("state", "name string", "data binary")
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 
-from thulawa.core.gc_freeze import uncollected
+from thulawa.core.gc_freeze import gc_disabled
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.runtime.metrics import RecordCounts
@@ -56,7 +56,7 @@ class Hosted:
         fails, or that is given up before its end.
         """
         try:
-            with uncollected():
+            with gc_disabled():
                 yield from self._run(rows, now, kept)
         except BaseException:
             self.close()
