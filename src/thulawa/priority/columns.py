@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.functions import arrow_udf
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Percentiles
@@ -221,5 +220,5 @@ def _mapped(function: Callable[[Any], Any], of: str, kind: pa.DataType) -> Calla
     if session := SparkSession.getActiveSession():
         ship(session)
     over.__annotations__ = {"keys": pa.Array, "return": pa.Array}
-    made: Any = arrow_udf(over, returnType=of)  # type: ignore[call-overload] # hints say the kind
+    made: Any = f.arrow_udf(over, returnType=of)  # type: ignore[call-overload] # hints say the kind
     return cast("Callable[..., Column]", made)

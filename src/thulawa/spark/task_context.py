@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from thulawa.core.errors import ThulawaError
+from thulawa.spark.internals import streaming_batch
 
 __all__ = ["Streamed", "Task", "current_task", "streamed_task"]
 
@@ -39,11 +40,7 @@ def current_task() -> Task | None:
     context = None if spark is None else spark.TaskContext.get()
     if context is None:
         return None
-    query = context.getLocalProperty("sql.streaming.queryId")
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    if query is None or batch is None:
-        return Task(context.partitionId())
-    return Task(context.partitionId(), query, int(batch))
+    return Task(context.partitionId(), *(streaming_batch(context) or ()))
 
 
 def streamed_task() -> Streamed:

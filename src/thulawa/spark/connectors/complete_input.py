@@ -1,12 +1,10 @@
 """Rows that Spark has ended, told from rows that were cut off; asked inside a worker."""
 
-import sys
 from collections.abc import Iterator
-from io import BufferedReader, BufferedRWPair
-from types import FrameType
 from typing import TypeVar
 
 from thulawa.core.errors import ThulawaError
+from thulawa.spark.internals import worker_input
 
 __all__ = ["CutOff", "whole"]
 
@@ -24,21 +22,12 @@ def whole(rows: Iterator[_T]) -> Iterator[_T]:
     sink, between two Arrow batches as often as not, and to Arrow that is an end like any other.
     Behind rows that have ended Spark sends a mark.
     """
-    given = _input()
+    received = worker_input()
+    if received is None:
+        raise ThulawaError(
+            "this version of PySpark does not say whether the rows of a sink were cut off; "
+            "use the one that is named in pyproject.toml"
+        )
     yield from rows
-    if not given.peek(1):
+    if not received.peek(1):
         raise CutOff("Spark has given up the task of this sink before its rows had ended")
-
-
-def _input() -> BufferedReader | BufferedRWPair:
-    """Give what this worker of Spark reads: its ``main`` has it, and hands it to nobody."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
-    while frame is not None:
-        found = frame.f_locals.get("infile") if frame.f_code.co_name == "main" else None
-        if isinstance(found, BufferedReader | BufferedRWPair):
-            return found
-        frame = frame.f_back
-    raise ThulawaError(
-        "this version of PySpark does not say whether the rows of a sink were cut off; "
-        "use the one that is named in pyproject.toml"
-    )

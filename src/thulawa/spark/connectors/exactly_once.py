@@ -16,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch, check_checkpoint
+from thulawa.spark.internals import list_folder, read_text
 
 __all__ = ["LAYOUT", "ExactlyOnceWriter", "layout_of"]
 
@@ -46,6 +47,7 @@ class ExactlyOnceWriter(DataStreamWriter):
         self._layout = layout
         self._markers = markers
         self._fence = fence
+        self._session = df.sparkSession
         self._location: str | None = None
         self._query_name: str | None = None
         self.option(LAYOUT, layout)
@@ -94,33 +96,23 @@ class ExactlyOnceWriter(DataStreamWriter):
         """Return the query's id, the last batch begun and the last committed; None: it is new."""
         location = self._location
         if location is None and self._query_name is not None:
-            root = self._spark.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
+            root = self._session.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
             location = None if root is None else f"{root}/{self._query_name}"
-        return None if location is None else _read_checkpoint(self._spark, location)
+        return None if location is None else _read_checkpoint(self._session, location)
 
 
 def _read_checkpoint(spark: SparkSession, location: str) -> tuple[str, int, int] | None:
-    """Read a checkpoint by Spark's own file systems, which it may be on."""
-    jvm: Any = spark._jvm  # noqa: SLF001 the only door to Hadoop's file systems
-    path = jvm.org.apache.hadoop.fs.Path
-    root = path(location)
-    files = root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-    metadata = path(root, "metadata")
-    if not files.exists(metadata):
+    """Read a checkpoint through Spark, because it may be on any file system that Spark reads."""
+    metadata = read_text(spark, location, "metadata")
+    if metadata is None:
         return None
-    stream = files.open(metadata)
-    try:
-        query = json.loads(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))["id"]
-    finally:
-        stream.close()
-    begun, committed = (_last_entry(files, path(root, name)) for name in ("offsets", "commits"))
-    return str(query), begun, committed
+    begun, committed = (_last_entry(spark, location, name) for name in ("offsets", "commits"))
+    return str(json.loads(metadata)["id"]), begun, committed
 
 
-def _last_entry(files: Any, folder: Any) -> int:
-    """Return the highest number of a log of Spark's; -1 where it has no entry."""
-    listed = files.listStatus(folder) if files.exists(folder) else ()
-    names = (status.getPath().getName() for status in listed)
+def _last_entry(spark: SparkSession, location: str, log: str) -> int:
+    """Return the highest number in one of the logs of a checkpoint; -1 if it is empty."""
+    names = list_folder(spark, location, log)
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 

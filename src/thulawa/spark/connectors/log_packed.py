@@ -22,7 +22,6 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
@@ -35,6 +34,7 @@ from thulawa.spark.connectors.exactly_once import layout_of
 from thulawa.spark.connectors.log_sink import exactly_once
 from thulawa.spark.connectors.log_source import LogReader, Ranges, count_of
 from thulawa.spark.connectors.stream_reader import LogStreamReader, Together
+from thulawa.spark.internals import spark_schema
 from thulawa.spark.task_context import streamed_task
 
 __all__ = [
@@ -102,7 +102,7 @@ def read_through(
 ) -> DataFrame:
     """Read what a function makes of chunks, in these columns; else rows for `stored_chunks`."""
     sealed = b64encode(cloudpickle.dumps(through)).decode()  # type: ignore[no-untyped-call]
-    schema = columns or from_arrow_schema(_SCHEMA)
+    schema = columns or spark_schema(_SCHEMA)
     rows: DataFrame = reader.schema(schema).option("through", sealed).load(address)
     return rows
 

@@ -35,13 +35,13 @@ other joins with tables, subqueries    whether Spark shuffles depends on statist
 What lies before a stateful operator or a single task does not matter: its rows are dealt out anew.
 """
 
-from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.internals import analyzed_plan, plan_children, scala_items
 
 __all__ = ["STABLE_SOURCES", "has_one_source", "row_places", "task_layout"]
 
@@ -70,7 +70,7 @@ def task_layout(df: DataFrame) -> str:
             "spark.speculation runs a task twice at a time, and each attempt would fence the "
             "other; switch it off"
         )
-    text = _layout(df._jdf.queryExecution().analyzed())  # noqa: SLF001 the plan's only door
+    text = _layout(analyzed_plan(df))
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}…{blake2b(text.encode(), digest_size=8).hexdigest()}"
@@ -83,10 +83,10 @@ def row_places(df: DataFrame) -> str | None:
     accepts: nothing may reorder rows within a task, and no other rows may come or go, so that an
     edited plan has another name.
     """
-    node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    node = analyzed_plan(df)
     text = []
     while node.nodeName() in _ORDERED and node.deterministic() and node.subqueries().isEmpty():
-        text += [str(node.nodeName()), *(one.sql() for one in _items(node.expressions()))]
+        text += [str(node.nodeName()), *(one.sql() for one in scala_items(node.expressions()))]
         node = node.children().apply(0)
     if not _is_stable_source(node):
         return None
@@ -96,7 +96,7 @@ def row_places(df: DataFrame) -> str | None:
 
 def has_one_source(df: DataFrame) -> bool:
     """Return whether all rows come from one source: none meets itself again in a union or join."""
-    node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    node = analyzed_plan(df)
     while node.children().size() == 1:
         node = node.children().apply(0)
     return bool(node.children().isEmpty())
@@ -113,7 +113,7 @@ def _layout(node: Any) -> str:
     if _is_narrow(node):
         return _layout(node.children().apply(0))
     if name == "Union":
-        return f"union({','.join(map(_layout, _children(node)))})"
+        return f"union({','.join(map(_layout, plan_children(node)))})"
     if name == "Join":
         return _joined(node)
     raise _refusal(node)
@@ -131,7 +131,7 @@ def _is_stable_source(node: Any) -> bool:
 
 
 def _joined(node: Any) -> str:
-    left, right = _children(node)
+    left, right = plan_children(node)
     if left.isStreaming() and right.isStreaming():
         return "stateful"
     if str(node.joinType()) in _BROADCAST_JOINS and left.isStreaming() and _is_broadcast(right):
@@ -152,15 +152,6 @@ def _partitions(node: Any) -> int | None:
         return int(node.numPartitions())
     chosen = node.optNumPartitions()
     return int(chosen.get()) if chosen.isDefined() else None
-
-
-def _children(node: Any) -> Iterator[Any]:
-    return _items(node.children())
-
-
-def _items(sequence: Any) -> Iterator[Any]:
-    """Yield the items of a sequence of Scala's."""
-    return (sequence.apply(index) for index in range(sequence.size()))
 
 
 def _refusal(node: Any) -> ConfigurationError:

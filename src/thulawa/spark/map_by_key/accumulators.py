@@ -11,7 +11,9 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-from pyspark.accumulators import Accumulator, _accumulatorRegistry
+from pyspark.accumulators import Accumulator
+
+from thulawa.spark.internals import task_accumulators
 
 __all__ = ["adopt_accumulators"]
 
@@ -30,7 +32,7 @@ class _Atomic(Accumulator[Any]):
 
 def adopt_accumulators() -> None:
     """Make the accumulators of earlier tasks count in this one. Call it when a task begins."""
-    for number, accumulator in list(_accumulatorRegistry.items()):
+    for number, accumulator in task_accumulators():
         earlier = _known.setdefault(number, WeakSet())
         for one in earlier:
             one.__dict__ = accumulator.__dict__

@@ -9,10 +9,9 @@ from typing import Any, Unpack
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark import SparkContext, cloudpickle
+from pyspark import cloudpickle
 from pyspark.errors import ParseException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     IntegerType,
@@ -32,6 +31,7 @@ from thulawa.core.signatures import accepts
 from thulawa.engine import Options, Sharing
 from thulawa.engine.resources import check_resource
 from thulawa.spark.connectors.task_layout import has_one_source, row_places
+from thulawa.spark.internals import arrow_schema, has_active_context, spark_type
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, place_of
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.map_by_key.options import Choices
@@ -127,7 +127,7 @@ class _Mapping:
         self._identity = uuid4().hex
         self._check()
         self._check_functions()
-        if SparkContext._active_spark_context is not None or not isinstance(returns, str):  # noqa: SLF001
+        if has_active_context() or not isinstance(returns, str):
             self._declared()  # else there is nothing yet to parse DDL with
 
     def __call__(self, df: DataFrame) -> DataFrame:
@@ -320,7 +320,7 @@ class _Mapping:
     def _arrow_schema(self, spark: SparkSession) -> pa.Schema:
         zone = spark.conf.get("spark.sql.session.timeZone")
         try:
-            return to_arrow_schema(self._declared(), timezone=zone)
+            return arrow_schema(self._declared(), zone)
         except PySparkTypeError as error:
             raise self._refusal(f"returns={self._returns!r:.60}: {error}") from error
 
@@ -329,7 +329,7 @@ class _Mapping:
         # a row that failed has no results, so declared columns may be null whatever was said
         fields += [StructField(one.name, one.dataType) for one in self._declared()]
         if operator.on_error == "column":
-            fields.append(StructField(ERROR_COLUMN, from_arrow_type(ERROR_TYPE)))
+            fields.append(StructField(ERROR_COLUMN, spark_type(ERROR_TYPE)))
         return StructType(fields)
 
     def _refusal(self, reason: str) -> ConfigurationError:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.internals import unpersist_local_checkpoint
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN
 from thulawa.spark.map_by_key.order_guard import name_earlier_operators
 
@@ -74,5 +75,4 @@ class ErrorSplit:
 
     def release(self) -> None:
         """Delete the stored rows; reading ``good`` or ``dead`` fails afterwards."""
-        plan = self._stored._jdf.queryExecution().analyzed()  # noqa: SLF001 the stored RDD's only door
-        plan.rdd().unpersist(False)  # noqa: FBT003 of Scala, which has no names here
+        unpersist_local_checkpoint(self._stored)

@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.internals import analyzed_plan, plan_nodes, query_execution, scala_items
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.map_by_key.source_order import (
     is_one_slice,
@@ -59,8 +60,8 @@ def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
     """Raise where rows of a key may not reach the operator in their order."""
     if _has_no_order(operator):
         return
-    plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001 the plan's only door
-    for node in _nodes(plan):
+    plan = analyzed_plan(df)
+    for node in plan_nodes(plan):
         for option in _splitting_options(node):
             _refuse(operator, f"the source option {option} splits a partition; leave it out")
     _refuse_shuffled_rows(df, plan, operator)
@@ -88,8 +89,7 @@ def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
 
     For rows whose own plan has lost them: a checkpoint begins a new plan.
     """
-    plan = plan_of._jdf.queryExecution().analyzed()  # noqa: SLF001
-    for node in _nodes(plan, until="Sort"):
+    for node in plan_nodes(analyzed_plan(plan_of), until="Sort"):
         if (earlier := _operator_in(node)) is not None:
             rows = rows.alias(_TITLE + json.dumps(earlier))
     return rows
@@ -117,7 +117,7 @@ def _refuse(operator: Operator, reason: str) -> None:
 
 def _refuse_shuffled_rows(df: DataFrame, plan: Any, operator: Operator) -> None:
     cure = _IN_STREAMS if df.isStreaming else _IN_BATCHES
-    for node in _nodes(plan, until="Sort"):  # a sort makes an order of its own
+    for node in plan_nodes(plan, until="Sort"):  # a sort makes an order of its own
         if (shuffles := _shuffles(node)) is not None:
             _refuse(
                 operator, f"{shuffles} before it changes the order of rows; {cure}, {_NO_ORDER}"
@@ -165,7 +165,7 @@ def _refuse_behind(earlier: dict[str, Any], operator: Operator) -> None:
 
 def _refuse_scattered_keys(df: DataFrame, plan: Any, operator: Operator) -> None:
     """Raise, or warn where it cannot be known, if rows of a key may be in several partitions."""
-    sources = [node for node in _nodes(plan) if node.children().isEmpty()]
+    sources = [node for node in plan_nodes(plan) if node.children().isEmpty()]
     if len(sources) == 1 and source_name(sources[0]) in _KEEPING_SOURCES:
         return
     if df.isStreaming:
@@ -235,7 +235,7 @@ def _can_be_coalesced(source: Any) -> bool:
 
 def _sorts(plan: Any) -> bool:
     """Return whether rows are sorted before; `coalesce` goes by where partitions are, not by it."""
-    return any(node.nodeName() == "Sort" for node in _nodes(plan))
+    return any(node.nodeName() == "Sort" for node in plan_nodes(plan))
 
 
 def _warn(operator: Operator, reason: str) -> None:
@@ -244,7 +244,7 @@ def _warn(operator: Operator, reason: str) -> None:
 
 def _partitions(df: DataFrame, keys: tuple[str, ...]) -> int | None:
     """Count partitions that may share a key, without running anything; None for some."""
-    execution = df._jdf.queryExecution()  # noqa: SLF001
+    execution = query_execution(df)
     partitioning = execution.sparkPlan().outputPartitioning()
     kind = partitioning.getClass().getSimpleName()
     if kind == "SinglePartition$" or (kind == "HashPartitioning" and _by(partitioning, keys)):
@@ -256,8 +256,7 @@ def _partitions(df: DataFrame, keys: tuple[str, ...]) -> int | None:
 
 def _by(partitioning: Any, keys: tuple[str, ...]) -> bool:
     """Tell whether rows are hashed by nothing but columns of the key."""
-    columns = partitioning.expressions()
-    hashed = {columns.apply(place).sql().strip("`") for place in range(columns.size())}
+    hashed = {column.sql().strip("`") for column in scala_items(partitioning.expressions())}
     return hashed <= set(keys)
 
 
@@ -277,16 +276,6 @@ def _line(plan: Any) -> Iterator[Any]:
     while plan.children().size() == 1:
         plan = plan.children().apply(0)
         yield plan
-
-
-def _nodes(plan: Any, until: str = "") -> Iterator[Any]:
-    """Give the nodes of a plan from the last one on, down to those that are named ``until``."""
-    if plan.nodeName() == until:
-        return
-    yield plan
-    children = plan.children()
-    for index in range(children.size()):
-        yield from _nodes(children.apply(index), until)
 
 
 def _splitting_options(node: Any) -> list[str]:

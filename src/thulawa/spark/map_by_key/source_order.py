@@ -10,6 +10,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from thulawa.spark.internals import scala_items
+
 __all__ = ["is_one_slice", "keeps_order_when_coalesced", "reads_files", "source_name"]
 
 _FILE_RDD = "FileScanRDD"
@@ -78,11 +80,9 @@ def _file_scans(rdd: Any) -> Iterator[Any]:
     """Yield the RDDs of a lineage that read files."""
     if rdd.getClass().getSimpleName() == _FILE_RDD:
         yield rdd
-    dependencies = rdd.dependencies()
-    for place in range(dependencies.size()):
-        yield from _file_scans(dependencies.apply(place).rdd())
+    for dependency in scala_items(rdd.dependencies()):
+        yield from _file_scans(dependency.rdd())
 
 
 def _slices(scan: Any) -> int:
-    partitions = scan.filePartitions()
-    return sum(len(partitions.apply(place).files()) for place in range(partitions.size()))
+    return sum(len(partition.files()) for partition in scala_items(scan.filePartitions()))

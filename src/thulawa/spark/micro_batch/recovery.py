@@ -29,6 +29,7 @@ from thulawa.runtime.recovery import (
     batch_stamp,
     recover,
 )
+from thulawa.spark.internals import active_session
 from thulawa.spark.micro_batch.brokers import Topics
 from thulawa.spark.micro_batch.changelogs import MORE
 from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
@@ -36,7 +37,6 @@ from thulawa.spark.micro_batch.manifest import write_manifest
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.query import compile_program
 from thulawa.spark.micro_batch.restoring import Report
-from thulawa.spark.micro_batch.runner import active
 from thulawa.state.changelogs import Position
 
 __all__ = [
@@ -166,7 +166,7 @@ class _Restore:
         # into files: foreachBatch would wait for a thread of Python that another query may hold
         writer = rows.select(col("data").cast("string")).writeStream.format("text")
         writer = writer.option("path", str(reports)).trigger(availableNow=True)
-        with active(self._spark):
+        with active_session(self._spark):
             query: Any = writer.option("checkpointLocation", self._checkpoint.query_path).start()
         try:
             while not query.awaitTermination(_LOOK_SECONDS):

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -12,7 +12,13 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from thulawa.spark.connectors.read_limits import set_read_limit
+from thulawa.spark.internals import (
+    active_session,
+    clone_session,
+    last_progress,
+    set_read_limit,
+    silence_logger,
+)
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.batch_size import FetchControl, Fetching
 from thulawa.spark.micro_batch.brokers import Topics
@@ -25,7 +31,7 @@ from thulawa.spark.micro_batch.query import compile_program
 from thulawa.spark.micro_batch.scheduler_pools import pool_of
 from thulawa.spark.session.worker_pools import Seat
 
-__all__ = ["StreamsQuery", "active", "own_session"]
+__all__ = ["StreamsQuery", "own_session"]
 
 _log = logging.getLogger("thulawa.streams")
 _LOOK_SECONDS = 0.5  # between looks at a running query
@@ -49,33 +55,13 @@ _SETTINGS = {
 }
 
 
-@contextmanager
-def active(spark: SparkSession) -> Iterator[None]:
-    """Let a session be the one of this thread: only there Spark looks for formats in Python."""
-    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
-
-
 def own_session(spark: SparkSession, program: Program, settings: Mapping[str, str]) -> SparkSession:
     """Give a session for an application alone: settings are not the user's, formats are."""
-    own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
+    own = clone_session(spark)
     chosen = {"spark.sql.shuffle.partitions": str(len(program.slots)), **_SETTINGS, **settings}
     for name, value in chosen.items():
         own.conf.set(name, value)
     return own
-
-
-def _silence(spark: SparkSession, logger: str) -> None:
-    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001
-    log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)
 
 
 class StreamsQuery:
@@ -100,7 +86,7 @@ class StreamsQuery:
             topics.tick(program.clock_topic)
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
-            _silence(spark, _FALLING_BEHIND)
+            silence_logger(spark, _FALLING_BEHIND)
         self._inner = program.inner_topics
         self._next_deletion = time.monotonic() + _DELETION_SECONDS
         self._name = program.application_id
@@ -120,7 +106,7 @@ class StreamsQuery:
             writer = writer.option("checkpointLocation", checkpoint.query_path)
             if trigger is not None:
                 writer = writer.trigger(processingTime=f"{trigger} milliseconds")
-            with active(spark), pool_of(spark, self._name, weight):
+            with active_session(spark), pool_of(spark, self._name, weight):
                 self._query = writer.start()
                 unless_started.callback(self._query.stop)
             self._commit = topics.committer(self._name)
@@ -213,7 +199,7 @@ class StreamsQuery:
 
     def _fetch(self) -> None:
         if self._fetches is not None:
-            self._fetches.look(self._last_report())
+            self._fetches.look(last_progress(self._query))
 
     def _tell(self) -> None:
         """Tell others how far the query is."""
@@ -230,11 +216,6 @@ class StreamsQuery:
         self._next_deletion = time.monotonic() + _DELETION_SECONDS
         read = self.committed_offsets()
         self._log.delete_records({name: read[name] for name in self._inner if name in read})
-
-    def _last_report(self) -> dict[str, Any] | None:
-        report: Any = self._query._jsq.lastProgress()  # noqa: SLF001 Python's would make it over
-        found: dict[str, Any] | None = None if report is None else json.loads(report.json())
-        return found
 
     def drain(self, timeout: float) -> bool:
         """Read no further records; return whether no batch is at hand any more.

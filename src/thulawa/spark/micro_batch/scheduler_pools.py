@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.internals import add_scheduler_pool
 
 __all__ = ["is_fair", "pool_of"]
 
@@ -48,9 +49,5 @@ def pool_of(spark: SparkSession, application_id: str, weight: int) -> Iterator[N
 def _pool(spark: SparkSession, application_id: str, weight: int) -> str:
     """Give the name of the pool; a weight that has changed since is another pool."""
     name = f"{application_id} weight {weight}"
-    root = spark.sparkContext._jsc.sc().taskScheduler().rootPool()  # noqa: SLF001
-    if root.getSchedulableByName(name) is None:
-        scheduler = spark._jvm.org.apache.spark.scheduler  # type: ignore[union-attr]  # noqa: SLF001
-        fifo = scheduler.SchedulingMode.FIFO()
-        root.addSchedulable(scheduler.Pool(name, fifo, 0, weight))
+    add_scheduler_pool(spark, name, weight)
     return name

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from thulawa.core.gc_freeze import settle
+from thulawa.spark.internals import is_schema_process
 from thulawa.spark.micro_batch.program_shipping import Shipped
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from thulawa.spark.micro_batch.stages import Stage
 
 __all__ = ["StageProcessor"]
-
-_ASKS_FOR_SCHEMA = "pyspark.sql.streaming.transform_with_state_driver_worker"
 
 
 class StageProcessor(StatefulProcessor):
@@ -38,8 +37,7 @@ class StageProcessor(StatefulProcessor):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        spec = getattr(sys.modules["__main__"], "__spec__", None)
-        if spec is not None and spec.name == _ASKS_FOR_SCHEMA:
+        if is_schema_process():
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 to its end
 
     def init(self, handle: StatefulProcessorHandle) -> None:

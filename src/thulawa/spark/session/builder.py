@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.find_spark_home import _find_spark_home
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from thulawa.spark.connectors.log_format import register
+from thulawa.spark.internals import (
+    builder_options,
+    connect_to_jvm,
+    is_jvm_running,
+    spark_home,
+    started_by_spark_submit,
+)
 from thulawa.spark.session import jvm_archive
 from thulawa.spark.session.shipping import is_local, ship
 from thulawa.spark.session.worker_python import choose_worker_python
@@ -47,7 +53,7 @@ def configure(builder: Any) -> Any:
     }
     if java := jvm_archive.options():
         defaults["spark.driver.extraJavaOptions"] = java
-    options = builder._options  # noqa: SLF001 the only way to see them
+    options = builder_options(builder)
     chosen = {*options, *_set_elsewhere()}
     master = options.get("spark.master")
     choose_worker_python(local=is_local(master) if master else "spark.master" not in chosen)
@@ -59,9 +65,9 @@ def configure(builder: Any) -> Any:
 
 def _set_elsewhere() -> set[str]:
     """Name the settings that Spark has without the builder, which would override them."""
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001
+    if is_jvm_running() or started_by_spark_submit():
         # Spark runs already, by spark-submit or from before: it can be asked
-        SparkContext._ensure_initialized()  # noqa: SLF001
+        connect_to_jvm()
         return {setting for setting, _ in SparkConf().getAll()}
     arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     named: set[str] = set()
@@ -71,7 +77,7 @@ def _set_elsewhere() -> set[str]:
 
 
 def _defaults_file() -> str:
-    folder = os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf"
+    folder = os.environ.get("SPARK_CONF_DIR") or f"{spark_home()}/conf"
     file = Path(folder, "spark-defaults.conf")
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 

@@ -58,6 +58,7 @@ def _run_queries(folder: Path, java_options: str) -> None:
     """Start Spark, do what most programs do first, and let the JVM come to its end."""
     from thulawa.brokers.embedded import Log, ProducerRecord  # noqa: PLC0415 see above
     from thulawa.spark.connectors.log_sink import log_sink  # noqa: PLC0415
+    from thulawa.spark.internals import end_jvm  # noqa: PLC0415
     from thulawa.spark.map_by_key.api import map_by_key  # noqa: PLC0415
     from thulawa.spark.session.builder import session  # noqa: PLC0415
 
@@ -71,7 +72,6 @@ def _run_queries(folder: Path, java_options: str) -> None:
         "spark.ui.showConsoleProgress": "false",
     }
     spark = session("thulawa-jvm-archive", master="local[2]", settings=settings)
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 to wait for its end
     log = f"file:{folder}/topics"
     with Log(log) as topics:
         topics.create_topic("in")
@@ -83,10 +83,7 @@ def _run_queries(folder: Path, java_options: str) -> None:
     named = mapped.withColumnRenamed("said", "value")
     writer = log_sink(named, log, topic="out").trigger(availableNow=True)
     writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
-    spark.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # the JVM ends when its parent does, and writes then
-    gateway.proc.wait(_SECONDS_TO_WRITE)
+    end_jvm(spark, _SECONDS_TO_WRITE)  # the JVM writes the archive when it exits
 
 
 async def _same(row: Any) -> Any:

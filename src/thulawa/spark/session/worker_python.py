@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 import pyspark
-from pyspark import SparkContext
-from pyspark.find_spark_home import _find_spark_home
+
+from thulawa.spark.internals import is_jvm_running, spark_home
 
 __all__ = ["choose_worker_python"]
 
@@ -32,10 +32,10 @@ def choose_worker_python(*, local: bool) -> None:
     if chosen not in (None, ours):
         return
     # a JVM that was started before has none of what is set now
-    heard = SparkContext._gateway is None or chosen == ours  # noqa: SLF001
+    heard = not is_jvm_running() or chosen == ours
     if local and heard and os.access(ours, os.X_OK) and _is_package():
         os.environ["THULAWA_PYTHON"] = sys.executable
-        os.environ["THULAWA_SPARK"] = _find_spark_home()
+        os.environ["THULAWA_SPARK"] = spark_home()
         os.environ["THULAWA_PROGRAM"] = _program_folder()
         os.environ["PYSPARK_PYTHON"] = ours
     else:
@@ -45,7 +45,7 @@ def choose_worker_python(*, local: bool) -> None:
 def _is_package() -> bool:
     """Tell whether PySpark is files in a folder, which holds its Spark too: of one version."""
     folder = Path(pyspark.__file__).parent
-    return folder.is_dir() and folder.samefile(_find_spark_home())
+    return folder.is_dir() and folder.samefile(spark_home())
 
 
 def _program_folder() -> str:
