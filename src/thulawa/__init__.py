@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from thulawa.spark.map_by_key.api import flat_map_by_key, map_by_key
     from thulawa.spark.map_by_key.error_split import split_errors
     from thulawa.spark.map_by_key.lane_report import LaneReport
-    from thulawa.spark.micro_batch.batch_size import Fetching
-    from thulawa.spark.session.builder import configure, session
+    from thulawa.spark.micro_batch.batch_size import AdaptiveBatchSize
+    from thulawa.spark.session.spark_session import configure, session
     from thulawa.streams import (
         Branched,
         Consumed,
@@ -95,7 +95,7 @@ _HOMES = {
     "thulawa.priority.buckets": ("Buckets", "UnknownBucket"),
     "thulawa.spark.application": ("Restart", "State", "Streams"),
     "thulawa.health.application": ("WindowCounts",),
-    "thulawa.spark.micro_batch.batch_size": ("Fetching",),
+    "thulawa.spark.micro_batch.batch_size": ("AdaptiveBatchSize",),
     "thulawa.core.errors": (
         "ConfigurationError",
         "Overload",
@@ -171,12 +171,13 @@ _HOMES = {
     "thulawa.health.spark_jobs": ("count_windows",),
     "thulawa.spark.map_by_key.error_split": ("split_errors",),
     "thulawa.spark.map_by_key.api": ("flat_map_by_key", "map_by_key"),
-    "thulawa.spark.session.builder": ("configure", "session"),
+    "thulawa.spark.session.spark_session": ("configure", "session"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Adaptive",
+    "AdaptiveBatchSize",
     "Batch",
     "Bounds",
     "Branched",
@@ -189,7 +190,6 @@ __all__ = [
     "DeadLetterQueue",
     "EmitStrategy",
     "Engine",
-    "Fetching",
     "GroupCommits",
     "Grouped",
     "Handlers",

@@ -161,7 +161,7 @@ def test_the_read_limit_of_a_running_query_is_replaced(spark: SparkSession, tmp_
 def assert_limit_is_set(spark: SparkSession, rows: DataFrame, folder: Path) -> None:
     query = rows.writeStream.format("noop").option("checkpointLocation", str(folder)).start()
     try:
-        assert query.processAllAvailable() is None
+        query.processAllAvailable()
         assert internals.set_read_limit(spark, query, 7)
         limits: Any = query._jsq.streamingQuery().uniqueSources()
         assert str(limits.values().head()) == "MaxRows: 7"
@@ -220,7 +220,7 @@ def test_a_process_without_a_worker_has_no_input() -> None:
     assert internals.worker_input() is None
 
     def main() -> Any:
-        infile = BufferedReader(BytesIO(b"rows"))  # type: ignore[arg-type]
+        infile = BufferedReader(BytesIO(b"rows"))
         return infile, internals.worker_input()
 
     given, found = main()

@@ -212,14 +212,14 @@ class Buckets:
             return _layout(tuple(self._shares.items()), partitions)[bucket]
         return range(partitions) if self.unknown == "spread" else ()
 
-    def deal(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
+    def assign_members(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
         """Give each member of a consumer group its partitions; members name their bucket.
 
         The partitions of a bucket are dealt out to its members; those of a bucket without any
         go to whoever has least. Every partition is read by exactly one.
 
         >>> buckets = Buckets({"Platinum": 70, "Gold": 30})
-        >>> buckets.deal(6, {"a": "Platinum", "b": "Platinum"})
+        >>> buckets.assign_members(6, {"a": "Platinum", "b": "Platinum"})
         {'a': [0, 2, 4], 'b': [1, 3, 5]}
         """
         if unknown := sorted(set(members.values()) - set(self._shares)):

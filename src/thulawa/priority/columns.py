@@ -220,5 +220,5 @@ def _mapped(function: Callable[[Any], Any], of: str, kind: pa.DataType) -> Calla
     if session := SparkSession.getActiveSession():
         ship(session)
     over.__annotations__ = {"keys": pa.Array, "return": pa.Array}
-    made: Any = f.arrow_udf(over, returnType=of)  # type: ignore[call-overload] # hints say the kind
+    made: Any = f.arrow_udf(over, returnType=of)  # type: ignore[attr-defined] # PySpark has no stub
     return cast("Callable[..., Column]", made)

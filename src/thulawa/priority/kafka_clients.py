@@ -1,12 +1,12 @@
 """Buckets for plain Kafka clients: a producer that places records, consumers that share buckets.
 
-The client (librdkafka) lets nobody bring a partitioner or an assignor of their own in Python, so
-both stand in front of it. A producer is told each record's partition. Consumers of a group join it
-as usual, each with its bucket in its ``client.id``; whenever the group has settled, every member
-asks the broker who the members are and takes, of what `Buckets.deal` gives them all, its own
-part, instead of what the built-in assignor said. The protocol is the eager one: nobody is given
-anything before everybody has let go, so all see the same members and no partition has two readers.
-A member that cannot find its part has none, and tries again with each poll.
+The client (librdkafka) has no API for a partitioner or an assignor in Python, so both are wrappers.
+The producer sets each record's partition. Consumers join their group as usual, each with its bucket
+in its ``client.id``; after every rebalance each member asks the broker for the members and assigns
+itself its part of `Buckets.assign_members`, in place of what the built-in assignor gave it. The
+protocol is the eager one: every member revokes its partitions before any gets new ones, so all see
+the same members and no partition has two readers. A member that cannot determine its part has no
+partitions, and tries again with each poll.
 """
 
 import time
@@ -25,10 +25,9 @@ from thulawa.brokers.kafka.reading import headers_of, newest
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
-from thulawa.priority.placement import Newest, Placing
-from thulawa.priority.placement import agree as agreed
+from thulawa.priority.placement import Newest, Placing, check_newest
 
-__all__ = ["BucketConsumer", "BucketProducer", "agree"]
+__all__ = ["BucketConsumer", "BucketProducer", "check_layout"]
 
 _PREFIX = "thulawa-bucket"
 _TIMEOUT = 10.0
@@ -36,10 +35,10 @@ _AGAIN = 1.0
 _LOOK_MS = 10_000  # between looks for new partitions; the client's own way is five minutes
 
 
-def agree(connection: Connection, topic: str, buckets: Buckets) -> None:
+def check_layout(connection: Connection, topic: str, buckets: Buckets) -> None:
     """Refuse a topic whose newest records were placed by another layout; one not there passes."""
     if Topics(connection).partitions(topic)[topic] is not None:
-        buckets.layout(agreed(buckets, newest(connection, topic)))
+        buckets.layout(check_newest(buckets, newest(connection, topic)))
 
 
 class BucketProducer:
@@ -253,7 +252,7 @@ class BucketConsumer:
         count = self._topics.partitions(self._topic)[self._topic]
         if count is None:
             raise UnknownTopic("there is no such topic", topic=self._topic)
-        places = self._buckets.deal(count, members)[own]
+        places = self._buckets.assign_members(count, members)[own]
         consumer.assign([Place(self._topic, place) for place in places])
         self._settled = True
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from thulawa.priority.buckets import STAMP, Buckets
 
-__all__ = ["LOOK_BACK", "Newest", "Placement", "Placing", "agree", "unstamped"]
+__all__ = ["LOOK_BACK", "Newest", "Placement", "Placing", "check_newest", "unstamped"]
 
 LOOK_BACK = 32
 """How many of the newest records of each partition a writer looks at."""
@@ -24,7 +24,7 @@ _REMEMBERED = 65_536
 _SHORT = 256
 
 
-def agree(buckets: Buckets, newest: Newest) -> int:
+def check_newest(buckets: Buckets, newest: Newest) -> int:
     """Refuse a topic whose newest stamps are of another layout; count its partitions."""
     for records in newest.values():
         stamped = [one for one in records if any(name == STAMP for name, _ in one or ())]
@@ -93,7 +93,7 @@ class Placing:
         """Give the partition and the headers of a record; None: it is dropped."""
         placement = self._placements.get(topic)
         if placement is None:
-            partitions = agree(self._buckets, self._newest(topic))
+            partitions = check_newest(self._buckets, self._newest(topic))
             placement = Placement(self._buckets, partitions, first=self._first)
             self._placements[topic] = placement
         place = placement(key)

@@ -19,8 +19,8 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.spark.application import State
 from thulawa.spark.micro_batch import checkpoint_lock
-from thulawa.spark.micro_batch.manifest import write_manifest
-from thulawa.spark.micro_batch.recovery import begin_anew
+from thulawa.spark.micro_batch.manifest import publish_manifest
+from thulawa.spark.micro_batch.restore import begin_empty
 from thulawa.streams import Materialized, StreamsBuilder
 
 HOST = socket.gethostname()
@@ -162,8 +162,8 @@ def test_changelogs_are_read_by_the_tasks_that_wrote_them(tmp_path: Path, *, gro
         log.create_topic("in", partitions=2)
     first = application(tmp_path, topology=builder.build())
     first._program = first._made()
-    begin_anew(first._program, first._topics, first._checkpoint)  # what a start does with Spark
-    write_manifest(first._topics, "app", first._checkpoint, str(first._checkpoint.query))
+    begin_empty(first._program, first._topics, first._checkpoint)  # what a start does with Spark
+    publish_manifest(first._topics, "app", first._checkpoint, str(first._checkpoint.query))
     if grown:
         resize(tmp_path, 3)
     shutil.rmtree(tmp_path / "checkpoint")

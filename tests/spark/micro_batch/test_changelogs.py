@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import StateError
 from thulawa.spark.application import Streams
-from thulawa.spark.micro_batch.recovery import Restoring
+from thulawa.spark.micro_batch.restore import Restoring
 from thulawa.state.changelogs import POSITION
 from thulawa.streams.builder import StreamsBuilder
 from thulawa.streams.options import Materialized

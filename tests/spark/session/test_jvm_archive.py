@@ -11,7 +11,7 @@ from thulawa.spark.session import jvm_archive
 
 def java_options(monkeypatch: pytest.MonkeyPatch, **settings: str) -> str | None:
     """Give what a session would have the JVM told, if none ran yet."""
-    monkeypatch.setattr("thulawa.spark.session.builder._set_elsewhere", set)
+    monkeypatch.setattr("thulawa.spark.session.spark_session._set_elsewhere", set)
     builder = SparkSession.Builder()
     for name, value in settings.items():
         builder = builder.config(name.replace("_", "."), value)

@@ -28,28 +28,29 @@ from thulawa.spark.application.restarts import Restart, policy_of
 from thulawa.spark.application.states import State, StateMachine
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import create_topics, owned_topics
-from thulawa.spark.micro_batch.batch_size import Fetching
+from thulawa.spark.micro_batch.batch_size import AdaptiveBatchSize
 from thulawa.spark.micro_batch.brokers import topics_at
 from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
 from thulawa.spark.micro_batch.dropped_records import CountReport
-from thulawa.spark.micro_batch.identity import Former, find_former, last_checkpoint
+from thulawa.spark.micro_batch.identity import PreviousRun, find_previous_run, last_checkpoint
 from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
-from thulawa.spark.micro_batch.internal_topics import prepare_inner_topics
-from thulawa.spark.micro_batch.manifest import write_manifest
+from thulawa.spark.micro_batch.internal_topics import prepare_internal_topics
+from thulawa.spark.micro_batch.manifest import publish_manifest
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import check_travels
-from thulawa.spark.micro_batch.progress import FetchStatistics
-from thulawa.spark.micro_batch.recovery import (
+from thulawa.spark.micro_batch.program_shipping import check_picklable
+from thulawa.spark.micro_batch.progress import BatchSizeStatistics
+from thulawa.spark.micro_batch.restore import (
     RestoredStore,
     Restoring,
-    begin_anew,
-    refuse_lost_changelogs,
+    begin_empty,
+    check_changelogs,
     restore,
-    unrestorable,
+    why_not_restorable,
 )
 from thulawa.spark.micro_batch.runner import StreamsQuery, own_session
 from thulawa.spark.micro_batch.shared_folder import check_shared
-from thulawa.spark.session.builder import session
+from thulawa.spark.session.spark_session import session
+from thulawa.topology.compatibility import StateMapping
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.topology import Topology
 
@@ -74,7 +75,7 @@ class Streams:
     use ``key_serde`` (text) and ``value_serde`` (JSON).
 
     A batch takes up to ``max_records`` records, as soon as the one before is done, or every
-    ``trigger``; with a `Fetching` as many as take the time it asks for.
+    ``trigger``; with a `AdaptiveBatchSize` as many as take the time it asks for.
 
     Applications on one session share its cores by their ``weight``.
 
@@ -100,7 +101,7 @@ class Streams:
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
         grouper: PartitionGrouper = by_number,
-        max_records: int | Fetching | None = 100_000,
+        max_records: int | AdaptiveBatchSize | None = 100_000,
         processing_guarantee: Guarantee = "exactly_once",
         policies: Policies | None = None,
         transaction_timeout: Duration | None = None,
@@ -205,11 +206,11 @@ class Streams:
             return self._restored()
 
     def reset(self) -> None:
-        """Forget state, positions and inner topics (`remains`): the next start begins again.
+        """Delete the application's checkpoint, internal topics and committed offsets.
 
-        An application that runs is refused.
+        The next start begins again. Raise `StateError` or `ConfigurationError` while it runs.
         """
-        root, topics = self.remains()
+        root, topics = self.owned_resources()
         with Ownership(self.application_id, self._topics.place, root).held():
             for topic in topics:
                 self._topics.delete(topic)
@@ -321,9 +322,9 @@ class Streams:
         """
         return {} if self._query is None else self._query.lag()
 
-    def fetching(self) -> FetchStatistics | None:
+    def batch_size(self) -> BatchSizeStatistics | None:
         """Tell how many records the next batch may take, and what binds; None: a fixed number."""
-        return None if self._query is None else self._query.fetching
+        return None if self._query is None else self._query.batch_size
 
     def lanes(self) -> dict[str, dict[str, LaneFigures]]:
         """Give what the lanes have come to in all batches, by async node that has several."""
@@ -360,11 +361,25 @@ class Streams:
             raise ConfigurationError(
                 f"the topic {missing[0]!r} does not exist; create it before the application starts"
             )
-        check_travels(self._topology)
+        check_picklable(self._topology)
         assigned = self._checkpoint.assignment() if check_topics else None
         return self._planned(counts, self._grouper, assigned)
 
-    def remains(self) -> tuple[Path, list[str]]:
+    def check_state(self, made: Plan) -> StateMapping:
+        """Return what a start would find of the state in the checkpoint, and what it would lose.
+
+        Nothing is started or written; `StateMapping.losses` is empty if all state is kept.
+        """
+        changelogs = self._changelog_topics(made)
+        program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
+        return self._checkpoint.check(made, changelogs=changelogs, has_timers=program.has_timers)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the checkpoint."""
+        return self._checkpoint.root
+
+    def owned_resources(self) -> tuple[Path, list[str]]:
         """Name what the application leaves behind: its checkpoint, and its inner topics.
 
         These are repartitions that are topics, changelogs, the topic of their offsets, that of
@@ -409,20 +424,20 @@ class Streams:
         return self._spark
 
     def _made(self) -> Program:
-        former = find_former(self.application_id, self._topics, self._checkpoint)
-        if former is not None and former.manifest is not None:
-            self._checkpoint.adopt(former.manifest.content)
+        previous = find_previous_run(self.application_id, self._topics, self._checkpoint)
+        if previous is not None and previous.manifest is not None:
+            self._checkpoint.adopt(previous.manifest.manifest)
         made = self.planned()
         changelogs = self._changelog_topics(made)
         run = f"{self.application_id}/{uuid4().hex}"
         program = Program(
             self.application_id, run, made, self._options, self._clock, changelogs=changelogs
         )
-        starts = None if former is None else self._starts_without_state(former, program)
-        inner = prepare_inner_topics(
+        starts = None if previous is None else self._starts_without_state(previous, program)
+        inner = prepare_internal_topics(
             program, self._topics, self._checkpoint, allow_state_loss=self._allow_state_loss
         )
-        admitted = self._checkpoint.admit(
+        placement = self._checkpoint.accept(
             self.application_id,
             made,
             allow_state_loss=self._allow_state_loss,
@@ -432,26 +447,26 @@ class Streams:
         )
         program = replace(
             program,
-            prefixes=admitted.prefixes,
-            width=admitted.width,
-            had_timers=admitted.has_timers,
+            prefixes=placement.prefixes,
+            width=placement.width,
+            had_timers=placement.has_timers,
         )
         if changelogs and not self._allow_state_loss:
-            refuse_lost_changelogs(program, self._topics, self._checkpoint)
+            check_changelogs(program, self._topics, self._checkpoint)
         outputs = create_topics(program, self._topics, self.dead_letter_topics)
         program = replace(program, outputs=outputs, outlets=self._topics.outlets())
         if starts is not None:
-            begin_anew(program, self._topics, self._checkpoint)
+            begin_empty(program, self._topics, self._checkpoint)
         return program
 
-    def _starts_without_state(self, former: Former, program: Program) -> Offsets | None:
+    def _starts_without_state(self, previous: PreviousRun, program: Program) -> Offsets | None:
         """Return where to go on without the state of an earlier life; None: it is restored.
 
         Raise `StateLoss` where something is lost and that is not allowed.
         """
-        query = "" if former.manifest is None else former.manifest.query
+        query = "" if previous.manifest is None else previous.manifest.query
         starts, batch = self._topics.committed(self.application_id, program.topics, query)
-        why = unrestorable(program, self._topics)
+        why = why_not_restorable(program, self._topics)
         if not program.plan.stages and batch is not None:
             if self._topics.last_written(self.application_id, query) <= batch:
                 return starts  # there is no state, and nothing was written after these offsets
@@ -459,7 +474,7 @@ class Streams:
         if why is None:
             return None
         if not self._allow_state_loss:
-            raise former.refused(why)
+            raise previous.error(why)
         _log.warning("%s begins with empty stores: %s", self.application_id, why)
         return starts
 
@@ -495,7 +510,7 @@ class Streams:
         if checkpoint.query is None:
             checkpoint.begin(str(uuid4()), restoring=False)
         assert checkpoint.query is not None
-        write_manifest(self._topics, self.application_id, checkpoint, checkpoint.query)
+        publish_manifest(self._topics, self.application_id, checkpoint, checkpoint.query)
         return found or []
 
     def _begun(self) -> StreamsQuery:

@@ -26,7 +26,7 @@ class PackedKafkaFormat(DataSource):
         """Return the name of the format."""
         return NAME
 
-    def streamReader(self, schema: StructType) -> PackedReader:  # noqa: ARG002 `through` gives it
+    def streamReader(self, schema: StructType) -> PackedReader:  # noqa: ARG002 `read_chunks` sets it
         """Read what comes."""
         options = self.options
         reader = KafkaReader.of_kafka(options, connection_of(options), also=OPTIONS)

@@ -19,7 +19,7 @@ from thulawa.brokers.kafka.topics import Offsets as KafkaOffsets
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.errors import ConfigurationError
 from thulawa.spark.connectors.chunks import Chunk
-from thulawa.spark.connectors.log_source import LogReader, Range, Seen, named
+from thulawa.spark.connectors.log_source import LogReader, OffsetRange, TopicEnds, named
 from thulawa.spark.connectors.offsets import KAFKA, Offsets
 
 __all__ = ["KafkaReader"]
@@ -79,9 +79,9 @@ class KafkaReader(LogReader):
     def _firsts(self) -> Offsets:
         return _all_named(_topics(self.connection).start_offsets(*self._names()))
 
-    def _look(self) -> Seen:
+    def _look(self) -> TopicEnds:
         ids, ends = _topics(self.connection).ids_and_ends(*self._names())
-        return Seen(ids, _all_named(ends))
+        return TopicEnds(ids, _all_named(ends))
 
     def times(self, spans: Mapping[tuple[str, str], tuple[int, int]]) -> dict[tuple[str, str], int]:
         """Return the timestamps of the first records from an offset on, where so many wait."""
@@ -92,12 +92,12 @@ class KafkaReader(LogReader):
         found = first_times(self.connection, places, patience=_PATIENCE)
         return {(topic, str(number)): time for (topic, number), time in found.items()}
 
-    def _chunks(self, ranges: list[Range]) -> Iterator[tuple[Range, Columns]]:
+    def _chunks(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
         for one in ranges:
             for chunk in self.chunks([one]):
                 yield one, chunk.columns
 
-    def chunks(self, ranges: list[Range]) -> Iterator[Chunk]:
+    def chunks(self, ranges: list[OffsetRange]) -> Iterator[Chunk]:
         """Read ranges, all at once, by a consumer that is kept in this process."""
         spans = {(one.topic, one.partition): (one.start, one.end) for one in ranges}
         waiting: dict[Place, list[Message]] = {}

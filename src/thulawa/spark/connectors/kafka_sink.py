@@ -33,15 +33,15 @@ from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.gc_freeze import settle
 from thulawa.priority.buckets import Buckets
-from thulawa.priority.kafka_clients import agree
-from thulawa.spark.connectors.complete_input import whole
+from thulawa.priority.kafka_clients import check_layout
+from thulawa.spark.connectors.complete_input import require_complete_input
 from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter, layout_of
 from thulawa.spark.connectors.kafka_reader import KafkaReader
 from thulawa.spark.connectors.log_source import SCHEMA, LogBatchReader, check_names, count_of
 from thulawa.spark.connectors.record_columns import check_columns, column_values, header_pairs
 from thulawa.spark.connectors.stream_reader import LogStreamReader
 from thulawa.spark.connectors.task_layout import task_layout
-from thulawa.spark.task_context import streamed_task
+from thulawa.spark.task_context import streaming_task
 
 __all__ = [
     "FORMAT",
@@ -105,7 +105,7 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
     check_columns(df.schema, topic)
     reachable(sink.connection)
     if sink.buckets is not None and topic is not None:
-        agree(sink.connection, topic, sink.buckets)
+        check_layout(sink.connection, topic, sink.buckets)
     register(spark)
     options = options_of(sink, topic)
     if not exact:
@@ -171,8 +171,8 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         """Write the records of one task and the number of its batch."""
         settle()
-        batch = Batch(*streamed_task(), self._layout)
-        rows = (out_records(one, self._topic) for one in whole(iterator))
+        batch = Batch(*streaming_task(), self._layout)
+        rows = (out_records(one, self._topic) for one in require_complete_input(iterator))
         return Committed(batch.task, write(self._sink, batch, rows))
 
 

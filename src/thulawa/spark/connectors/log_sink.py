@@ -27,7 +27,7 @@ from thulawa.core.gc_freeze import settle
 from thulawa.core.markers import LastBatch
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
-from thulawa.spark.connectors.complete_input import whole
+from thulawa.spark.connectors.complete_input import require_complete_input
 from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter
 from thulawa.spark.connectors.log_source import check_names
 from thulawa.spark.connectors.record_columns import (
@@ -37,7 +37,7 @@ from thulawa.spark.connectors.record_columns import (
     header_pairs,
 )
 from thulawa.spark.connectors.task_layout import task_layout
-from thulawa.spark.task_context import streamed_task
+from thulawa.spark.task_context import streaming_task
 
 __all__ = ["FORMAT", "LogBatchWriter", "LogStreamWriter", "LogWriter", "exactly_once", "log_sink"]
 
@@ -146,7 +146,7 @@ class LogBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task."""
         with Log(self._writer.address) as log:
-            log.append(self._writer.placed(whole(iterator), log))
+            log.append(self._writer.placed(require_complete_input(iterator), log))
         return WriterCommitMessage()
 
 
@@ -160,10 +160,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task and the number of its batch."""
         settle()
-        task = streamed_task()
+        task = streaming_task()
         with Log(self._writer.address) as log:
             log.append(
-                self._writer.placed(whole(iterator), log),
+                self._writer.placed(require_complete_input(iterator), log),
                 marker=(task.query, task.partition),
                 batch=task.batch,
                 layout=self._layout,

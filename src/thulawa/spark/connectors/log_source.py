@@ -32,9 +32,9 @@ __all__ = [
     "SCHEMA",
     "LogBatchReader",
     "LogReader",
-    "Range",
-    "Ranges",
-    "Seen",
+    "OffsetRange",
+    "SourcePartition",
+    "TopicEnds",
     "check_names",
     "count_of",
     "named",
@@ -60,7 +60,7 @@ _OPTIONS = (
 _EARLIEST, _LATEST = -2, -1  # in the place of an offset to begin at, as in Spark's Kafka source
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """The records of one topic partition in [start, end)."""
 
     topic: str
@@ -69,15 +69,15 @@ class Range(NamedTuple):
     end: int
 
 
-class Ranges(InputPartition):
+class SourcePartition(InputPartition):
     """What one partition of Spark reads, and what it tells of partitions that tasks wait for."""
 
-    def __init__(self, ranges: list[Range], behind: Sequence[Behind] = ()) -> None:
+    def __init__(self, ranges: list[OffsetRange], behind: Sequence[Behind] = ()) -> None:
         self.ranges = ranges
         self.behind = behind
 
 
-class Seen(NamedTuple):
+class TopicEnds(NamedTuple):
     """What the broker says of the topics: their ids, and the offsets of the next records."""
 
     ids: dict[str, str]
@@ -161,15 +161,15 @@ class LogReader:
         with Log(self.address) as log:
             return {topic: named(log.start_offsets(topic)) for topic in self.topics}
 
-    def look(self) -> Seen:
+    def look(self) -> TopicEnds:
         """Return the ids of the topics, and where they end."""
         seen = self._look()
-        return Seen(seen.ids, chosen(seen.ends, self.assigned))
+        return TopicEnds(seen.ids, chosen(seen.ends, self.assigned))
 
-    def _look(self) -> Seen:
+    def _look(self) -> TopicEnds:
         with Log(self.address) as log:
             ids = {topic: str(log.topic_id(topic)) for topic in self.topics}
-            return Seen(ids, {topic: named(log.end_offsets(topic)) for topic in self.topics})
+            return TopicEnds(ids, {topic: named(log.end_offsets(topic)) for topic in self.topics})
 
     def times(self, spans: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
         """Return the timestamps of the first records from an offset on, where so many wait."""
@@ -191,33 +191,35 @@ class LogReader:
         counts = {topic: len(places) for topic, places in self._look().ends.items()}
         return self.admission.split(counts)
 
-    def partitions(self, start: Offsets, end: Offsets, most: int | None = None) -> list[Ranges]:
+    def partitions(
+        self, start: Offsets, end: Offsets, most: int | None = None
+    ) -> list[SourcePartition]:
         """Deal out what is new to the partitions of Spark, one to each topic partition or more."""
         ranges = [
-            Range(topic, int(partition), start[topic][partition], upto)
+            OffsetRange(topic, int(partition), start[topic][partition], upto)
             for topic, partitions in sorted(end.items())
             for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
             if upto > start[topic][partition]
         ]
         count = min(most or len(ranges), len(ranges))
-        return [Ranges(ranges[place::count]) for place in range(count)]
+        return [SourcePartition(ranges[place::count]) for place in range(count)]
 
     def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of a partition, each in offset order."""
-        assert isinstance(wanted, Ranges)
+        assert isinstance(wanted, SourcePartition)
         settle()
         for one, columns in self._chunks(wanted.ranges):
             if self.admission.buckets is not None:
                 self.admission.buckets.check_headers(columns.headers)
             yield _arrow(columns, one)
 
-    def _chunks(self, ranges: list[Range]) -> Iterator[tuple[Range, Columns]]:
+    def _chunks(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
         with Log(self.address) as log:
             for one in ranges:
                 for columns in log.read_columns(one.topic, one.partition, one.start, one.end):
                     yield one, columns
 
-    def chunks(self, ranges: list[Range]) -> Iterator[Chunk]:
+    def chunks(self, ranges: list[OffsetRange]) -> Iterator[Chunk]:
         """Read ranges as stream programs take them: many records at a time, packed or not."""
         with Log(self.address) as log:
             for one in ranges:
@@ -282,7 +284,7 @@ class LogBatchReader(DataSourceReader):
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
 
-    def partitions(self) -> list[Ranges]:
+    def partitions(self) -> list[SourcePartition]:
         """Give the ranges that exist now."""
         reader = self._reader
         return reader.partitions(reader.starts(), reader.look().ends, reader.most_partitions)
@@ -297,7 +299,7 @@ def named(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(partition): offset for partition, offset in offsets.items()}
 
 
-def _arrow(columns: Columns, of: Range) -> pa.RecordBatch:
+def _arrow(columns: Columns, of: OffsetRange) -> pa.RecordBatch:
     count = len(columns)
     headers = [
         [{"key": name, "value": value} for name, value in one] if one else None

@@ -28,13 +28,13 @@ from thulawa.core.errors import StateError
 from thulawa.priority.quotas import evenly
 from thulawa.spark.connectors.bucket_options import Place, Split
 from thulawa.spark.connectors.chunks import Behind
-from thulawa.spark.connectors.log_source import LogReader, Ranges, Seen
+from thulawa.spark.connectors.log_source import LogReader, SourcePartition, TopicEnds
 from thulawa.spark.connectors.offsets import NOTES, Notes, Offsets, of_topics
 from thulawa.spark.connectors.pacing import Pace
 
-__all__ = ["LogStreamReader", "Together", "share"]
+__all__ = ["LogStreamReader", "PartitionGroups", "share"]
 
-Together: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
+PartitionGroups: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 """For each task that takes records of several partitions in order: the partitions, by topic."""
 
 _PATIENCE = 10.0  # seconds for a partition to be as long again as it was
@@ -51,17 +51,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self,
         reader: LogReader,
-        most: int | None,
-        whole: Collection[str] = frozenset(),
-        together: Together = (),
-        paced: Together = (),
+        max_records: int | None,
+        *,
+        unbounded_topics: Collection[str] = frozenset(),
+        ordered_groups: PartitionGroups = (),
+        paced_groups: PartitionGroups = (),
     ) -> None:
-        self._together = together
-        self._pace = Pace([*map(list, map(_places, paced))])
+        self._ordered_groups = ordered_groups
+        self._pace = Pace([*map(list, map(_topic_partitions, paced_groups))])
         self._reader = reader
-        self._most = most
-        self._whole = whole
-        self._target: Seen | None = None
+        self._max_records = max_records
+        self._unbounded_topics = unbounded_topics
+        self._target: TopicEnds | None = None
         self._planned: dict[str, Any] | None = None
 
     def initialOffset(self) -> Offsets:
@@ -70,7 +71,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a trigger."""
-        return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
+        return ReadAllAvailable() if self._max_records is None else ReadMaxRows(self._max_records)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember where to stop."""
@@ -87,7 +88,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = _overlaid(seen.ends, known, begins)
         ends = seen.ends
         if isinstance(limit, ReadMaxRows):
-            shared = {topic: places for topic, places in ends.items() if topic not in self._whole}
+            shared = {
+                topic: places
+                for topic, places in ends.items()
+                if topic not in self._unbounded_topics
+            }
             shared = self._paced(position, shared, limit.max_rows)
             ends = ends | share(position, shared, limit.max_rows, self._reader.split())
         if NOTES in start and ends == known:
@@ -118,7 +123,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _more(self, ends: Offsets, there: Offsets) -> dict[str, list[str]]:
         """Return the partitions that a task waits for: the broker has more than the batch reads."""
         found: dict[str, list[str]] = {}
-        for topic, number in dict.fromkeys(chain(*map(_places, self._together))):
+        for topic, number in dict.fromkeys(chain(*map(_topic_partitions, self._ordered_groups))):
             if ends.get(topic, {}).get(number, 0) < there.get(topic, {}).get(number, 0):
                 found.setdefault(topic, []).append(number)
         return found
@@ -141,7 +146,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ends of the topics, for the query's progress."""
         return self._reader.look().ends
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Ranges]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SourcePartition]:
         """Return the ranges of a batch."""
         known, ends, notes = of_topics(start), of_topics(end), Notes.of(end)
         if end != self._planned:  # planned before a restart
@@ -166,7 +171,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Hold nothing that needs closing."""
 
-    def _seen(self, read: Offsets, ids: Mapping[str, str]) -> Seen:
+    def _seen(self, read: Offsets, ids: Mapping[str, str]) -> TopicEnds:
         """Look at the topics; raise where one is not that which was read.
 
         Its new records would be skipped. A broker that has just become the leader of a partition
@@ -189,7 +194,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(_PAUSE)
 
     def _differing(
-        self, read: Offsets, ids: Mapping[str, str], seen: Seen
+        self, read: Offsets, ids: Mapping[str, str], seen: TopicEnds
     ) -> Iterator[tuple[str, str, int]]:
         for topic, places in read.items():
             now = seen.ends.get(topic, {})
@@ -216,7 +221,7 @@ def _refuse_unknown_layout(end: Mapping[str, Any]) -> None:
         )
 
 
-def _places(group: Mapping[str, Sequence[int]]) -> Iterator[Place]:
+def _topic_partitions(group: Mapping[str, Sequence[int]]) -> Iterator[Place]:
     return ((topic, str(number)) for topic, numbers in group.items() for number in numbers)
 
 

@@ -38,7 +38,7 @@ from thulawa.spark.map_by_key.options import Choices
 from thulawa.spark.map_by_key.order_guard import refuse_broken_order, refuse_speculation, title_of
 from thulawa.spark.map_by_key.worker import process
 from thulawa.spark.session.shipping import ship
-from thulawa.spark.session.worker_pools import own_workers
+from thulawa.spark.session.worker_pools import dedicated_workers
 
 __all__ = ["flat_map_by_key", "map_by_key"]
 
@@ -146,7 +146,7 @@ class _Mapping:
             refuse_broken_order(df, operator)
         function = partial(process, operator)
         function.__name__ = title_of(operator)  # type: ignore[attr-defined] # Spark looks for it
-        with own_workers(df.sparkSession, "map_by_key"):
+        with dedicated_workers(df.sparkSession, "map_by_key"):
             return df.mapInArrow(function, self._schema(df, operator))
 
     def _refuse_unknown_options(self) -> None:

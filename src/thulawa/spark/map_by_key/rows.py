@@ -16,10 +16,10 @@ import pyarrow as pa
 from thulawa.core.errors import WrongResult
 from thulawa.spark.map_by_key.values import named, to_arrow
 
-__all__ = ["Batch", "Results", "Row", "row_type"]
+__all__ = ["LazyBatch", "Results", "Row", "row_type"]
 
 
-class Batch:
+class LazyBatch:
     """An Arrow batch whose columns are turned into Python values when asked for."""
 
     __slots__ = ("arrow", "values")
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, eq=False, gc=False):
     not look at it: nothing that it leads to leads back.
     """
 
-    _batch: Batch
+    _batch: LazyBatch
     _index: int
     _names: ClassVar[tuple[str, ...]] = ()
 
@@ -101,7 +101,7 @@ def _getter(place: int) -> Callable[[Row], Any]:
 
 def _rebuilt(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
     arrow = pa.RecordBatch.from_pylist([dict(zip(names, values, strict=True))])
-    return row_type(names)(Batch(arrow), 0)
+    return row_type(names)(LazyBatch(arrow), 0)
 
 
 _BARE = frozenset({type(None), bool, int, float, str, bytes})

@@ -24,13 +24,13 @@ from thulawa.engine.lane_sums import watched
 from thulawa.engine.model import NoLane
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.accumulators import adopt_accumulators
+from thulawa.spark.map_by_key.arrow_output import ArrowOutput
 from thulawa.spark.map_by_key.dead_letters import DeadLetters
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.map_by_key.operator_states import OperatorState, lease
-from thulawa.spark.map_by_key.output import Output
-from thulawa.spark.map_by_key.rows import Batch, Row, row_type
+from thulawa.spark.map_by_key.rows import LazyBatch, Row, row_type
 from thulawa.spark.map_by_key.worker_exit import close_resources_at_exit
-from thulawa.spark.task_context import Task, current_task
+from thulawa.spark.task_context import SparkTask, current_task
 
 __all__ = ["process"]
 
@@ -55,7 +55,7 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     run: Future[None] = asyncio.run_coroutine_threadsafe(running, loop)
     run.add_done_callback(outlet.close)
     try:
-        yield from Output(operator, dead_letters).batches(outlet)
+        yield from ArrowOutput(operator, dead_letters).batches(outlet)
         run.result()
     except Exception as error:
         error.add_note(f"operator {operator.name}, in {_partition(task)}")
@@ -78,14 +78,14 @@ async def _run(
         operator.report.add(lanes)
 
 
-def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
+def _dead_letters(operator: Operator, task: SparkTask | None) -> DeadLetters | None:
     if operator.dead_letters is None:
         return None
     place, rows = operator.dead_letters, operator.row_identity
     return DeadLetters(place, operator.name, operator.signature, task, rows)
 
 
-def _partition(task: Task | None) -> str:
+def _partition(task: SparkTask | None) -> str:
     """Say which partition this is; outside Spark there is but one."""
     return "the partition" if task is None else f"Spark partition {task.partition}"
 
@@ -105,11 +105,11 @@ class Intake:
         self._batches = batches
         self._loop = loop
         self._slots = threading.Semaphore(_BATCHES_AHEAD)
-        self._arrived: deque[Batch | BaseException | None] = deque()
+        self._arrived: deque[LazyBatch | BaseException | None] = deque()
         self._more = asyncio.Event()
         self._row_type: type[Row] | None = None
         self._offset = 0
-        self._batch: Batch | None = None
+        self._batch: LazyBatch | None = None
         self._left = 0
         self._size = 0
         self._keys: Sequence[Any] = ()
@@ -140,7 +140,7 @@ class Intake:
         self._slots.release()
         return True
 
-    def _open(self, batch: Batch) -> None:
+    def _open(self, batch: LazyBatch) -> None:
         """Begin with a batch: only its keys and timestamps become Python values."""
         arrow = batch.arrow
         if self._row_type is None:
@@ -198,25 +198,25 @@ class Intake:
                 if self._closed:
                     return
                 if batch.num_rows:
-                    self._loop.call_soon_threadsafe(self._arrive, Batch(batch))
+                    self._loop.call_soon_threadsafe(self._arrive, LazyBatch(batch))
                 else:
                     self._slots.release()
         except BaseException as error:  # noqa: BLE001 the engine raises it where it is seen
             end = error
         self._loop.call_soon_threadsafe(self._arrive, end)
 
-    def _arrive(self, batch: Batch | BaseException | None) -> None:
+    def _arrive(self, batch: LazyBatch | BaseException | None) -> None:
         self._arrived.append(batch)
         self._more.set()
 
-    def _keys_of(self, batch: Batch) -> Sequence[Any]:
+    def _keys_of(self, batch: LazyBatch) -> Sequence[Any]:
         schema = batch.arrow.schema
         columns = [batch.column(schema.get_field_index(name)) for name in self._operator.keys]
         if len(columns) == 1:
             return columns[0]
         return list(zip(*columns, strict=True)) or [None] * batch.arrow.num_rows
 
-    def _times_of(self, batch: Batch) -> Sequence[float]:
+    def _times_of(self, batch: LazyBatch) -> Sequence[float]:
         if self._operator.timestamp is None:
             return range(self._offset, self._offset + batch.arrow.num_rows)
         column = batch.arrow.column(batch.arrow.schema.get_field_index(self._operator.timestamp))

@@ -60,7 +60,7 @@ def _run_queries(folder: Path, java_options: str) -> None:
     from thulawa.spark.connectors.log_sink import log_sink  # noqa: PLC0415
     from thulawa.spark.internals import end_jvm  # noqa: PLC0415
     from thulawa.spark.map_by_key.api import map_by_key  # noqa: PLC0415
-    from thulawa.spark.session.builder import session  # noqa: PLC0415
+    from thulawa.spark.session.spark_session import session  # noqa: PLC0415
 
     settings = {
         "spark.driver.extraJavaOptions": java_options,

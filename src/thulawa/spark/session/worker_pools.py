@@ -13,14 +13,14 @@ from threading import Lock, RLock
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Seat", "own_workers"]
+__all__ = ["WorkerPoolSlot", "dedicated_workers"]
 
 _VARIABLE = "THULAWA_WORKERS"
 _naming = RLock()  # the environment is one for all threads
 
 
 @contextmanager
-def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
+def dedicated_workers(spark: SparkSession, name: str) -> Iterator[None]:
     """Let functions that are handed to Spark meanwhile run in workers of this name alone."""
     environment = spark.sparkContext.environment
     with _naming:
@@ -35,14 +35,14 @@ def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
                 environment[_VARIABLE] = before
 
 
-class Seat:
+class WorkerPoolSlot:
     """The smallest number that nobody has, for as long as it is held.
 
-    >>> first, second = Seat(), Seat()
+    >>> first, second = WorkerPoolSlot(), WorkerPoolSlot()
     >>> first.number < second.number
     True
-    >>> first.leave()
-    >>> Seat().number == first.number
+    >>> first.release()
+    >>> WorkerPoolSlot().number == first.number
     True
     """
 
@@ -55,7 +55,7 @@ class Seat:
             self._taken.add(self.number)
             self._held = True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let another have the number; once left, it is no longer this one's to leave."""
         with self._lock:
             if self._held:

@@ -9,15 +9,15 @@ from thulawa.core.errors import RecordError, WrongResult
 from thulawa.engine import Outcome
 from thulawa.spark.map_by_key.dead_letters import DeadLetters
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
-from thulawa.spark.map_by_key.rows import Batch, Results
+from thulawa.spark.map_by_key.rows import LazyBatch, Results
 
-__all__ = ["MISFITS", "Output"]
+__all__ = ["MISFITS", "ArrowOutput"]
 
 _ROWS = 10_000
 MISFITS = (pa.ArrowException, WrongResult, TypeError, ValueError, OverflowError)
 
 
-class Output:
+class ArrowOutput:
     """Builds what an operator gives to Spark."""
 
     def __init__(self, operator: Operator, dead_letters: DeadLetters | None) -> None:
@@ -65,7 +65,7 @@ class Output:
         if not keep:
             return []
         rows = [outcome.record.value for outcome in outcomes]
-        starts: dict[Batch, int] = dict.fromkeys([row._batch for row in rows], 0)  # noqa: SLF001
+        starts: dict[LazyBatch, int] = dict.fromkeys([row._batch for row in rows], 0)  # noqa: SLF001
         start = 0
         for batch in starts:
             starts[batch] = start
