@@ -70,7 +70,9 @@ def test_a_lost_checkpoint_is_begun_again_only_when_that_is_allowed(tmp_path: Pa
         application(tmp_path, Query(None)).start()
     run(tmp_path, allow_state_loss=True)
     run(tmp_path)
-    with pytest.raises(StateError, match=r"not the last one of 'app'.* gone on from .*/checkpoint"):
+    with pytest.raises(
+        StateError, match=r"not the last one of 'app'.* continued from .*/checkpoint"
+    ):
         application(tmp_path, Query(None), place="lost").start()
 
 
@@ -99,7 +101,7 @@ def test_a_program_without_state_is_refused_where_its_last_batch_is_not_known(
     tmp_path: Path,
 ) -> None:
     stateless_life(tmp_path, [7, 8])
-    with pytest.raises(StateError, match="its last batch was written, and how far"):
+    with pytest.raises(StateError, match="its last batch was written, and its end offsets"):
         application(tmp_path, Query(None), topology=copying(), place="there").start()
 
 

@@ -63,4 +63,4 @@ def test_a_spark_that_keeps_limits_otherwise_is_told_once(caplog: pytest.LogCapt
         )
     assert asked == [20]
     assert (controller.statistics.limit, controller.statistics.records) == (20, 10)
-    assert "does not let a batch's limit be changed" in caplog.text
+    assert "does not let the limit change" in caplog.text

@@ -72,7 +72,7 @@ class Topics:
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("active", "pool_of"):
+    for name in ("active_session", "pool_of"):
         monkeypatch.setattr(running, name, lambda *_: nullcontext())
     monkeypatch.setattr(running, "compile_program", lambda *_: None)
 
@@ -123,7 +123,7 @@ def test_a_look_that_fails_keeps_no_other_from_looking(monkeypatch: pytest.Monke
     def fail(*_: Any) -> None:
         raise OSError("no report")
 
-    monkeypatch.setattr(BatchSizeController, "look", fail)
+    monkeypatch.setattr(BatchSizeController, "update", fail)
     query = started(Topics(SparkQuery(looks=3), lambda *one: told.append(one)), AdaptiveBatchSize())
     assert query.wait() is None
     assert len(told) == 4

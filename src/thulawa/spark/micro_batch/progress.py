@@ -64,9 +64,7 @@ class BatchSizeController:
         if limit == before:
             return
         if not self._set_limit(limit):
-            _log.warning(
-                "%s: this version of Spark does not allow the batch limit to change", self._name
-            )
+            _log.warning("%s: this version of Spark does not let the limit change", self._name)
             self._control = None
             return
         _log.info(
