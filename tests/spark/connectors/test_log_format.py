@@ -255,5 +255,5 @@ def test_a_topic_is_not_overwritten(log: Log, way: str) -> None:
     sink = LogFormat(options=CaseInsensitiveDict(options))
     schema = StructType().add("value", "string")
     assert getattr(sink, way)(schema, overwrite=False) is not None
-    with pytest.raises(ConfigurationError, match="can only be added to"):
+    with pytest.raises(ConfigurationError, match="can only be appended to"):
         getattr(sink, way)(schema, overwrite=True)

@@ -1,4 +1,4 @@
-"""Accept only plans whose rows are in the same tasks when a micro-batch is run again.
+"""Accept only plans that have each row in the same task when a micro-batch is run again.
 
 A sink that writes exactly once knows what is written by query, micro-batch and task. So a row must
 be in the same task when its micro-batch is run again, in another driver, on other hosts, with other
@@ -8,7 +8,7 @@ operator towards the sources):
 =====================================  ==========================================================
 operator                               why a row stays in its task
 =====================================  ==========================================================
-sources of `STABLE_SOURCES`            the offset log says how a micro-batch is dealt out to tasks
+sources of `STABLE_SOURCES`            the offset log records the tasks of a micro-batch
 narrow operators (`_NARROW`)           each task reads the task of the same number before it
 coalesce(1), repartition(1)            there is one task
 stateful operators                     a row's task is the hash of its key, modulo a number of
@@ -17,7 +17,7 @@ union                                  tasks of the inputs in their order, one a
 join with a broadcast static table     a task of the stream has its rows joined where they are
 =====================================  ==========================================================
 
-Everything else is refused, among it:
+Everything else is rejected, for example:
 
 =====================================  ==========================================================
 operator                               what moves rows
@@ -32,7 +32,7 @@ rate, rate-micro-batch                 as many partitions as there are cores
 other joins with tables, subqueries    whether Spark shuffles depends on statistics
 =====================================  ==========================================================
 
-What lies before a stateful operator or a single task does not matter: its rows are dealt out anew.
+What precedes a stateful operator or a single task does not matter: its rows are shuffled again.
 """
 
 from hashlib import blake2b
@@ -63,7 +63,7 @@ _LONGEST = 100  # characters: a marker has room for little
 def task_layout(df: DataFrame) -> str:
     """Return how the tasks of a streaming DataFrame get their rows: the same text, the same tasks.
 
-    Raise `ConfigurationError` where a micro-batch that is run again may have a row in another task.
+    Raise `ConfigurationError` if a rerun of a micro-batch may have a row in another task.
     """
     if df.sparkSession.conf.get("spark.speculation", "false") == "true":
         raise ConfigurationError(
@@ -77,11 +77,10 @@ def task_layout(df: DataFrame) -> str:
 
 
 def row_places(df: DataFrame) -> str | None:
-    """Return a name of the plan where a row has the same place in its task in every run.
+    """Return an identifier of the plan if every run has a row at the same position in its task.
 
-    None where it may have another, or where that is not known. This is less than `task_layout`
-    accepts: nothing may reorder rows within a task, and no other rows may come or go, so that an
-    edited plan has another name.
+    Return None if that may differ or is not known. This is stricter than `task_layout`: no operator
+    may reorder, add or remove rows within a task, so a changed plan has another identifier.
     """
     node = analyzed_plan(df)
     text = []
@@ -95,7 +94,7 @@ def row_places(df: DataFrame) -> str | None:
 
 
 def has_one_source(df: DataFrame) -> bool:
-    """Return whether all rows come from one source: none meets itself again in a union or join."""
+    """Return whether all rows come from one source, so that no union or join repeats one."""
     node = analyzed_plan(df)
     while node.children().size() == 1:
         node = node.children().apply(0)
@@ -120,7 +119,7 @@ def _layout(node: Any) -> str:
 
 
 def _is_narrow(node: Any) -> bool:
-    """Return whether each task reads the task of the same number; a subquery becomes a join."""
+    """Return whether each task only reads the task of the same number."""
     name = str(node.nodeName())
     sorts_tasks = name == "Sort" and not getattr(node, "global")()
     return (name in _NARROW or sorts_tasks) and bool(node.subqueries().isEmpty())
@@ -147,7 +146,7 @@ def _is_broadcast(node: Any) -> bool:
 
 
 def _partitions(node: Any) -> int | None:
-    """Return the number of partitions that the user asked for; None: Spark chooses."""
+    """Return the number of partitions that the plan names; None if Spark chooses."""
     if node.nodeName() == "Repartition":
         return int(node.numPartitions())
     chosen = node.optNumPartitions()
@@ -163,7 +162,7 @@ def _refusal(node: Any) -> ConfigurationError:
 
 
 def _described(node: Any) -> tuple[str, str]:
-    """Say what moves rows, and what to do instead."""
+    """Return what moves rows, and what to do instead."""
     what = f"the operator {node.nodeName()}"
     cure = "Leave it out"
     if not node.subqueries().isEmpty():

@@ -1,8 +1,8 @@
-"""What is known of the order of rows in a source of a plan.
+"""The order of rows in the sources of a plan.
 
-Spark cuts files into slices, sorts these by size and deals them out to partitions. Rows come in the
-order of a file only where there is one slice. `coalesce` does not give the order back: it joins
-partitions, and the slices inside them stay where they are.
+Spark splits files into slices, sorts these by size and distributes them over partitions. Rows are
+in the order of a file only if there is one slice. `coalesce` does not restore the order: it joins
+partitions, and the slices inside them stay as they are.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
-"""Inside a Spark Python worker: Arrow batches in, the engine, Arrow batches out.
+"""Run an operator in a Spark Python worker: Arrow batches in, the engine, Arrow batches out.
 
-Three threads with one concern each. The *reader* takes batches from Spark and runs ahead of
-the engine by a bounded number of them. The *loop* thread, one per worker process and kept from
-task to task, runs the engine. The thread Spark calls us on turns outcomes into Arrow and hands
-them to Spark. A batch is Arrow until the engine asks for its rows.
+There are three threads. The *reader* reads batches from Spark, a bounded number ahead of the
+engine. The *loop* thread, one per worker process, runs the engine. The thread that Spark calls
+converts outcomes to Arrow and returns them to Spark. A batch stays in Arrow until the engine takes
+its rows.
 """
 
 import asyncio
@@ -86,12 +86,12 @@ def _dead_letters(operator: Operator, task: SparkTask | None) -> DeadLetters | N
 
 
 def _partition(task: SparkTask | None) -> str:
-    """Say which partition this is; outside Spark there is but one."""
+    """Return a description of the Spark partition."""
     return "the partition" if task is None else f"Spark partition {task.partition}"
 
 
 class Intake:
-    """The source of the engine: rows of the batches that the reader has taken from Spark."""
+    """The source of the engine: rows of the batches that the reader has read from Spark."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Intake:
         threading.Thread(target=self._read, name="thulawa-reader", daemon=True).start()
 
     async def take(self, records: int, size: int) -> list[Record]:
-        """Give rows as records; wait for the reader when it has none."""
+        """Return rows as records; wait for the reader if there are none."""
         while self._left or await self._next_batch():
             count = min(records, _CHUNK, self._left, max(1, size // max(1, self._size)))
             if taken := self._next_rows(count):
@@ -127,7 +127,7 @@ class Intake:
         return []
 
     async def _next_batch(self) -> bool:
-        """Open the next batch; tell whether there is one."""
+        """Open the next batch; return whether there is one."""
         while not self._arrived:
             self._more.clear()
             await self._more.wait()
@@ -141,7 +141,7 @@ class Intake:
         return True
 
     def _open(self, batch: LazyBatch) -> None:
-        """Begin with a batch: only its keys and timestamps become Python values."""
+        """Open a batch: only its keys and timestamps are converted to Python values."""
         arrow = batch.arrow
         if self._row_type is None:
             self._row_type = row_type(arrow.schema.names)
@@ -177,7 +177,7 @@ class Intake:
                 record.lane = (
                     self._lanes[wanted] if wanted in self._lanes else self._no_lane(wanted)
                 )
-            except Exception as error:  # noqa: BLE001 the error policy decides about any
+            except Exception as error:  # noqa: BLE001 the error policy decides
                 record.lane = NoLane(f"lane=: {type(error).__name__}: {error}")
 
     def _no_lane(self, wanted: object) -> NoLane:
@@ -185,12 +185,12 @@ class Intake:
         return NoLane(f"lane=: there is no lane {wanted!r}; the lanes are {names}")
 
     def close(self) -> None:
-        """Let the reader end."""
+        """Stop the reader."""
         self._closed = True
         self._slots.release()
 
     def _read(self) -> None:
-        """Run ahead of the engine, on the reader's thread."""
+        """Read batches ahead of the engine, on the reader's thread."""
         end: BaseException | None = None
         try:
             for batch in self._batches:
@@ -201,7 +201,7 @@ class Intake:
                     self._loop.call_soon_threadsafe(self._arrive, LazyBatch(batch))
                 else:
                     self._slots.release()
-        except BaseException as error:  # noqa: BLE001 the engine raises it where it is seen
+        except BaseException as error:  # noqa: BLE001 the engine raises it
             end = error
         self._loop.call_soon_threadsafe(self._arrive, end)
 
@@ -225,7 +225,7 @@ class Intake:
 
 
 class Outlet:
-    """The sink of the engine: hands outcomes to the thread that Spark called us on."""
+    """The sink of the engine: passes outcomes to the thread that Spark calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -235,13 +235,13 @@ class Outlet:
         self._room = asyncio.Event()
 
     async def put(self, outcomes: list[Outcome]) -> None:
-        """Pass outcomes on; wait while too many are on their way."""
+        """Pass outcomes on; wait while too many are pending."""
         while self._pending >= _IN_PASSING:
             self._room.clear()
             await self._room.wait()
         self._pending += len(outcomes)
         self._gathered += outcomes
-        if len(self._gathered) >= _CHUNK:  # each hand-over costs both threads a switch
+        if len(self._gathered) >= _CHUNK:  # each one costs both threads a switch
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -249,7 +249,7 @@ class Outlet:
         self._queue.put(outcomes)
 
     def close(self, _: object = None) -> None:
-        """Let the reader of the outcomes come to an end."""
+        """End the iteration over outcomes."""
         self._hand_over()
         self._queue.put(None)
 
