@@ -195,7 +195,7 @@ def _thulawa(address: str, total: int) -> Row:
     ended: list[tuple[float, float]] = []
     note: Callable[[Any], None] = lambda _: ended.append((time.perf_counter(), _cpu()))  # noqa: E731
     try:
-        health = thulawa.WindowCounts(
+        health = thulawa.health.WindowCounts(
             _TX,
             status=json_schema(PAYMENT),
             output=f"{_TX}-metrics",

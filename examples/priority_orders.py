@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import thulawa
+import thulawa.priority
 from examples.demo.chart import Bar, Chart
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import read_to_end
@@ -35,7 +36,7 @@ from thulawa.priority.kafka_clients import BucketProducer
 from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, kafka_sink, register
 from thulawa.spark.connectors.log_sink import log_sink
 
-BUCKETS = thulawa.Buckets({"Platinum": 70, "Gold": 30}, delimiter="-")
+BUCKETS = thulawa.priority.Buckets({"Platinum": 70, "Gold": 30}, delimiter="-")
 PARTITIONS = 6
 PER_TRIGGER = 100  # orders that can be shipped in a second: a trigger's worth
 RATES = {"Platinum": 0.3 * PER_TRIGGER, "Gold": 2.7 * PER_TRIGGER}
@@ -48,16 +49,16 @@ class Arm:
 
     name: str
     source: dict[str, str]
-    lanes: thulawa.Lanes | None
+    lanes: thulawa.engine.Lanes | None
 
 
 ARMS = [
     Arm("none", {}, None),
-    Arm("weighted", {"buckets": BUCKETS.text}, thulawa.Lanes.of(BUCKETS)),
+    Arm("weighted", {"buckets": BUCKETS.text}, thulawa.engine.Lanes.of(BUCKETS)),
     Arm(
         "strict",
         {"buckets": BUCKETS.text, "bucketOrder": "strict"},
-        thulawa.Lanes.of(BUCKETS, strict=True, ageing=5.0),
+        thulawa.engine.Lanes.of(BUCKETS, strict=True, ageing=5.0),
     ),
 ]
 
@@ -85,7 +86,7 @@ class Folder:
     """Topics of the embedded log."""
 
     def __init__(self, address: str) -> None:
-        self._log = thulawa.Log(address)
+        self._log = thulawa.embedded.Log(address)
 
     def create(self, topic: str, partitions: int) -> None:
         """Make a topic."""

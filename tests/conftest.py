@@ -1,5 +1,6 @@
 """Settings that hold for all tests, and the one Spark session of a process."""
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,11 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# The JVMs of a test live for seconds or a few minutes: the optimizing compiler costs them more than
+# it saves. Half of the processor time that Spark needs to start and run a first query is its own.
+for name in ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS"):
+    os.environ.setdefault(name, "-XX:TieredStopAtLevel=1")
 
 # Every run explores anew, on CI too, and prints what replays a failure. Time limits are
 # pytest's business: on a busy machine a single example may well take a while.

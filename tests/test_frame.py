@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -122,9 +123,37 @@ def test_every_declared_dependency_is_locked() -> None:
     assert {re.split(r"[^\w.-]", requirement)[0] for requirement in declared} - locked == set()
 
 
-def test_public_names_are_sorted_and_importable() -> None:
-    assert list(thulawa.__all__) == sorted(set(thulawa.__all__))
-    assert [name for name in thulawa.__all__ if not hasattr(thulawa, name)] == []
+NAMESPACES = [
+    "thulawa",
+    "thulawa.embedded",
+    "thulawa.engine",
+    "thulawa.errors",
+    "thulawa.health",
+    "thulawa.kafka",
+    "thulawa.priority",
+    "thulawa.streams",
+    "thulawa.testing",
+]
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_public_names_are_sorted_and_importable(namespace: str) -> None:
+    module = import_module(namespace)
+    assert list(module.__all__) == sorted(set(module.__all__))
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_a_public_name_means_one_thing() -> None:
+    meanings: dict[str, set[int]] = {}
+    for namespace in NAMESPACES:
+        module = import_module(namespace)
+        for name in module.__all__:
+            meanings.setdefault(name, set()).add(id(getattr(module, name)))
+    assert {name for name, objects in meanings.items() if len(objects) > 1} == {"Record", "Sink"}
+
+
+def test_the_root_holds_the_names_of_everyday_use_alone() -> None:
+    assert len(thulawa.__all__) <= 18
 
 
 def test_every_module_says_what_it_is() -> None:

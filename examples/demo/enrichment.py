@@ -46,7 +46,9 @@ def start(spark: Any, system: System, place: Place) -> Any:
     visits = reader.load(place.log).selectExpr(*_VISIT)
     located = _JOBS[system](spark, visits, place)
     results = located.selectExpr(*_RESULT)
-    writer = thulawa.log_sink(results, place.log, topic=place.results).queryName(place.results)
+    writer = thulawa.embedded.log_sink(results, place.log, topic=place.results).queryName(
+        place.results
+    )
     return writer.option("checkpointLocation", str(place.checkpoint)).start()
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.topic_health.messages import PAYMENT
-from thulawa import WindowCounts
-from thulawa.health import Count, Influx, Prometheus, json_schema
+from thulawa.health import Count, Influx, Prometheus, WindowCounts, json_schema
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -83,7 +83,7 @@ def _run(
             generator = Generator(
                 log, "payments", _PARTITIONS, invalid=options.invalid, late=options.late
             )
-            health = thulawa.WindowCounts(
+            health = thulawa.health.WindowCounts(
                 "payments",
                 status=json_schema(PAYMENT),
                 output="metrics",

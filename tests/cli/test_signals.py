@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.cli.commands import app
-from thulawa.spark.application import State, Streams
-from thulawa.streams import StreamsBuilder
+from thulawa.spark.application import Streams
+from thulawa.streams import State, StreamsBuilder
 
 
 class Pretended(Streams):

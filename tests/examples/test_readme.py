@@ -41,7 +41,7 @@ def test_the_examples_of_the_readme_run(
     namespace = run(ROOT / "README.md")
     assert namespace["spark"] is spark
     assert namespace["visits_of_one"] == 2
-    located = thulawa.Log("file:./topics").read("located", 0, 0)
+    located = thulawa.embedded.Log("file:./topics").read("located", 0, 0)
     by_key: dict[bytes | None, list[bytes | None]] = {}
     for record in located:
         by_key.setdefault(record.key, []).append(record.value)

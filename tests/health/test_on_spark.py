@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.health.helpers import FIRST, LINES, SUMS, is_valid, lines_of, story, values
-from thulawa import ConfigurationError, WindowCounts, count_windows, read_counts
 from thulawa.brokers.embedded import Log, ProducerRecord, UnknownTopic
-from thulawa.health import Count, merged
+from thulawa.errors import ConfigurationError
+from thulawa.health import Count, WindowCounts, count_windows, merged, read_counts
 from thulawa.health.dataframes import DataFrameSink
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from thulawa import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.health import json_schema
 
 PAYMENT = {

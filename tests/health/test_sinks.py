@@ -15,8 +15,8 @@ import pytest
 
 from tests.health.helpers import FIRST, is_valid, story, written
 from tests.health.local import LocalCounts
-from thulawa import ConfigurationError
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.errors import ConfigurationError
 from thulawa.health import Cell, Count, Influx, InfluxUnreachable, Prometheus
 from thulawa.health.embedded_counts import LogChangelog
 from thulawa.health.influx import lines

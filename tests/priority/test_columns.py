@@ -66,8 +66,8 @@ def test_the_columns_are_what_the_buckets_say_of_any_key(
 ) -> None:
     df = spark.createDataFrame([(key,) for key in keys], "key string").select(
         "key",
-        *(thulawa.partition_column(kind, "key", partitions) for kind in OF_ALL_KINDS),
-        *(thulawa.bucket_column(kind, "key") for kind in OF_ALL_KINDS),
+        *(thulawa.priority.partition_column(kind, "key", partitions) for kind in OF_ALL_KINDS),
+        *(thulawa.priority.bucket_column(kind, "key") for kind in OF_ALL_KINDS),
     )
     for key, *found in df.collect():
         places, names = found[: len(OF_ALL_KINDS)], found[len(OF_ALL_KINDS) :]
@@ -78,7 +78,7 @@ def test_the_columns_are_what_the_buckets_say_of_any_key(
 
 def test_a_column_of_bytes_is_one_of_keys_too(spark: SparkSession) -> None:
     df = orders(spark, "Gold-7", "Gold-8", "Platinum-7").selectExpr("cast(key as binary) key")
-    column = thulawa.partition_column(TWO, "key", 6)
+    column = thulawa.priority.partition_column(TWO, "key", 6)
     found = {row.key: row[1] for row in df.select("key", column).collect()}
     assert found == {bytes(key): TWO.partition(bytes(key), 6) for key in found}
 
@@ -86,7 +86,7 @@ def test_a_column_of_bytes_is_one_of_keys_too(spark: SparkSession) -> None:
 def test_a_key_of_no_bucket_fails_the_query_where_nothing_else_was_chosen(
     spark: SparkSession,
 ) -> None:
-    df = orders(spark, "Silver-1").select(thulawa.bucket_column(TWO, "key"))
+    df = orders(spark, "Silver-1").select(thulawa.priority.bucket_column(TWO, "key"))
     with pytest.raises(PythonException, match="and the buckets are"):
         df.collect()
 
@@ -140,7 +140,7 @@ def test_rows_made_ready_in_a_frame_go_where_the_sink_would_put_them(
     spark: SparkSession, log: Log
 ) -> None:
     keys = [f"{'Platinum' if n % 2 else 'Gold'}-{n}" for n in range(40)]
-    ready = orders(spark, *keys, "Silver-1").transform(thulawa.in_buckets(DROP, 6))
+    ready = orders(spark, *keys, "Silver-1").transform(thulawa.priority.in_buckets(DROP, 6))
     ready.write.format("thulawa").option("topic", "orders").mode("append").save(log.address)
     assert stamps(log) == {DROP.fingerprint.encode()}
     assert sum(ends(log)) == 40
@@ -191,7 +191,7 @@ def test_rows_copied_with_their_headers_are_stamped_by_where_they_go(
     rows = rows.select("key", "value", "headers")
     for topic, some in {
         "others": rows,
-        "others ": rows.transform(thulawa.in_buckets(other, 6)),
+        "others ": rows.transform(thulawa.priority.in_buckets(other, 6)),
         "plain": rows,
     }.items():
         writer = some.write.format("thulawa").mode("append").option("topic", topic.strip())
@@ -213,7 +213,7 @@ def test_rows_copied_with_their_headers_are_stamped_by_where_they_go(
 def test_rows_without_a_key_take_turns_in_a_frame_as_in_the_sink(spark: SparkSession) -> None:
     rows = orders(spark, *[None] * 12, "Gold-1").coalesce(1)
     spread = Buckets({"Platinum": 70, "Gold": 30}, unknown="spread")
-    placed = rows.transform(thulawa.in_buckets(spread, 6)).where("key is null").collect()
+    placed = rows.transform(thulawa.priority.in_buckets(spread, 6)).where("key is null").collect()
     assert sorted(row.partition for row in placed) == sorted([*range(6)] * 2)
 
 
@@ -276,7 +276,9 @@ def test_one_query_over_all_buckets_takes_them_by_weight_and_says_what_waits(
         .option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination()
-    seen = [thulawa.bucket_progress(one, TWO, {"orders": 6}) for one in query.recentProgress]
+    seen = [
+        thulawa.priority.bucket_progress(one, TWO, {"orders": 6}) for one in query.recentProgress
+    ]
     taken = [(one["Platinum"].taken, one["Gold"].taken) for one in seen]
     assert taken == [(70, 30), (70, 30), (60, 40), (0, 100), (0, 100), (0, 100)]
     waiting = [(one["Platinum"].waiting, one["Gold"].waiting) for one in seen]
@@ -295,13 +297,13 @@ def test_progress_tells_how_long_the_records_of_each_bucket_take(
     ]})  # fmt: skip
     three = Buckets({"Platinum": 50, "Gold": 30, "Tin": 20})
     source = spark.readStream.format("thulawa").option("subscribe", "orders").load(log.address)
-    watched = source.transform(thulawa.watch_buckets(three, {"orders": 6}))
+    watched = source.transform(thulawa.priority.watch_buckets(three, {"orders": 6}))
     query = (
         watched.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp"))
         .trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination()
-    seen = thulawa.bucket_progress(query.lastProgress, three, {"orders": 6})
+    seen = thulawa.priority.bucket_progress(query.lastProgress, three, {"orders": 6})
     took = time.time() - now / 1_000
     for name, unit in (("Platinum", 1), ("Gold", 60)):
         latency, oldest = seen[name].latency, seen[name].oldest
@@ -323,7 +325,7 @@ def test_progress_tells_what_a_trigger_took_or_that_it_is_not_known() -> None:
     begun = {"orders": {"0": 480, "4": 490}}
 
     def taken(start: object, rows: int) -> list[int | None]:
-        found = thulawa.bucket_progress(progress(start, ends, rows), TWO, {"orders": 6})
+        found = thulawa.priority.bucket_progress(progress(start, ends, rows), TWO, {"orders": 6})
         return [found[name].taken for name in ("Platinum", "Gold")]
 
     assert taken(begun, 10) == [7, 3]
@@ -333,7 +335,7 @@ def test_progress_tells_what_a_trigger_took_or_that_it_is_not_known() -> None:
 
 def test_progress_of_a_topic_that_has_grown_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="has a partition 6"):
-        thulawa.bucket_progress(progress(None, {"6": 1}, 1), TWO, {"orders": 6})
+        thulawa.priority.bucket_progress(progress(None, {"6": 1}, 1), TWO, {"orders": 6})
 
 
 @pytest.mark.parametrize("name", ["bucket", "Buckets ", "partitioner"])
@@ -386,10 +388,10 @@ def test_rows_of_another_layout_are_refused_in_a_frame(spark: SparkSession, log:
         producer.send("orders", key=b"Gold-2", partition=0, headers={"n": b"1"})
         producer.send("orders", key=b"Gold-3", partition=0)
     rows = spark.read.format("thulawa").option("subscribe", "orders").load(log.address)
-    assert rows.transform(thulawa.check_buckets(TWO)).count() == 3
+    assert rows.transform(thulawa.priority.check_buckets(TWO)).count() == 3
     other = Buckets({"Platinum": 60, "Gold": 40})
     with pytest.raises(Exception, match="another layout of buckets"):
-        rows.transform(thulawa.check_buckets(other)).collect()
+        rows.transform(thulawa.priority.check_buckets(other)).collect()
 
 
 def test_a_report_tells_what_the_lanes_have_come_to(spark: SparkSession) -> None:
@@ -398,7 +400,7 @@ def test_a_report_tells_what_the_lanes_have_come_to(spark: SparkSession) -> None
         await asyncio.sleep(0.02 if row.key.startswith("Platinum") else 0.5)
         return "done"
 
-    report = thulawa.LaneReport(spark)
+    report = thulawa.priority.LaneReport(spark)
     rows = orders(spark, *(f"{'Gold' if n % 3 else 'Platinum'}-{n}" for n in range(90)))
     done = rows.coalesce(1).transform(
         thulawa.map_by_key(
@@ -406,7 +408,7 @@ def test_a_report_tells_what_the_lanes_have_come_to(spark: SparkSession) -> None
             key="key",
             returns="said string",
             in_flight=20,
-            lanes=thulawa.Lanes.of(TWO, strict=True),
+            lanes=thulawa.engine.Lanes.of(TWO, strict=True),
             lane=lambda row: TWO.lane(row.key),
             report=report,
         )

@@ -269,7 +269,7 @@ def test_one_query_over_all_buckets_of_kafka_takes_them_as_the_order_says(
         .option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination()
-    seen = [thulawa.bucket_progress(one, TWO, {name: 6}) for one in query.recentProgress]
+    seen = [thulawa.priority.bucket_progress(one, TWO, {name: 6}) for one in query.recentProgress]
     taken = [(one["Platinum"].taken, one["Gold"].taken) for one in seen]
     assert taken[: len(expected)] == expected
     copied = sorted(int(message.value() or b"") for message in read(connection, f"{name}-out"))
@@ -283,7 +283,7 @@ def test_a_query_of_one_bucket_reads_its_partitions_with_its_cores_through_spark
     orders(connection, name, 40)
     gold = TWO.assign(6, cores=2)["Gold"]
     source = kafka_source(spark, connection, {name: gold.partitions}).coalesce(gold.cores)
-    rows = source.transform(thulawa.check_buckets(TWO))
+    rows = source.transform(thulawa.priority.check_buckets(TWO))
     rows.transform(thulawa.map_by_key(len, key="key", returns="length int"))  # is not refused
     writer = rows.writeStream.format("memory").queryName(f"gold_{name}")
     query = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)

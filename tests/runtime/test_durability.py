@@ -16,6 +16,7 @@ from thulawa.streams import (
     Processor,
     Record,
     Repartitioned,
+    StoreSpec,
     StreamsBuilder,
     deterministic,
 )
@@ -63,6 +64,17 @@ def behind_processor(builder: StreamsBuilder) -> None:
     counted(builder.stream("in").process(Forwards))
 
 
+@deterministic
+class Reads(Forwards):
+    """A processor that answers by what is in its store."""
+
+
+def behind_a_store_that_another_fills(builder: StreamsBuilder) -> None:
+    builder.add_state_store(StoreSpec(name="seen"))
+    builder.stream("other").map_values(drawn).process(Reads, "seen").to("out")
+    counted(builder.stream("in").process(Reads, "seen"))
+
+
 def undeclared_selector(builder: StreamsBuilder) -> None:
     builder.stream("in").group_by(lambda key, value: drawn(value)).count()
 
@@ -93,6 +105,7 @@ def other_side_of_a_join(builder: StreamsBuilder) -> None:
         (behind_undeclared, "drawn uses the variable random"),
         (behind_async, "deterministic=True"),
         (behind_processor, "Forwards is not declared"),
+        (behind_a_store_that_another_fills, "drawn"),
         (undeclared_selector, "drawn"),
         (undeclared_partitioner, "drawn"),
         (undeclared_branch, "drawn"),

@@ -58,10 +58,12 @@ def test_only_what_depends_on_order_makes_results_wait() -> None:
         builder = StreamsBuilder()
         builder.stream("a").map_values_async(same).filter(lambda k, v: True).to(topic)
         builder.stream("b").group_by_key().count().to_stream().to("counts")
+        builder.global_table("g")
         return builder.build()
 
     def order(topology: Topology) -> list[bool]:
         return [keeps_order(group, topology) for group in topology.subtopologies()]
 
-    assert order(program(topic="out")) == [False, False]
-    assert order(program(topic="b")) == [True, False]  # the program reads it again
+    assert not any(order(program(topic="out")))
+    assert any(order(program(topic="b")))  # the program reads it again
+    assert any(order(program(topic="g")))

@@ -59,7 +59,7 @@ def test_an_unknown_child_is_an_error_that_names_the_children() -> None:
 def test_another_record_than_that_of_programs_is_an_error_that_says_which() -> None:
     class Wrong(Processor[Any, Any, Any, Any]):
         def process(self, record: Record[Any, Any]) -> None:
-            self.context.forward(thulawa.Record("in", 0, record.value))  # type: ignore[arg-type]
+            self.context.forward(thulawa.engine.Record("in", 0, record.value))  # type: ignore[arg-type]
 
     topology = Topology().add_source("in", "in").add_processor("p", Wrong, "in")
     with TopologyTestDriver(topology.add_sink("out", "out", "p")) as driver:

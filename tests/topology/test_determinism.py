@@ -100,6 +100,10 @@ def with_default(key: Any, value: Any, at: float = time.time()) -> Any:
     return at
 
 
+def ordered_by_a_set(key: Any, value: Any) -> Any:
+    return [code for code in {"LK", "US", "DE"} if code in value][0]  # noqa: PLC0208, RUF015
+
+
 def remembers(key: Any, value: Any) -> int:
     remembers.seen.append(value)  # type: ignore[attr-defined]
     return len(remembers.seen)  # type: ignore[attr-defined]
@@ -148,6 +152,7 @@ UNKNOWN: list[tuple[Callable[..., Any], str]] = [
     (imports, "IMPORT_NAME"),
     (sets_an_attribute, "STORE_ATTR"),
     (with_default, "default"),
+    (ordered_by_a_set, "a set, whose order may differ"),
     (remembers, "remembers.seen"),
     (operator.methodcaller("fetch"), "not declared"),
 ]
@@ -222,3 +227,19 @@ def test_an_async_call_is_known_when_it_is_declared_and_keeps_the_order_of_recor
     assert "async" in str(reason(emit="partition"))
     assert "emit" in str(reason(deterministic=True))
     assert reason(deterministic=True, emit="partition") is None
+
+
+def test_a_declaration_is_not_inherited_by_what_wraps_the_function() -> None:
+    """`functools.wraps` copies attributes: the wrapper may look at a clock all the same."""
+
+    @deterministic
+    def country(key: Any, value: Any) -> Any:
+        return TABLE[value]
+
+    @functools.wraps(country)
+    def stamped(key: Any, value: Any) -> Any:
+        return f"{country(key, value)} {time.time()}"
+
+    assert nondeterminism_of(country) is None
+    assert nondeterminism_of(stamped) is not None
+    assert nondeterminism_of(deterministic(stamped)) is None

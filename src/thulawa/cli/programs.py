@@ -16,6 +16,7 @@ from thulawa.cli.exit_codes import FAILED, explained
 from thulawa.cli.signals import StopSignals
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.streams import Topology
 
 if TYPE_CHECKING:
     from thulawa.runtime.planning import Plan
@@ -246,16 +247,16 @@ def load(target: str) -> Any:
     found = getattr(module, attribute, None)
     if found is None:
         raise ConfigurationError(f"{module_name!r} has no {attribute!r}")
-    known = isinstance(found, thulawa.Streams | thulawa.Topology | thulawa.StreamsBuilder)
+    known = isinstance(found, thulawa.Streams | Topology | thulawa.StreamsBuilder)
     return found if known or not callable(found) else found()
 
 
-def _topology(program: Any) -> "thulawa.Topology":
+def _topology(program: Any) -> Topology:
     if isinstance(program, thulawa.Streams):
         return program.topology
     if isinstance(program, thulawa.StreamsBuilder):
         return program.build()
-    if isinstance(program, thulawa.Topology):
+    if isinstance(program, Topology):
         return program
     raise ConfigurationError(
         f"a {type(program).__name__} is no program; give a Streams, a Topology or a StreamsBuilder"
@@ -289,7 +290,8 @@ def _refuse_said_twice(target: str, **options: str | None) -> None:
 
 _APP = '''"""Counts visits per visitor."""
 
-from thulawa import Materialized, Streams, StreamsBuilder
+from thulawa import Streams, StreamsBuilder
+from thulawa.streams import Materialized
 
 builder = StreamsBuilder()
 counts = builder.stream("visits").group_by_key().count(Materialized.as_("per-visitor"))

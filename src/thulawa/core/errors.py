@@ -53,7 +53,24 @@ __all__ = [
     "TimestampError",
     "TopologyError",
     "WrongResult",
+    "message_of",
 ]
+
+
+def message_of(error: BaseException) -> str:
+    r"""Return an error's message as text that can be written anywhere.
+
+    The message of a user's exception may hold what UTF-8 cannot (a lone surrogate of a JSON text),
+    and its ``__str__`` may itself raise: no record may stop an application by that.
+
+    >>> print(message_of(ValueError("no place \ud800")))
+    no place \ud800
+    """
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 the user's class may raise anything
+        text = f"{type(error).__qualname__}: its message cannot be read"
+    return text.encode(errors="backslashreplace").decode()
 
 
 class ThulawaError(Exception):
@@ -120,7 +137,11 @@ class StateLoss(StateError):
 
 
 class RecordError(ThulawaError):
-    """One record could not be processed. Carries where it is and what to do about it."""
+    """One record could not be processed. Carries where it is and what to do about it.
+
+    ``offset`` counts in ``source``, a topic-partition; where that is None, in the input of the run.
+    ``record`` is what was to be processed, for whoever handles the error; it is in no message.
+    """
 
     action = "see the cause, then choose a retry or an error policy that fits it"
 
@@ -138,10 +159,13 @@ class RecordError(ThulawaError):
         self.offset = offset
         self.key = key
         self.attempts = attempts
+        self.source: str | None = None
+        self.record: object = None
 
     def __str__(self) -> str:
         tried = f", after {self.attempts} attempts" if self.attempts > 1 else ""
-        where = "" if self.offset is None else f" (record at offset {self.offset}{tried})"
+        of = "" if self.source is None else f" of {self.source}"
+        where = "" if self.offset is None else f" (record at offset {self.offset}{of}{tried})"
         name = "" if self.node is None else f"{self.node}: "
         return f"{name}{super().__str__()}{where}; {self.action}"
 

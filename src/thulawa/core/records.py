@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 __all__ = [
+    "LAST_OUTPUT_TIMESTAMP",
     "LAST_TIMESTAMP",
     "Change",
     "Headers",
@@ -26,6 +27,7 @@ V1 = TypeVar("V1")
 
 Headers: TypeAlias = tuple[tuple[str, bytes], ...]
 LAST_TIMESTAMP = 2**63 - 1  # what eight bytes can hold
+LAST_OUTPUT_TIMESTAMP = 253_402_300_799_999  # the year 9999: what any reader can show
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ stores outlives a kill and a restart, until `remove`. Each node is broker and co
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -188,8 +189,8 @@ class Broker:
     def _start(self, node: Node, java: str, classpath: str) -> None:
         with Path(node.log).open("ab") as log:
             child = subprocess.Popen(  # noqa: S603 as above
-                [java, *_HEAP, f"-Dthulawa.broker={node.folder}", "-cp", classpath, "kafka.Kafka",
-                 node.settings],
+                [java, *_HEAP, *_own_options(), f"-Dthulawa.broker={node.folder}", "-cp", classpath,
+                 "kafka.Kafka", node.settings],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         node.pid = child.pid
@@ -243,6 +244,11 @@ def _java() -> str:
     if found is None:
         raise ToolMissing("java (17 or newer) is not there to run the broker with")
     return found
+
+
+def _own_options() -> list[str]:
+    """Return the JVM options of the environment, under the name that Kafka's own scripts use."""
+    return shlex.split(os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", ""))
 
 
 def _runs(node: Node) -> bool:

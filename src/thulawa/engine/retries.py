@@ -19,6 +19,7 @@ from thulawa.core.errors import (
     Retriable,
     Terminal,
     WrongResult,
+    message_of,
 )
 from thulawa.engine.limits import Verdict
 from thulawa.engine.model import Ticket
@@ -95,7 +96,7 @@ class Judge:
         """Give the error that ends the run: it names the engine, the record and the cause."""
         if isinstance(error, RecordError):
             return error
-        story = RecordError(f"{type(error).__name__}: {error}")
+        story = RecordError(f"{type(error).__name__}: {message_of(error)}")
         story.__cause__ = error
         self._locate(story, ticket)
         return story
@@ -105,6 +106,7 @@ class Judge:
         error.offset = ticket.record.offset
         error.key = ticket.record.key
         error.attempts = ticket.attempt
+        error.record = ticket.record
 
     def _covered(self, error: Exception) -> bool:
         if isinstance(error, AttemptTimedOut | Retriable):

@@ -2,8 +2,7 @@
 
 ::
 
-    from thulawa import WindowCounts
-    from thulawa.health import Influx, json_schema
+    from thulawa.health import Influx, WindowCounts, json_schema
 
     health = WindowCounts(
         ["tx"],
@@ -26,22 +25,46 @@ and reads the topic (`embedded`, `brokered`); `ownership` says who counts what; 
 partitions; `sinks`, `influx` and `prometheus` show the result. None of it needs Spark.
 """
 
-from thulawa.health.influx import Influx, InfluxUnreachable
-from thulawa.health.merging import merged
-from thulawa.health.model import Cell, Count
-from thulawa.health.prometheus import Prometheus
-from thulawa.health.schema_validation import json_schema
-from thulawa.health.sinks import Sink
-from thulawa.health.statuses import in_columns
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Cell",
-    "Count",
-    "Influx",
-    "InfluxUnreachable",
-    "Prometheus",
-    "Sink",
-    "in_columns",
-    "json_schema",
-    "merged",
-]
+from thulawa.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from thulawa.health.application import WindowCounts as WindowCounts
+    from thulawa.health.dataframes import DataFrameSink as DataFrameSink
+    from thulawa.health.dataframes import read_counts as read_counts
+    from thulawa.health.influx import Influx as Influx
+    from thulawa.health.influx import InfluxUnreachable as InfluxUnreachable
+    from thulawa.health.merging import merged as merged
+    from thulawa.health.model import Cell as Cell
+    from thulawa.health.model import Count as Count
+    from thulawa.health.prometheus import Prometheus as Prometheus
+    from thulawa.health.schema_validation import json_schema as json_schema
+    from thulawa.health.sinks import Sink as Sink
+    from thulawa.health.spark_jobs import count_windows as count_windows
+    from thulawa.health.statuses import in_columns as in_columns
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "thulawa.health.application": ("WindowCounts",),
+        "thulawa.health.dataframes": (
+            "DataFrameSink",
+            "read_counts",
+        ),
+        "thulawa.health.influx": (
+            "Influx",
+            "InfluxUnreachable",
+        ),
+        "thulawa.health.merging": ("merged",),
+        "thulawa.health.model": (
+            "Cell",
+            "Count",
+        ),
+        "thulawa.health.prometheus": ("Prometheus",),
+        "thulawa.health.schema_validation": ("json_schema",),
+        "thulawa.health.sinks": ("Sink",),
+        "thulawa.health.spark_jobs": ("count_windows",),
+        "thulawa.health.statuses": ("in_columns",),
+    },
+)

@@ -140,7 +140,7 @@ class Buckets:
         if self.bucket_of is not None:
             raise ConfigurationError(
                 "bucket_of is a function, which no option of a source or a sink can hold: give "
-                "rows their partition and their stamp with thulawa.in_buckets(...) instead"
+                "rows their partition and their stamp with thulawa.priority.in_buckets(...) instead"
             )
         known = {
             "shares": [[name, self._shares[name]] for name in self.urgency],

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import ConfigurationError, StreamError
+from thulawa.core.errors import ConfigurationError, StreamError, message_of
 from thulawa.core.names import check_name
-from thulawa.core.records import Headers
+from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
 from thulawa.core.serdes import WithoutData
 
 __all__ = [
@@ -67,13 +67,20 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record for people to look at."""
+    """A record for people to look at.
+
+    Its timestamp is the nearest that a topic takes: that of the record may be why it failed.
+    """
 
     topic: str
     key: Any
     value: Any
     timestamp: int
     headers: Headers
+
+    def __post_init__(self) -> None:
+        nearest = min(max(self.timestamp, 0), LAST_OUTPUT_TIMESTAMP)
+        object.__setattr__(self, "timestamp", nearest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,10 @@ def _error_headers(error: StreamError, record: ErrorRecord) -> Headers:
         "partition": str(record.partition),
         "offset": str(record.offset),
     }
-    return tuple((f"__streams.errors.{name}", text.encode()) for name, text in texts.items())
+    return tuple(
+        (f"__streams.errors.{name}", text.encode(errors="backslashreplace"))
+        for name, text in texts.items()
+    )
 
 
 def _described(error: StreamError) -> tuple[str, str, str]:
@@ -162,7 +172,7 @@ def _described(error: StreamError) -> tuple[str, str, str]:
     if isinstance(cause, WithoutData):
         return str(cause), summary, "".join(traceback.format_tb(error.__traceback__))
     raised = cause or error
-    own = summary if cause is None else str(cause) or summary
+    own = summary if cause is None else message_of(cause) or summary
     return type(raised).__qualname__, own, "".join(traceback.format_exception(raised))
 
 

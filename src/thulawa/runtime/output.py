@@ -1,11 +1,19 @@
 """Outputs: encoded by their sink's serdes, bounded in size, answered for when they fail."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import accumulate, starmap
 from typing import Any, NamedTuple, TypeAlias
 
-from thulawa.core.errors import ProductionError, SerializationError, StreamError
-from thulawa.core.records import Headers
+from thulawa.core.errors import (
+    ProcessingError,
+    ProductionError,
+    SerializationError,
+    StreamError,
+    TimestampError,
+)
+from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
 from thulawa.core.serdes import Serdes
 from thulawa.runtime.context import TaskContext
 from thulawa.runtime.handlers import ErrorRecord, Output, Resume, Retry
@@ -13,7 +21,7 @@ from thulawa.runtime.metrics import Reason
 from thulawa.runtime.options import TaskOptions
 from thulawa.topology.nodes import Sink
 
-__all__ = ["Encoded", "Encoder", "as_bytes", "chosen_partition", "record_size"]
+__all__ = ["Encoded", "Encoder", "as_bytes", "check_written", "chosen_partition", "record_size"]
 
 # sink or None, topic, key, value, timestamp, headers
 Send: TypeAlias = Callable[[Sink | None, str, Any, Any, int, Headers], None]
@@ -21,6 +29,8 @@ Send: TypeAlias = Callable[[Sink | None, str, Any, Any, int, Headers], None]
 Limit: TypeAlias = Callable[[str], int | None]
 
 _HEADER_OVERHEAD = 10
+_LONGEST_HEADER_NAME = 2**16 - 1  # bytes
+_ERROR = "__streams.errors.exception"  # the first of the headers that a dead letter adds
 _KEPT = 64 * 1024  # bytes of each part of a dead letter that is too large
 
 
@@ -112,8 +122,10 @@ class Encoder:
     ) -> Encoded:
         limit = self.limit(topic)
         if sink is None:
-            letter = Encoded(as_bytes(key), as_bytes(value), headers)
-            return letter if limit is None or record_size(*letter) <= limit else _cut(letter)
+            letter = Encoded(_shown(key), _shown(value), headers)
+            if limit is None or record_size(*letter) <= limit:
+                return letter
+            return _cut(letter, limit)
         if sink.key_serde is not None:
             key = sink.key_serde.dumps(key)
         if sink.value_serde is not None:
@@ -128,22 +140,63 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
     """Return the bytes of a record."""
     size = len(key or b"") + len(value or b"")
     if headers:
-        size += sum(
-            len(name.encode()) + len(data or b"") + _HEADER_OVERHEAD for name, data in headers
-        )
+        size += sum(starmap(_header_size, headers))
     return size
 
 
-def _cut(letter: Encoded) -> Encoded:
-    """Return the beginning of a dead letter, with the size and the SHA-256 of its whole value."""
+def _header_size(name: str, data: bytes | None) -> int:
+    return len(name.encode()) + len(data or b"") + _HEADER_OVERHEAD
+
+
+def check_written(timestamp: Any, headers: Any) -> None:
+    """Raise where a record of the user's own cannot be written to any topic.
+
+    It would fail in the sink, at the end of the batch, where no handler is asked.
+    """
+    if type(timestamp) is not int or not 0 <= timestamp <= LAST_OUTPUT_TIMESTAMP:
+        raise TimestampError(
+            f"the timestamp {timestamp!r:.40} is no whole number of milliseconds from 0 to "
+            f"{LAST_OUTPUT_TIMESTAMP}"
+        )
+    for header in headers:
+        match header:
+            case (str(name), bytes() | None) if name.isascii() or _is_text(name):
+                if len(name.encode()) <= _LONGEST_HEADER_NAME:
+                    continue
+        raise ProcessingError(
+            "headers are pairs of a name, which is text of at most 65,535 bytes, and bytes or None"
+        )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _cut(letter: Encoded, limit: int) -> Encoded:
+    """Return the beginning of a dead letter, with the size and the SHA-256 of its whole value.
+
+    The headers that its record came with stand first and are left out where they do not fit.
+    """
     key, value, headers = letter
     whole = value or b""
     told = (
         ("thulawa.errors.size", str(len(whole)).encode()),
         ("thulawa.errors.sha256", sha256(whole).hexdigest().encode()),
     )
-    kept = tuple((name, data and data[:_KEPT]) for name, data in headers)
-    return Encoded(key and key[:_KEPT], value and value[:_KEPT], (*kept, *told))
+    most = min(_KEPT, limit // 8)  # key, message, stack trace: half of it at most
+    short = [(name, data and data[:most]) for name, data in headers]
+    names = [name for name, _ in headers]
+    own = len(names) - names[::-1].index(_ERROR) - 1 if _ERROR in names else len(names)
+    errors = (*short[own:], *told)
+    key = key and key[:most]
+    value = value and value[: max(0, min(_KEPT, limit - record_size(key, None, errors)))]
+    room = limit - record_size(key, value, errors)
+    sizes = list(accumulate(starmap(_header_size, reversed(short[:own]))))
+    return Encoded(key, value, (*short[own - bisect_right(sizes, room) : own], *errors))
 
 
 def as_bytes(data: Any) -> bytes | None:
@@ -156,7 +209,16 @@ def as_bytes(data: Any) -> bytes | None:
     try:
         return Serdes.json().dumps(data)
     except SerializationError:
-        return repr(data).encode()
+        return repr(data).encode(errors="backslashreplace")
+
+
+def _shown(data: Any) -> bytes | None:
+    """Return a part of a dead letter, whatever it is: for people to look at."""
+    try:
+        return as_bytes(data)
+    except Exception:  # noqa: BLE001 no dead letter may stop an application by what it holds
+        text = data if isinstance(data, str) else f"a {type(data).__qualname__}"
+        return text.encode(errors="backslashreplace")
 
 
 def _bytes(data: Any) -> bytes | None:

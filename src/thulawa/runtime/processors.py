@@ -9,7 +9,7 @@ from thulawa.core.names import check_name
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.runtime.output import as_bytes
+from thulawa.runtime.output import as_bytes, check_written
 from thulawa.runtime.punctuation import Punctuations, Schedule
 from thulawa.topology.nodes import Node, Process, Sink
 from thulawa.topology.processor import PunctuationType
@@ -73,6 +73,7 @@ class NodeContext:
                 f"{type(record).__qualname__}: from thulawa.streams import Record",
                 node=self._node.name,
             )
+        check_written(record.timestamp, record.headers)
         target(record.key, record.value, record.timestamp, record.headers)
 
     def send(
@@ -102,6 +103,7 @@ class NodeContext:
         """Check and encode a record; give what sends it."""
         check_name(topic, "topic")
         time = max(self._task.stream_time, 0) if timestamp is None else timestamp
+        check_written(time, headers)
         raw_key = as_bytes(key) if key_serde is None else key_serde.dumps(key)
         raw_value = as_bytes(value) if value_serde is None else value_serde.dumps(value)
         send = self._task.collector.send

@@ -24,6 +24,8 @@ How tasks run, and what happens to records that fail, is in `TaskOptions` and it
 from thulawa.core.records import Record, RecordMetadata, Window, Windowed
 from thulawa.core.registry import HttpSchemaRegistry, MemorySchemaRegistry
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.runtime.application_states import State
+from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.handlers import (
     DeadLetterQueue,
     Fail,
@@ -33,6 +35,7 @@ from thulawa.runtime.handlers import (
     log_and_fail,
 )
 from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.restarts import Restart
 from thulawa.state.specs import StoreSpec
 from thulawa.streams.branches import BranchedKStream
 from thulawa.streams.builder import StreamsBuilder
@@ -70,6 +73,7 @@ KStreamBuilder = StreamsBuilder
 TopologyBuilder = Topology
 
 __all__ = [
+    "AdaptiveBatchSize",
     "AsyncProcessor",
     "Branched",
     "BranchedKStream",
@@ -98,12 +102,14 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Repartitioned",
+    "Restart",
     "Resume",
     "Serde",
     "Serdes",
     "SessionWindowedKStream",
     "SessionWindows",
     "SlidingWindows",
+    "State",
     "StoreSpec",
     "StreamJoined",
     "StreamsBuilder",

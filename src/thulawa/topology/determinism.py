@@ -25,6 +25,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from thulawa.topology.nodes import AsyncCall, Node
@@ -79,14 +80,14 @@ def deterministic(function: F) -> F:
     True
     """
     try:
-        setattr(function, _MARK, True)
+        setattr(function, _MARK, id(function))  # `functools.wraps` copies it to others
     except (AttributeError, TypeError):  # of a builtin, or a bound method
 
         @functools.wraps(function)
         def wrapped(*args: Any, **named: Any) -> Any:
             return function(*args, **named)
 
-        setattr(wrapped, _MARK, True)
+        setattr(wrapped, _MARK, id(wrapped))
         return wrapped  # type: ignore[return-value] # it is called alike
     return function
 
@@ -130,7 +131,8 @@ class _Look:
         self._seen: set[tuple[int, int]] = set()  # code and globals: equal code is not the same
 
     def reason(self, function: Any) -> str | None:
-        if _MARK in getattr(function, "__dict__", ()) or _is_known(function):
+        marked = getattr(function, "__dict__", {}).get(_MARK)
+        if marked == id(function) or _is_known(function):
             return None
         if not isinstance(function, types.FunctionType):
             return "is not declared deterministic"
@@ -168,7 +170,8 @@ class _Look:
             if reason is not None:
                 return reason
         inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-        return next((reason for one in inner if (reason := self._code(one, names))), None)
+        reasons = (_reason_of_sets(code), *(self._code(one, names) for one in inner))
+        return next((reason for reason in reasons if reason is not None), None)
 
     def _global(self, name: str, found: Any) -> str | None:
         if not callable(found):
@@ -177,6 +180,15 @@ class _Look:
             return None if found.__module__ == "builtins" else f"uses the exception {name}"
         reason = self.reason(found)
         return None if reason is None else f"calls {name}, which {reason}"
+
+
+def _reason_of_sets(code: types.CodeType) -> str | None:
+    """Return what is wrong with constant sets: only what they contain may be asked."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    for step, following in pairwise(steps):
+        if isinstance(step.argval, frozenset) and following.opname != "CONTAINS_OP":
+            return "uses a set, whose order may differ"
+    return None
 
 
 def _name(function: Any) -> str:

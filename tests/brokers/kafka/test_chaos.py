@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.kafka.matrix import CELLS, CHANGES, AnyCell, Cell, chosen, run
+from tests.chaos.kafka.matrix import CELLS, CHANGES, AnyCell, Cell, Change, chosen, run
 from tests.chaos.kafka.traps import POINTS
 from thulawa.dev.kafka_broker import Broker
 
@@ -13,13 +13,16 @@ MAPPED = (
     Cell("worker", "one committed"),
     Cell("broker", "offset log"),
 )
-RANKED = (Cell("worker", "state half written"), Cell("driver", "state commit"))
-
-
-@pytest.mark.timeout(1_200)  # Spark is started three times, a broker once: the rig gives up first
-@pytest.mark.parametrize(
-    "cells", [MAPPED, RANKED, CHANGES], ids=["map_by_key", "streams", "changes"]
+RANKED = (
+    Cell("worker", "state half written"),
+    Cell("driver", "state commit"),
+    Change("older checkpoint", "rank"),
 )
+CHANGED = (Change("other tasks", "map"), Change("recreated topic", "map"))
+
+
+@pytest.mark.timeout(1_200)  # several drivers, one after the other: the rig gives up first
+@pytest.mark.parametrize("cells", [(*MAPPED, *CHANGED), RANKED], ids=["map_by_key", "streams"])
 def test_what_is_killed_leaves_each_record_once_in_order_and_the_state_right(
     broker: Broker, tmp_path: Path, cells: tuple[AnyCell, ...]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.brokers.kafka.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, fill, judge, read
@@ -20,7 +21,7 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.dev.kafka_broker import Broker
 from thulawa.priority.buckets import Buckets
 from thulawa.spark.connectors.kafka_progress import progress_offsets
-from thulawa.spark.connectors.kafka_sink import FORMAT, kafka_sink, options_of, sink_of
+from thulawa.spark.connectors.kafka_sink import FORMAT, KafkaFormat, kafka_sink, options_of, sink_of
 from thulawa.spark.connectors.kafka_source import kafka_source
 
 
@@ -227,3 +228,9 @@ def test_a_sink_behind_tasks_that_may_move_is_refused(
     bare = bare.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
     with pytest.raises(StreamingQueryException, match=r"Write with thulawa\.kafka_sink"):
         bare.start().awaitTermination()
+
+
+def test_the_bare_format_is_refused_before_it_asks_for_options() -> None:
+    columns = StructType([StructField("value", StringType())])
+    with pytest.raises(ConfigurationError, match=r"Write with thulawa\.kafka_sink"):
+        KafkaFormat({}).streamWriter(columns, overwrite=False)

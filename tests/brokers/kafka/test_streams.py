@@ -11,16 +11,17 @@ from pyspark.sql import SparkSession
 
 from tests.brokers.kafka.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
+from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets, lag
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dev.kafka_broker import Broker
+from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.options import TaskOptions
 from thulawa.spark.application import Streams
 from thulawa.spark.micro_batch import runner as running
-from thulawa.spark.micro_batch.batch_size import AdaptiveBatchSize
 from thulawa.streams import Grouped, Materialized, StreamsBuilder
 
 
@@ -92,8 +93,11 @@ def test_a_repartition_topic_is_read_once_also_without_the_checkpoint(
     assert topics.partitions(inner) == {inner: 2}
     assert topics._setting(inner, "retention.ms") == "-1"
     assert sum(topics.start_offsets(inner)[inner].values()) > 0, "what was read is deleted"
+    for topic in (inner, f"{name}-counts-changelog"):
+        assert topics.largest_record(topic) > LARGEST_RECORD, "as on the embedded log"
 
 
+@pytest.mark.timeout(600)
 def test_at_least_once_saves_the_transactions_and_loses_nothing(
     spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
 ) -> None:
@@ -144,6 +148,7 @@ def test_a_guarantee_that_is_none_is_refused(log: str, guarantee: Any, reason: s
         Streams(counting("x"), application_id="x", log=log, processing_guarantee=guarantee)
 
 
+@pytest.mark.timeout(600)
 def test_another_folder_is_no_new_beginning_unless_the_application_is_reset(
     spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -179,6 +184,7 @@ def test_another_folder_is_no_new_beginning_unless_the_application_is_reset(
         assert dict(streams.store("counts").all()) == {"0": 11, "1": 11, "2": 11}
 
 
+@pytest.mark.timeout(600)
 def test_a_program_without_state_goes_on_in_another_folder(
     spark: SparkSession, connection: Connection, topics: Topics, name: str, tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ from tests.brokers.kafka.helpers import read
 from tests.health import chaos
 from tests.health.helpers import LINES, is_valid, story_messages, written
 from tests.health.local import LocalCounts
-from thulawa import WindowCounts
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.groups import committed_offsets
@@ -19,6 +18,7 @@ from thulawa.brokers.kafka.membership import Membership
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import forget_kept
 from thulawa.dev.kafka_broker import Broker
+from thulawa.health import WindowCounts
 from thulawa.health.changelog import restore
 from thulawa.health.kafka_counts import GroupMembership, KafkaChangelog
 from thulawa.health.model import Cell, Count, Place, decode

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from thulawa.brokers.embedded import Log
-from thulawa.spark.application import Restart, Streams
-from thulawa.streams import StreamsBuilder
+from thulawa.spark.application import Streams
+from thulawa.streams import Restart, StreamsBuilder
 
 __all__ = ["SOON", "Application", "Query", "RunningQuery", "Start"]
 

@@ -4,11 +4,12 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,10 @@ import pytest
 from tests.spark.application.dry import Application, Query, RunningQuery, Start
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import ConfigurationError, StateError
-from thulawa.spark.application import State
 from thulawa.spark.micro_batch import checkpoint_lock
 from thulawa.spark.micro_batch.manifest import publish_manifest
 from thulawa.spark.micro_batch.restore import begin_empty
-from thulawa.streams import Materialized, StreamsBuilder
+from thulawa.streams import Materialized, State, StreamsBuilder
 
 HOST = socket.gethostname()
 
@@ -162,16 +162,55 @@ def test_changelogs_are_read_by_the_tasks_that_wrote_them(tmp_path: Path, *, gro
     builder.stream("in").group_by(lambda key, value: value).count(kept).to_stream().to("out")
     with Log(f"file:{tmp_path}/topics") as log:
         log.create_topic("in", partitions=2)
-    first = application(tmp_path, topology=builder.build())
-    first._program = first._made()
-    begin_empty(first._program, first._topics, first._checkpoint)  # what a start does with Spark
-    publish_manifest(first._topics, "app", first._checkpoint, str(first._checkpoint.query))
+    first_life(tmp_path, builder.build())
     if grown:
         resize(tmp_path, 3)
     shutil.rmtree(tmp_path / "checkpoint")
     again = application(tmp_path, topology=builder.build())._made()
     assert [len(part.tasks) for part in again.plan.parts.values() if part.group.stores] == [2]
     assert len(again.slots) == 2
+
+
+def first_life(folder: Path, topology: Any) -> None:
+    """Do what a start does with Spark, up to the first batch."""
+    first = application(folder, topology=topology)
+    first._program = first._made()
+    if first._checkpoint.query is None:
+        begin_empty(first._program, first._topics, first._checkpoint)
+    publish_manifest(first._topics, first._program, first._checkpoint, str(first._checkpoint.query))
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["at once", "after another start"])
+@pytest.mark.parametrize("allowed", [False, True], ids=["", "allow_state_loss"])
+def test_a_topic_that_was_created_again_is_refused_without_the_checkpoint_too(
+    tmp_path: Path, *, started: bool, allowed: bool
+) -> None:
+    counted = counting(changelog=True)
+    first_life(tmp_path, counted)
+    with Log(f"file:{tmp_path}/topics") as log:
+        log.delete_topic("in")
+        log.create_topic("in")
+    if started:  # from the checkpoint: its source refuses the topic after this
+        first_life(tmp_path, counted)
+    shutil.rmtree(tmp_path / "checkpoint")
+    again = application(tmp_path, topology=counted, allow_state_loss=allowed)
+    with pytest.raises(StateError, match=r"(?s)'in' was deleted and created again.*thulawa reset"):
+        again._made()
+    again.reset()
+    first_life(tmp_path, counted)
+
+
+def test_a_topic_that_left_the_program_may_be_created_again(tmp_path: Path) -> None:
+    first_life(tmp_path, counting(changelog=True))
+    builder = StreamsBuilder()
+    kept: Materialized[str, int] = Materialized(name="counts", changelog=True)
+    builder.stream("other").group_by_key().count(kept).to_stream().to("out")
+    with Log(f"file:{tmp_path}/topics") as log:
+        log.create_topic("other")
+        log.delete_topic("in")
+        log.create_topic("in")
+    shutil.rmtree(tmp_path / "checkpoint")
+    application(tmp_path, topology=builder.build(), allow_state_loss=True)._made()
 
 
 def test_a_changelog_of_other_tasks_is_not_to_be_deleted(tmp_path: Path) -> None:
@@ -184,9 +223,13 @@ def test_a_changelog_of_other_tasks_is_not_to_be_deleted(tmp_path: Path) -> None
 
 
 def resize(folder: Path, partitions: int) -> None:
+    """Add partitions, as Kafka does; the embedded log has no way to."""
     with Log(f"file:{folder}/topics") as log:
-        log.delete_topic("in")
-        log.create_topic("in", partitions=partitions)
+        topic, there = log.topic_id("in"), len(log.end_offsets("in"))
+    (database,) = (folder / "topics").glob("log-*.sqlite")
+    added = [(topic, number) for number in range(there, partitions)]
+    with closing(sqlite3.connect(database)) as sql, sql:
+        sql.executemany("INSERT INTO partitions (topic, number) VALUES (?, ?)", added)
 
 
 OWNER = """

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.application.dry import SOON, Application, Query, RunningQuery
 from thulawa.core.errors import ConfigurationError
-from thulawa.spark.application import Restart, State
+from thulawa.streams import Restart, State
 
 
 def failing() -> Query:

@@ -8,8 +8,7 @@ import pytest
 from tests.spark.application.dry import SOON, Application, Query, Start
 from thulawa.brokers.embedded import Log
 from thulawa.core.errors import ConfigurationError, StateError
-from thulawa.spark.application import State
-from thulawa.streams import Materialized, StreamsBuilder
+from thulawa.streams import Materialized, State, StreamsBuilder
 
 
 def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Sinks that write exactly once: which plans they accept, and which checkpoints."""
 
+import asyncio
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.log_sink import log_sink
 from thulawa.spark.connectors.task_layout import task_layout
-from thulawa.spark.map_by_key.api import map_by_key
+from thulawa.spark.map_by_key.api import flat_map_by_key, map_by_key
 from thulawa.streams import Materialized, StreamsBuilder
+from thulawa.topology.determinism import deterministic
 
 Made = Callable[[DataFrame], DataFrame]
 
@@ -68,8 +71,39 @@ def filtered(rows: DataFrame) -> DataFrame:
     return rows.where("cast(key as string) in (select name from few)")
 
 
+async def country_of(row: Any) -> str:
+    await asyncio.sleep(0)
+    return "LK"
+
+
+@deterministic
+async def letter_of(row: Any) -> str:
+    return chr(row.key[0])
+
+
+def answered(function: Any) -> Callable[[DataFrame], DataFrame]:
+    return map_by_key(function, key="key", returns="country string", keep=["key"])
+
+
 def named(rows: DataFrame) -> DataFrame:
     return rows.withColumn("name", f.col("key").cast("string"))
+
+
+def sized(row: Any) -> int:
+    return len(row.value)
+
+
+async def asked(row: Any) -> int:
+    return int(time.time())
+
+
+@deterministic
+async def declared(row: Any) -> int:
+    return int(row.value)
+
+
+def with_lengths(rows: DataFrame, function: Any) -> DataFrame:
+    return rows.transform(map_by_key(function, key="key", returns="length int"))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +124,24 @@ def named(rows: DataFrame) -> DataFrame:
             "stateful",
         ),
         (lambda rows: rows.join(rows.selectExpr("key as k"), f.expr("key = k")), "stateful"),
+        (lambda rows: rows.transform(answered(country_of)), "thulawa"),
+        (
+            lambda rows: rows.transform(answered(letter_of)).groupBy("country").count(),
+            "stateful",
+        ),
+        (
+            lambda rows: rows.transform(answered(lambda row: row.key)).groupBy("country").count(),
+            "stateful",
+        ),
+        (
+            lambda rows: (
+                rows.transform(answered(country_of)).groupBy("country").count().coalesce(1)
+            ),
+            "one",
+        ),
+        (lambda rows: with_lengths(rows, sized).dropDuplicates(["length"]), "stateful"),
+        (lambda rows: with_lengths(rows, declared).groupBy("length").count(), "stateful"),
+        (lambda rows: with_lengths(rows, asked).coalesce(1), "one"),
         (lambda rows: rows.union(rows.coalesce(1)), "union(thulawa,one)"),
         (lambda rows: named(rows).join(f.broadcast(table(rows)), "name", "left"), "thulawa"),
         (
@@ -117,6 +169,41 @@ def test_plans_whose_rows_stay_in_their_tasks_are_accepted(
         (lambda rows: rows.union(rows.coalesce(2)), r"coalesce\(2\) may"),
         (lambda rows: rows.groupBy("key").count().orderBy("key"), "the operator Sort may"),
         (filtered, "a subquery may"),
+        (
+            lambda rows: rows.transform(answered(country_of)).groupBy("country").count(),
+            r"country_of, in front of Aggregate, may .*@thulawa\.deterministic",
+        ),
+        (
+            lambda rows: rows.join(
+                rows.transform(answered(country_of)).selectExpr("country"),
+                f.expr("cast(key as string) = country"),
+            ),
+            "country_of, in front of Join, may",
+        ),
+        (
+            lambda rows: rows.withColumn("k", f.rand()).coalesce(1).dropDuplicates(["k"]),
+            "an expression in front of Deduplicate, such as rand.., may",
+        ),
+        (
+            lambda rows: with_lengths(rows, asked).dropDuplicates(["length"]),
+            r"asked, in front of Deduplicate, may .*@thulawa\.deterministic",
+        ),
+        (
+            lambda rows: rows.mapInArrow(same, rows.schema).groupBy("key").count(),
+            r"MapInArrow, in front of Aggregate, may .*to a topic",
+        ),
+        (
+            lambda rows: rows.withColumn("n", f.rand()).groupBy("n").count(),
+            "an expression in front of Aggregate, such as rand.., may",
+        ),
+        (
+            lambda rows: (
+                rows.groupBy("key")
+                .transformWithStateInPandas(Nothing(), "key binary", "append", "None")
+                .dropDuplicates(["key"])
+            ),
+            "TransformWithState.*, in front of Deduplicate, may",
+        ),
         (
             lambda rows: rows.groupBy("key").applyInPandas(lambda one: one, rows.schema),
             "a function over groups may",
@@ -252,6 +339,16 @@ def locate(row: Any) -> int:
     return len(row.value or b"")
 
 
+def exploded(rows: DataFrame) -> DataFrame:
+    return rows.select("topic", "partition", "offset", "value", f.explode("headers"))
+
+
+def located(mapping: Any) -> Made:
+    kept = ["topic", "partition", "offset", "value"]
+    made: Made = mapping(locate, key="value", returns="length int", keep=kept, order="none")
+    return made
+
+
 def set_aside(rows: DataFrame, log: Log) -> DataFrame:
     place = f"{log.address}#out"
     kept: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": place, "order": "none"}
@@ -265,6 +362,8 @@ def set_aside(rows: DataFrame, log: Log) -> DataFrame:
         lambda rows: rows.where("key is not null").select("value", f.explode("headers")),
         lambda rows: rows.mapInArrow(same, rows.schema),  # has topic, partition and offset
         lambda rows: rows.repartition("key"),
+        lambda rows: exploded(rows.repartition("key")),  # a task sees both rows, and says so
+        lambda rows: rows.transform(located(map_by_key)).repartition("value"),
     ],
 )
 def test_dead_letters_are_accepted_where_a_row_is_known_again(
@@ -280,6 +379,9 @@ def test_dead_letters_are_accepted_where_a_row_is_known_again(
         lambda rows: rows.where(f.rand() > 0).select("value"),
         lambda rows: rows.select("value").repartition(2),
         lambda rows: rows.union(rows),
+        lambda rows: exploded(rows).repartition("value"),  # two rows of a record, in two tasks
+        lambda rows: rows.mapInArrow(same, rows.schema).repartition("value"),
+        lambda rows: rows.transform(located(flat_map_by_key)).repartition("value"),
         files,
     ],
 )

@@ -171,6 +171,48 @@ def test_a_batch_that_is_run_again_leaves_out_what_was_set_aside(
     assert not {10, 20} & set(calls)
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_batch_of_which_nothing_is_left_gives_no_rows(
+    log: Log, task: list[SparkTask | None], count: int
+) -> None:
+    task[0] = SparkTask(3)
+    assert run(log, failing(*range(count)), numbers(count), keep=("n",)) == []
+    assert sorted(set_aside(log)) == [*range(count)]
+    silent: dict[str, Any] = {"flat": True, "keep": ("n",), "options": Options()}
+    assert run(log, lambda row: [], numbers(count), dead_letters=None, **silent) == []
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no \ud800"), r"no \ud800"),
+        (Unreadable(), "Unreadable: its message cannot be read"),
+    ],
+)
+def test_whatever_an_error_says_the_row_is_set_aside_or_marked(
+    log: Log, task: list[SparkTask | None], error: Exception, message: str
+) -> None:
+    task[0] = SparkTask(3)
+
+    def locate(row: Any) -> int:
+        raise error
+
+    assert run(log, locate, numbers(1)) == []
+    (letter,) = letters(log)
+    assert dict(letter.headers)["__streams.errors.message"] == message.encode()
+    marked = Operator(
+        name="locate", function=locate, flat=False, keys=("key",), keep=(),
+        returns=pa.schema([("answer", pa.int64())]), options=Options(on_error="column"),
+    )  # fmt: skip
+    (batch,) = worker.process(marked, arrow(numbers(1), None))
+    assert batch.column("_error").to_pylist()[0]["message"] == message
+
+
 def of_topic(first: int, end: int) -> list[dict[str, Any]]:
     """Return rows of partition 0 and, from 50 on, of partition 1 of a topic."""
     return [
@@ -203,6 +245,22 @@ def test_rows_of_a_topic_are_known_again_in_whichever_task_they_are(
     assert since == '{"0":0}', "letters are read back from where the batch began"
     with pytest.raises(ThulawaError, match="two rows come from the record in-0 at 3"):
         run(log, failing(), [*of_topic(0, 5), *of_topic(3, 4)], row_identity=by_record)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_of_one_record_in_two_tasks_are_refused_and_none_is_left_out(
+    log: Log, task: list[SparkTask | None], *, again: bool
+) -> None:
+    """As behind an explode and a repartition: a letter of one would hide the other."""
+    by_record = RowIdentity("record")
+    (row,) = of_topic(3, 4)
+    task[0] = SparkTask(0, QUERY, 4)
+    run(log, failing(3), [row], row_identity=by_record)
+    if again:  # and as it is when the batch is run again
+        assert run(log, failing(), [row], row_identity=by_record) == []
+    task[0] = SparkTask(1, QUERY, 4)
+    with pytest.raises(ThulawaError, match="two rows come from the record in-0 at 3"):
+        run(log, failing(), [row | {"key": "another"}], row_identity=by_record)
 
 
 def test_rows_that_are_known_by_their_place_are_refused_when_the_plan_has_changed(

@@ -38,6 +38,27 @@ def operator(name: str, opened: list[str], closed: list[str]) -> Operator:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("answer", [None, 1.5], ids=["call", "result"])
+def test_an_error_names_the_record_that_the_row_was_read_from(answer: float | None) -> None:
+    async def ask(row: Any) -> float:
+        if row.n != 7:
+            return 1
+        if answer is None:
+            raise LookupError("who is this")
+        return answer
+
+    one = Operator(
+        name="locate", function=ask, flat=False, keys=("n",), keep=(), options=Options(),
+        returns=pa.schema([("answer", pa.int64())]), resource=None,
+    )  # fmt: skip
+    rows = [{"n": n, "topic": "visits", "partition": n // 5, "offset": n % 5} for n in range(10)]
+    with pytest.raises(RecordError, match=r"\(record at offset 2 of visits-1\)"):
+        list(worker.process(one, iter([pa.RecordBatch.from_pylist(rows)])))
+    bare = pa.RecordBatch.from_pylist([{"n": row["n"]} for row in rows])
+    with pytest.raises(RecordError, match=r"\(record at offset 7\)"):
+        list(worker.process(one, iter([bare])))
+
+
 def unreachable() -> Any:
     raise OSError("no such host")
 
@@ -245,3 +266,24 @@ def test_a_lane_that_cannot_be_told_gets_the_answer_of_the_error_policy(lane: An
     one = operator("one", [], [])
     dropping = replace(one, lane=lane, options=replace(one.options, on_error="drop"))
     assert answers(dropping) == ["one 1"]
+
+
+def test_text_that_is_not_utf8_is_replaced_in_its_row_alone() -> None:
+    """Spark casts bytes to strings unchecked; its own functions get U+FFFD for what is no text."""
+    texts = pa.array([b"ok", b"\xff", None], pa.binary()).view(pa.string())
+    nested = pa.StructArray.from_arrays([texts], ["s"])
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], texts)
+    batch = pa.RecordBatch.from_arrays([texts, nested, lists], ["n", "in_struct", "in_list"])
+
+    def seen(row: Any) -> str:
+        return f"{row.n} {row.in_struct} {row.in_list}"
+
+    one = replace(operator("one", [], []), function=seen, resource=None, keep=("n",))
+    (out,) = worker.process(one, iter([batch]))
+    assert sorted(out.column("answer").to_pylist()) == [
+        "None {'s': None} [None]",
+        "ok {'s': 'ok'} ['ok']",
+        "\ufffd {'s': '\ufffd'} ['\ufffd']",
+    ]
+    kept = out.column("n").view(pa.binary()).to_pylist()
+    assert sorted(map(str, kept)) == ["None", r"b'\xff'", "b'ok'"]  # as it came

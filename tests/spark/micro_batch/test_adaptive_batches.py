@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.spark.application import Streams
-from thulawa.spark.micro_batch.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.spark.micro_batch.progress import BatchSizeController
 from thulawa.streams.builder import StreamsBuilder
 

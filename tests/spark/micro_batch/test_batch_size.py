@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.spark.micro_batch.batch_size import AdaptiveBatchSize, BatchSizeEstimator
+from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.testing import seeds
 
 

@@ -48,7 +48,7 @@ mapping = thulawa.map_by_key(
     on_error="dead_letter", dead_letters=f"file:{folder}/topics#dead",
 )
 query = (
-    thulawa.log_sink(visits.transform(mapping), f"file:{folder}/topics", topic="located")
+    thulawa.embedded.log_sink(visits.transform(mapping), f"file:{folder}/topics", topic="located")
     .option("checkpointLocation", f"{folder}/checkpoint")
     .trigger(availableNow=True)
     .start()

@@ -13,7 +13,8 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.cli.commands import app
 
 PROGRAM = """
-from thulawa import Materialized, Streams, StreamsBuilder
+from thulawa import Streams, StreamsBuilder
+from thulawa.streams import Materialized
 
 builder = StreamsBuilder()
 by_word = builder.stream("words").group_by(lambda key, value: value)

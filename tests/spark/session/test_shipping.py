@@ -44,7 +44,7 @@ mapping = thulawa.map_by_key(
     where, key="key", returns="twice long, file string", repartition=True, order_by="id"
 )
 rows = numbers.transform(mapping).collect()
-log = thulawa.Log(f"file:{sys.argv[2]}")
+log = thulawa.embedded.Log(f"file:{sys.argv[2]}")
 log.create_topic("out")
 kept = spark.range(0, 5, 1, 1).selectExpr("cast(id as string) as value")
 kept.write.format("thulawa").mode("append").option("topic", "out").save(log.address)

@@ -81,7 +81,7 @@ def test_map_by_key_keeps_its_worker_beside_a_source_and_a_sink(
     reader = fresh.readStream.format("thulawa").option("subscribe", "in")
     rows = reader.option("maxOffsetsPerTrigger", 1).load(address)
     mapped = rows.transform(thulawa.map_by_key(worker, key="key", returns="value binary"))
-    writer = thulawa.log_sink(mapped, address, topic="out").trigger(availableNow=True)
+    writer = thulawa.embedded.log_sink(mapped, address, topic="out").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
     writer.start().awaitTermination()
     found = results(address)

@@ -139,9 +139,11 @@ class Topics:
         """
         found = self._described(topics)
         counts = {name: None if one is None else len(one.partitions) for name, one in found.items()}
-        ends = self._offsets_of(counts, OffsetSpec.latest)
-        ids = {name: str(one.topic_id) for name, one in found.items() if one is not None}
-        return {name: one for name, one in ids.items() if one != _NO_ID}, ends
+        return _ids(found), self._offsets_of(counts, OffsetSpec.latest)
+
+    def ids(self, *topics: str) -> dict[str, str]:
+        """Return the id of each topic that exists, as `ids_and_ends` does."""
+        return _ids(self._described(topics))
 
     def _described(self, topics: Iterable[str]) -> dict[str, TopicDescription | None]:
         """Describe topics; None where there is no such topic."""
@@ -316,6 +318,11 @@ class Topics:
             # ask once more, in a way that says why: a wrong password looks like silence here
             reachable(self._connection, timeout=3)
         return told
+
+
+def _ids(found: Mapping[str, TopicDescription | None]) -> dict[str, str]:
+    ids = {name: str(one.topic_id) for name, one in found.items() if one is not None}
+    return {name: one for name, one in ids.items() if one != _NO_ID}
 
 
 class _AlreadyThere(Exception):

@@ -1,7 +1,5 @@
-"""Applications: configuration → session → query; start, stop, state."""
+"""`Streams`: a topology as a running application on Spark."""
 
-from thulawa.spark.application.restarts import Restart
-from thulawa.spark.application.states import State
 from thulawa.spark.application.streams import Streams
 
-__all__ = ["Restart", "State", "Streams"]
+__all__ = ["Streams"]

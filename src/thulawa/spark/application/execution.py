@@ -11,10 +11,10 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
+from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.groups import PartitionGrouper, by_number
 from thulawa.runtime.options import TaskOptions
-from thulawa.spark.application.restarts import Restart, policy_of
-from thulawa.spark.micro_batch.batch_size import AdaptiveBatchSize
+from thulawa.runtime.restarts import Restart, policy_of
 
 __all__ = ["ErrorAction", "Execution"]
 

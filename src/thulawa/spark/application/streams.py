@@ -15,19 +15,24 @@ from uuid import uuid4
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateLoss, ThulawaError
 from thulawa.engine.lane_sums import LaneFigures
+from thulawa.runtime.application_states import State, StateMachine
 from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.planning import Plan, plan
+from thulawa.runtime.restarts import Restart, policy_of
 from thulawa.spark.application.execution import Execution
 from thulawa.spark.application.ownership import Ownership
-from thulawa.spark.application.restarts import Restart, policy_of
-from thulawa.spark.application.states import State, StateMachine
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import create_topics, owned_topics
 from thulawa.spark.micro_batch.brokers import topics_at
 from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
 from thulawa.spark.micro_batch.dropped_records import CountReport
-from thulawa.spark.micro_batch.identity import PreviousRun, find_previous_run, last_checkpoint
+from thulawa.spark.micro_batch.identity import (
+    PreviousRun,
+    check_topic_ids,
+    find_previous_run,
+    last_checkpoint,
+)
 from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
 from thulawa.spark.micro_batch.internal_topics import prepare_internal_topics
 from thulawa.spark.micro_batch.manifest import publish_manifest
@@ -394,12 +399,12 @@ class Streams:
         program = Program(
             self.application_id, run, made, self._options, clock, changelogs=changelogs
         )
-        starts = None if previous is None else self._starts_without_state(previous, program)
+        starts = None
+        if previous is not None:
+            check_topic_ids(previous, self._topics, program.topics)
+            starts = self._starts_without_state(previous, program)
         inner = prepare_internal_topics(
-            program,
-            self._topics,
-            self._checkpoint,
-            allow_state_loss=allow_state_loss,
+            program, self._topics, self._checkpoint, allow_state_loss=allow_state_loss
         )
         placement = self._checkpoint.accept(
             self.application_id,
@@ -474,7 +479,7 @@ class Streams:
         if checkpoint.query is None:
             checkpoint.begin(str(uuid4()), restoring=False)
         assert checkpoint.query is not None
-        publish_manifest(self._topics, self.application_id, checkpoint, checkpoint.query)
+        publish_manifest(self._topics, program, checkpoint, checkpoint.query)
         return found or []
 
     def _begun(self) -> StreamsQuery:

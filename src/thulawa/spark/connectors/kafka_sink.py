@@ -53,6 +53,7 @@ __all__ = [
     "options_of",
     "register",
     "sink_of",
+    "writer_of",
 ]
 
 FORMAT = "thulawa-kafka"
@@ -122,16 +123,19 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
 
     .. versionadded:: 0.1.0
     """
+    return writer_of(df, sink, topic, task_layout(df) if sink.guarantee == "exactly_once" else "")
+
+
+def writer_of(df: DataFrame, sink: SinkSpec, topic: str | None, layout: str) -> DataStreamWriter:
+    """Return the writer of a streaming DataFrame whose plan has been checked."""
     spark = df.sparkSession
-    exact = sink.guarantee == "exactly_once"
-    layout = task_layout(df) if exact else ""
     check_columns(df.schema, topic)
     reachable(sink.connection)
     if sink.buckets is not None and topic is not None:
         check_layout(sink.connection, topic, sink.buckets)
     register(spark)
     options = options_of(sink, topic)
-    if not exact:
+    if sink.guarantee != "exactly_once":
         return df.writeStream.format(FORMAT).options(**options)
     writer = ExactlyOnceWriter(
         df,
@@ -174,13 +178,11 @@ class KafkaFormat(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
+        exact = self.options.get("processingGuarantee", "exactly_once") == "exactly_once"
+        layout = layout_of(self.options, "kafka_sink") if exact else ""
         topic = self.options.get("topic")
         check_columns(schema, topic)
-        sink = sink_of(self.options)
-        exact = sink.guarantee == "exactly_once"
-        return KafkaStreamWriter(
-            sink, topic, layout_of(self.options, "kafka_sink") if exact else ""
-        )
+        return KafkaStreamWriter(sink_of(self.options), topic, layout)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):

@@ -12,7 +12,8 @@ sources of `STABLE_SOURCES`            the offset log records the tasks of a mic
 narrow operators (`_NARROW`)           each task reads the task of the same number before it
 coalesce(1), repartition(1)            there is one task
 stateful operators                     a row's task is the hash of its key, modulo a number of
-                                       partitions that the checkpoint holds
+                                       partitions that the checkpoint holds; its key must be
+                                       computed by deterministic functions
 union                                  tasks of the inputs in their order, one after the other
 join with a broadcast static table     a task of the stream has its rows joined where they are
 =====================================  ==========================================================
@@ -32,7 +33,10 @@ rate, rate-micro-batch                 as many partitions as there are cores
 other joins with tables, subqueries    whether Spark shuffles depends on statistics
 =====================================  ==========================================================
 
-What precedes a stateful operator or a single task does not matter: its rows are shuffled again.
+What precedes a single task does not matter: all rows are in it. A stateful operator shuffles rows
+by a key, which must be the same in a rerun: functions before it must be known to be deterministic
+(`topology.determinism`). If the answer is "LK" and then "US", the tasks of both may have written
+the row, or neither.
 """
 
 from hashlib import blake2b
@@ -41,36 +45,44 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.spark.internals import analyzed_plan, plan_children, scala_items
+from thulawa.spark.internals import analyzed_plan, plan_children, plan_nodes, scala_items
+from thulawa.spark.map_by_key.order_guard import operator_in
 
-__all__ = ["STABLE_SOURCES", "has_one_source", "row_places", "task_layout"]
+__all__ = ["STABLE_SOURCES", "keeps_record_rows_together", "row_places", "task_layout"]
 
 STABLE_SOURCES = frozenset({"thulawa", "thulawa-packed", "thulawa-kafka", "thulawa-kafka-packed"})
 _ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
                       "CollectMetrics", "ResolvedHint", "Generate"})  # fmt: skip
 _NARROW = _ORDERED | {"Sample", "MapInArrow", "MapInPandas", "MapPartitions",
                       "MapElements", "DeserializeToObject", "SerializeFromObject"}  # fmt: skip
-_STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct",
-                       "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
-                       "TransformWithState", "TransformWithStateInPandas",
-                       "TransformWithStateInPySpark"})  # fmt: skip
+_OVER_GROUPS = frozenset({"FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
+                          "TransformWithState", "TransformWithStateInPandas",
+                          "TransformWithStateInPySpark"})  # fmt: skip
+_STATEFUL = _OVER_GROUPS | {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
+_FUNCTIONS = _OVER_GROUPS | {"MapInArrow", "MapInPandas", "MapPartitions", "MapElements"}
+_MULTIPLYING = _STATEFUL | {"Generate", "Expand", "MapInArrow", "MapInPandas", "MapPartitions",
+                            "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}  # fmt: skip
 _REPARTITIONS = frozenset({"Repartition", "RepartitionByExpression"})
 _BROADCAST_JOINS = frozenset({"Inner", "LeftOuter", "LeftSemi", "LeftAnti"})
 _THROUGH_A_TOPIC = "Write the rows to a topic by that key and read them from there"
 _LONGEST = 100  # characters: a marker has room for little
 
 
-def task_layout(df: DataFrame) -> str:
+def task_layout(df: DataFrame, *, deterministic: bool = False) -> str:
     """Return how the tasks of a streaming DataFrame get their rows: the same text, the same tasks.
 
     Raise `ConfigurationError` if a rerun of a micro-batch may have a row in another task.
+    ``deterministic``: all functions in the plan are known to answer the same in a rerun.
     """
     if df.sparkSession.conf.get("spark.speculation", "false") == "true":
         raise ConfigurationError(
             "spark.speculation runs a task twice at a time, and each attempt would fence the "
             "other; switch it off"
         )
-    text = _layout(analyzed_plan(df))
+    plan = analyzed_plan(df)
+    text = _layout(plan)
+    if not deterministic:
+        _check_deterministic(plan)
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}…{blake2b(text.encode(), digest_size=8).hexdigest()}"
@@ -93,12 +105,25 @@ def row_places(df: DataFrame) -> str | None:
     return f"rows {blake2b(repr(text).encode(), digest_size=8).hexdigest()}"
 
 
-def has_one_source(df: DataFrame) -> bool:
-    """Return whether all rows come from one source, so that no union or join repeats one."""
+def keeps_record_rows_together(df: DataFrame) -> bool:
+    """Return whether all rows that come from one record of a source are in one task.
+
+    They are not if a union or join repeats a record, nor if an operator that may return several
+    rows for one comes before an operator that moves rows between tasks.
+    """
     node = analyzed_plan(df)
+    moved = False
     while node.children().size() == 1:
+        if moved and _may_multiply(node):
+            return False
+        moved = moved or not _is_narrow(node)
         node = node.children().apply(0)
     return bool(node.children().isEmpty())
+
+
+def _may_multiply(node: Any) -> bool:
+    operator = operator_in(node)
+    return node.nodeName() in _MULTIPLYING if operator is None else bool(operator["flat"])
 
 
 def _layout(node: Any) -> str:
@@ -116,6 +141,42 @@ def _layout(node: Any) -> str:
     if name == "Join":
         return _joined(node)
     raise _refusal(node)
+
+
+def _check_deterministic(plan: Any) -> None:
+    """Raise where the key of a stateful operator may be another when a batch is run again."""
+    name = str(plan.nodeName())
+    if name in _REPARTITIONS and _partitions(plan) == 1:
+        return
+    inputs = plan_children(plan)
+    if name in _STATEFUL or (name == "Join" and all(one.isStreaming() for one in inputs)):
+        _check_functions(plan, name)
+    for child in inputs:
+        _check_deterministic(child)
+
+
+def _check_functions(stateful: Any, name: str) -> None:
+    below = [node for child in plan_children(stateful) for node in plan_nodes(child)]
+    for node in below:
+        kind = str(node.nodeName())
+        earlier = operator_in(node)
+        if earlier is not None and not earlier.get("deterministic"):
+            raise _differs(
+                f"{earlier['name']}, in front of {name},",
+                "Declare its function with @thulawa.deterministic if it does not",
+            )
+        if earlier is None and kind in _FUNCTIONS:
+            raise _differs(f"{kind}, in front of {name},", "Compute it with Spark's expressions")
+    if not all(child.deterministic() for child in plan_children(stateful)):
+        raise _differs(f"an expression in front of {name}, such as rand(),", "Leave it out")
+
+
+def _differs(what: str, cure: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} may answer differently when a micro-batch is run again, and rows then have "
+        f"another key: a sink that writes exactly once would lose or double them.\n{cure}, or "
+        "write its rows to a topic and read them from there"
+    )
 
 
 def _is_narrow(node: Any) -> bool:
@@ -154,10 +215,14 @@ def _partitions(node: Any) -> int | None:
 
 
 def _refusal(node: Any) -> ConfigurationError:
-    what, cure = _described(node)
+    return _moved(*_described(node))
+
+
+def _moved(what: str, cure: str) -> ConfigurationError:
     return ConfigurationError(
         f"{what} may put rows into other tasks when a micro-batch is run again, and a sink that "
-        f"writes exactly once goes by tasks: rows would be lost or written twice.\n{cure}"
+        "writes exactly once goes by tasks: rows would be lost or written twice.\n"
+        f"{cure}; or bring all rows into one task with coalesce(1) behind it"
     )
 
 
@@ -182,4 +247,4 @@ def _described(node: Any) -> tuple[str, str]:
         case "Join":
             what = "a join with a table"
             cure = "Join the stream, on the left, with broadcast(table), inner or left"
-    return what, f"{cure}; or bring all rows into one task with coalesce(1) behind it"
+    return what, cure

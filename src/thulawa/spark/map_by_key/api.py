@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.signatures import accepts
 from thulawa.engine.resources import check_resource
-from thulawa.spark.connectors.task_layout import has_one_source, row_places
+from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_places
 from thulawa.spark.internals import arrow_schema, has_active_context, spark_type
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, place_of
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
@@ -218,7 +218,8 @@ class _Mapping:
     def _row_identity(self, df: DataFrame) -> RowIdentity:
         """Return what identifies a row in dead letters; raise for a stream without identity."""
         kinds = {field.name: field.dataType for field in df.schema}
-        if tuple(map(kinds.get, POSITION)) == _POSITION_TYPES and has_one_source(df):
+        has_position = tuple(map(kinds.get, POSITION)) == _POSITION_TYPES
+        if has_position and keeps_record_rows_together(df):
             return RowIdentity("record")
         if not df.isStreaming:  # a batch is computed once; foreachBatch is detected in the task
             return UNKNOWN
@@ -226,8 +227,8 @@ class _Mapping:
             return RowIdentity("place", layout)
         raise self._error(
             "rows may be in other tasks when a micro-batch is run again, so that dead letters "
-            "would hide others; keep the columns topic, partition and offset of one source, or use "
-            "on_error='column' and write the failed rows yourself"
+            "would hide others; keep the columns topic, partition and offset of one source, one "
+            "row for each record, or use on_error='column' and write the failed rows yourself"
         )
 
     def _check_types(self, schema: StructType) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import RecordError, WrongResult
+from thulawa.core.errors import RecordError, WrongResult, message_of
 from thulawa.engine import Outcome
 from thulawa.spark.map_by_key.dead_letters import DeadLetters
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
@@ -32,26 +32,29 @@ class ArrowOutput:
         for outcomes in passed:
             waiting += outcomes
             if len(waiting) >= _ROWS:
-                yield self._batch(waiting)
+                yield from self._batch(waiting)
                 waiting = []
         if waiting:
-            yield self._batch(waiting)
+            yield from self._batch(waiting)
         if self._dead_letters is not None:
             self._dead_letters.flush()
 
-    def _batch(self, outcomes: list[Outcome]) -> pa.RecordBatch:
+    def _batch(self, outcomes: list[Outcome]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of these outcomes, unless there are none."""
         if self._dead_letters is not None:
             outcomes = self._without_failures(outcomes, self._dead_letters)
         try:
             rows, columns = self._columns(outcomes)
         except MISFITS:
             rows, columns = self._columns(self._without_misfits(outcomes))
+        if not rows:
+            return
         names = [*self._operator.keep, *self._operator.returns.names]
         columns = [*self._kept(rows), *columns]
         if self._with_errors:
             names.append(ERROR_COLUMN)
             columns.append(pa.array([_described(one) for one in rows], type=ERROR_TYPE))
-        return pa.RecordBatch.from_arrays(columns, names)
+        yield pa.RecordBatch.from_arrays(columns, names)
 
     def _columns(self, outcomes: list[Outcome]) -> tuple[list[Outcome], list[pa.Array]]:
         """Return one outcome per output row, and the result columns."""
@@ -102,12 +105,14 @@ class ArrowOutput:
     def _wrong(self, outcome: Outcome, error: Exception) -> RecordError:
         returns = ", ".join(f"{field.name} {field.type}" for field in self._operator.returns)
         why = error.args[0] if error.args else error
-        return WrongResult(
+        wrong = WrongResult(
             f"the result does not fit the declared columns ({returns}): {why}",
             node=self._operator.name,
             offset=outcome.record.offset,
             key=outcome.record.key,
         )
+        wrong.record = outcome.record
+        return wrong
 
 
 def _spread(outcome: Outcome) -> list[Outcome]:
@@ -124,7 +129,7 @@ def _described(outcome: Outcome) -> dict[str, Any] | None:
         return None
     return {
         "type": type(error).__name__,
-        "message": str(error),
+        "message": message_of(error),
         "offset": outcome.record.offset,
         "attempts": outcome.attempts,
     }

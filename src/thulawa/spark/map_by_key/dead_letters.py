@@ -24,7 +24,7 @@ from math import isfinite
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError
+from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError, message_of
 from thulawa.core.markers import LastBatch, OlderBatch, is_written
 from thulawa.engine import Outcome, Record
 from thulawa.runtime.dead_letters import ROW
@@ -32,7 +32,16 @@ from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
 from thulawa.spark.task_context import SparkTask
 
-__all__ = ["POSITION", "UNKNOWN", "DeadLetters", "LogTopic", "Place", "RowIdentity", "place_of"]
+__all__ = [
+    "POSITION",
+    "UNKNOWN",
+    "DeadLetters",
+    "LogTopic",
+    "Place",
+    "RowIdentity",
+    "place_of",
+    "topic_position",
+]
 
 POSITION = ("topic", "partition", "offset")
 """The columns that name the record a row comes from."""
@@ -166,7 +175,7 @@ class DeadLetters:
         self._origin = ""
         self._layout = ""
         self._seen: set[_Position] = set()
-        self._written: frozenset[str] = frozenset()
+        self._written: dict[str, str] = {}  # what names a row, and the digest of its key
         if self._task.query is not None and self._task.batch is not None:
             self._begin(self._task.query, self._task.batch, signature)
 
@@ -179,7 +188,7 @@ class DeadLetters:
                 self._refuse_twice(self._position(record))
         if not self._written:
             return records
-        return [record for record in records if self._identity(record) not in self._written]
+        return [record for record in records if not self._is_written(record)]
 
     def add(self, outcome: Outcome) -> None:
         """Set a row aside; some are written at a time, so that any number of them may fail."""
@@ -226,7 +235,7 @@ class DeadLetters:
                 since = {at: min(end, begun.get(str(at), 0)) for at, end in since.items()}
             self._layout = json.dumps(since, separators=(",", ":"))
         if found:
-            self._written = frozenset(self._rows_written(since))
+            self._written = dict(self._rows_written(since))
 
     def _writes_since(self, first: int, batch: int, writer: str) -> dict[int, LastBatch]:
         """Return what attempts at this batch have written; raise where a later one was begun."""
@@ -238,16 +247,29 @@ class DeadLetters:
             is_written(batch, known, writer=about, task=task, layout=self._rows.layout)
         return writes
 
-    def _rows_written(self, since: Mapping[int, int]) -> Iterator[str]:
+    def _rows_written(self, since: Mapping[int, int]) -> Iterator[tuple[str, str]]:
         for origin in self._place.headers(ROW, since):
             text = origin.decode()
             if text.startswith(self._origin):
-                yield text.removeprefix(self._origin)
+                yield _named(text.removeprefix(self._origin))
+
+    def _is_written(self, record: Record) -> bool:
+        """Return whether a row was set aside; raise where it was another row of its record.
+
+        Behind a shuffle such a row may be in another task, where `fresh` does not see it.
+        """
+        name, key = _named(self._identity(record))
+        if name not in self._written:
+            return False
+        if key != self._written[name]:
+            raise self._ambiguous(self._position(record))
+        return True
 
     def _identity(self, record: Record) -> str:
         if self._marker is None or self._rows.by == "place":
             return str(record.offset)
-        return "/".join(map(str, self._position(record)))
+        name = "/".join(map(str, self._position(record)))
+        return f"{name}#{sha256(_key(record.key) or b'').hexdigest()[:16]}"
 
     def _position(self, record: Record) -> _Position:
         row: Row = record.value
@@ -261,37 +283,54 @@ class DeadLetters:
 
     def _refuse_twice(self, position: _Position) -> None:
         if position in self._seen:
-            topic, partition, offset = position
-            raise ThulawaError(
-                f"{self._name}: two rows come from the record {topic}-{partition} at {offset}, and "
-                "dead letters could not tell them apart; make several rows of one behind this "
-                "operator, or use on_error='column'"
-            )
+            raise self._ambiguous(position)
         self._seen.add(position)
+
+    def _ambiguous(self, position: _Position) -> ThulawaError:
+        topic, partition, offset = position
+        return ThulawaError(
+            f"{self._name}: two rows come from the record {topic}-{partition} at {offset}, or its "
+            "key is another when the batch is run again, and dead letters could not tell rows "
+            "apart; make several rows of one behind this operator, or use on_error='column'"
+        )
 
     def _letter(self, outcome: Outcome) -> ProducerRecord:
         record = outcome.record
+        assert outcome.error is not None
         row: Row = record.value
-        values = row.as_dict()
         about = ErrorRecord(
             node=self._name,
             key=_key(record.key),
-            value=_json(values),
+            value=_json(row.as_dict()),
             timestamp=0,
             headers=((ROW, f"{self._origin}{self._identity(record)}".encode()),),
-            **self._source(values, record.offset),
+            **self._source(row, record.offset),
         )
-        error = ProcessingError(str(outcome.error), node=self._name, offset=record.offset)
+        error = ProcessingError(message_of(outcome.error), node=self._name, offset=record.offset)
         error.__cause__ = outcome.error
         letter = DeadLetterQueue(self._place.topic).letter(error, about)
         return ProducerRecord(letter.key, letter.value, letter.headers)
 
-    def _source(self, values: Mapping[str, Any], position: int) -> dict[str, Any]:
+    def _source(self, row: Row, position: int) -> dict[str, Any]:
         """Say where the row came from: its record in a topic, else its place in the partition."""
-        topic, partition, offset = map(values.get, POSITION)
-        if isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int):
-            return {"topic": topic, "partition": partition, "offset": offset}
-        return {"topic": None, "partition": self._task.partition, "offset": position}
+        found = topic_position(row) or (None, self._task.partition, position)
+        return dict(zip(POSITION, found, strict=True))
+
+
+def topic_position(row: Row) -> _Position | None:
+    """Return topic, partition and offset of a row that has columns of these names, else None."""
+    if not {*POSITION}.issubset(row._names):  # noqa: SLF001 of its own layer
+        return None
+    topic, partition, offset = (row[name] for name in POSITION)
+    if isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int):
+        return topic, partition, offset
+    return None
+
+
+def _named(identity: str) -> tuple[str, str]:
+    """Return what names a row, and the digest of its key where a record names it."""
+    name, mark, key = identity.rpartition("#")
+    return (name, key) if mark else (identity, "")
 
 
 def _key(key: Any) -> bytes | None:

@@ -21,9 +21,11 @@ from thulawa.spark.map_by_key.source_order import (
     reads_files,
     source_name,
 )
+from thulawa.topology.determinism import nondeterminism_of
 
 __all__ = [
     "name_earlier_operators",
+    "operator_in",
     "refuse_broken_order",
     "refuse_speculation",
     "title_of",
@@ -73,6 +75,8 @@ def title_of(operator: Operator) -> str:
     """Return the name of an operator in Spark's plan, with the columns whose order it preserves.
 
     A later operator reads it from the plan. No columns: all rows stay in order; null: none do.
+    ``flat``: it may return several rows for one. ``deterministic``: its function is known to answer
+    the same in a rerun of a micro-batch.
     """
     options = operator.options
     kept: tuple[str, ...] | None = operator.keys
@@ -80,7 +84,13 @@ def title_of(operator: Operator) -> str:
         kept = ()
     elif _has_no_order(operator):
         kept = None
-    return _TITLE + json.dumps({"name": operator.name, "in_order": kept})
+    about = {
+        "name": operator.name,
+        "in_order": kept,
+        "flat": operator.flat,
+        "deterministic": nondeterminism_of(operator.function) is None,
+    }
+    return _TITLE + json.dumps(about)
 
 
 def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
@@ -89,7 +99,7 @@ def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
     For rows whose own plan has lost them, because a local checkpoint begins a new plan.
     """
     for node in plan_nodes(analyzed_plan(plan_of), until="Sort"):
-        if (earlier := _operator_in(node)) is not None:
+        if (earlier := operator_in(node)) is not None:
             rows = rows.alias(_TITLE + json.dumps(earlier))
     return rows
 
@@ -121,7 +131,7 @@ def _refuse_shuffled_rows(df: DataFrame, plan: Any, operator: Operator) -> None:
             _refuse(
                 operator, f"{shuffles} before it changes the order of rows; {cure}, {_NO_ORDER}"
             )
-        if (earlier := _operator_in(node)) is not None:
+        if (earlier := operator_in(node)) is not None:
             _refuse_behind(earlier, operator)
 
 
@@ -133,7 +143,7 @@ def _shuffles(node: Any) -> str | None:
     return None if _merely_joins_partitions(node) else _SHUFFLING_NODES.get(name)
 
 
-def _operator_in(node: Any) -> dict[str, Any] | None:
+def operator_in(node: Any) -> dict[str, Any] | None:
     """Return the earlier operator that a node names (`title_of`, `name_earlier_operators`)."""
     match node.nodeName():
         case "MapInArrow":

@@ -32,8 +32,36 @@ class LazyBatch:
         """Return the values of a column."""
         values = self.values[index]
         if values is None:
-            values = self.values[index] = self.arrow.column(index).to_pylist()
+            values = self.values[index] = _python_values(self.arrow.column(index))
         return values
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """Return a column's values; text that is not UTF-8 has U+FFFD in it, as in Spark's functions.
+
+    Spark does not look at bytes that it casts to strings. One such value must not fail the others.
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        return list(map(_replaced, column))
+    return values
+
+
+def _replaced(value: pa.Scalar) -> Any:
+    """Return a value, with what is not UTF-8 replaced in all text in it."""
+    if not value.is_valid:
+        return None
+    match value:
+        case pa.StringScalar() | pa.LargeStringScalar():
+            return value.as_buffer().to_pybytes().decode(errors="replace")
+        case pa.StructScalar():
+            return {name: _replaced(one) for name, one in value.items()}
+        case pa.MapScalar():
+            return [(_replaced(one["key"]), _replaced(one["value"])) for one in value.values]
+        case pa.ListScalar() | pa.LargeListScalar():
+            return list(map(_replaced, value.values))
+    return value.as_py()
 
 
 class Row(msgspec.Struct, eq=False, gc=False):

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from thulawa.core.errors import RecordError, message_of
 from thulawa.core.gc_freeze import settle
 from thulawa.engine import Outcome, Record
 from thulawa.engine.lane_sums import watched
@@ -25,7 +26,7 @@ from thulawa.engine.model import NoLane
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.accumulators import adopt_accumulators
 from thulawa.spark.map_by_key.arrow_output import ArrowOutput
-from thulawa.spark.map_by_key.dead_letters import DeadLetters
+from thulawa.spark.map_by_key.dead_letters import DeadLetters, topic_position
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.map_by_key.operator_states import OperatorState, lease
 from thulawa.spark.map_by_key.rows import LazyBatch, Row, row_type
@@ -58,6 +59,7 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
         yield from ArrowOutput(operator, dead_letters).batches(outlet)
         run.result()
     except Exception as error:
+        _name_source(error)
         error.add_note(f"operator {operator.name}, in {_partition(task)}")
         raise
     finally:
@@ -83,6 +85,15 @@ def _dead_letters(operator: Operator, task: SparkTask | None) -> DeadLetters | N
         return None
     place, rows = operator.dead_letters, operator.row_identity
     return DeadLetters(place, operator.name, operator.signature, task, rows)
+
+
+def _name_source(error: Exception) -> None:
+    """Set the topic-partition and offset in the error of a row that was read from a topic."""
+    if isinstance(error, RecordError) and isinstance(error.record, Record):
+        row: Row = error.record.value
+        if (position := topic_position(row)) is not None:
+            topic, partition, error.offset = position
+            error.source = f"{topic}-{partition}"
 
 
 def _partition(task: SparkTask | None) -> str:
@@ -178,7 +189,7 @@ class Intake:
                     self._lanes[wanted] if wanted in self._lanes else self._no_lane(wanted)
                 )
             except Exception as error:  # noqa: BLE001 the error policy decides
-                record.lane = NoLane(f"lane=: {type(error).__name__}: {error}")
+                record.lane = NoLane(f"lane=: {type(error).__name__}: {message_of(error)}")
 
     def _no_lane(self, wanted: object) -> NoLane:
         names = [one.name for one in self._operator.options.lanes.lanes]

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import BrokerUnreachable, KafkaError, translated
 from thulawa.brokers.kafka.groups import commit_offsets, committed, committed_offsets, delete_groups
@@ -29,21 +30,24 @@ from thulawa.brokers.kafka.transactions import (
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.secrets import masked_address
 from thulawa.spark.connectors import kafka_packed, log_packed
-from thulawa.spark.connectors.kafka_sink import connection_options, kafka_sink
+from thulawa.spark.connectors.kafka_sink import connection_options, writer_of
 from thulawa.spark.connectors.kafka_sink import register as register_kafka
 from thulawa.spark.connectors.log_packed import ChunkFunction
+from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.micro_batch.inputs import ReadSpec, read_topics
 from thulawa.spark.micro_batch.output_limits import EmbeddedOutlets, KafkaOutlets, Outlets
 from thulawa.spark.micro_batch.wire import unpack_outgoing
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 
-_log = logging.getLogger("thulawa.kafka")
+_log = logging.getLogger("thulawa.brokers.kafka")
 _PATIENCE = 30  # seconds for one record
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
-_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
+# inner topics take what the embedded log takes: a value may be larger there than in any output
+_INNER = {"segment.bytes": str(50 * 2**20), "max.message.bytes": str(LARGEST_RECORD + 2**20)}
+_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), **_INNER}
 # as Kafka Streams has its repartition topics: no record goes before it has been read
-_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": str(50 * 2**20)}
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", **_INNER}
 _OUTGOING = (
     "key binary, value binary, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
@@ -124,6 +128,12 @@ class Topics(Protocol):
 
     def end_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets that the next records get."""
+
+    def ids(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Return the ids of the topics that exist, where the broker has ids.
+
+        A topic that is deleted and created again has another id.
+        """
 
     @property
     def place(self) -> str:
@@ -262,6 +272,12 @@ class EmbeddedTopics:
         with Log(self.address) as log:
             log.append({}, marker=(query, task), batch=batch)
 
+    def ids(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Return the ids of the topics that exist."""
+        with Log(self.address) as log:
+            there = set(log.topics())
+            return {name: str(log.topic_id(name)) for name in names if name in there}
+
     @property
     def place(self) -> str:
         """Where the log is."""
@@ -368,7 +384,10 @@ class KafkaTopics:
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics."""
-        return kafka_sink(rows.mapInArrow(unpack_outgoing, _OUTGOING), self.sink(application))
+        rows = rows.mapInArrow(unpack_outgoing, _OUTGOING)
+        # repartitions behind functions that are not known to be deterministic are topics
+        layout = task_layout(rows, deterministic=True) if self.guarantee == "exactly_once" else ""
+        return writer_of(rows, self.sink(application), None, layout)
 
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""
@@ -404,6 +423,10 @@ class KafkaTopics:
     def claim(self, application: str, query: str, batch: int, task: int) -> None:
         """Have a task's part of a batch count as written."""
         write(self.sink(application), Batch(query, batch, task), [])
+
+    def ids(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Return the ids of the topics that exist; brokers before Kafka 2.8 have none."""
+        return BrokerTopics(self.connection).ids(*names)
 
     @property
     def place(self) -> str:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from thulawa.brokers.embedded.packing import Fields
-from thulawa.core.errors import ProductionError
+from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde
 from thulawa.runtime.blocks import Block, Many, RawRecord
@@ -143,14 +143,13 @@ class TaskOutput:
             self._shuffled[topic, partition].append(record)
             self._sent += 1
             return
-        self._outgoing.add(
-            f"{self._program.application_id}-{topic}",
-            partition,
-            codec.encode([key]),
-            codec.encode([value]),
-            timestamp,
-            sent_by(self._place, headers),
-        )
+        name = f"{self._program.application_id}-{topic}"
+        raw_key, raw_value = codec.encode([key]), codec.encode([value])
+        headers = sent_by(self._place, headers)
+        limit = limit_of(self._program.outlets, self._program.run, name)
+        if (size := record_size(raw_key, raw_value, headers)) > limit:
+            raise SerializationError(f"the record has {size} bytes, more than {name!r} takes")
+        self._outgoing.add(name, partition, raw_key, raw_value, timestamp, headers)
 
     def send_change(
         self, topic: str, record: tuple[bytes, bytes | None], timestamp: int, headers: Headers

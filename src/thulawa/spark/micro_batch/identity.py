@@ -17,7 +17,7 @@ from thulawa.spark.micro_batch.checkpoint_lock import CheckpointLock
 from thulawa.spark.micro_batch.manifest import PublishedManifest, read_manifest
 from thulawa.spark.micro_batch.program import offsets_topic
 
-__all__ = ["PreviousRun", "find_previous_run", "last_checkpoint"]
+__all__ = ["PreviousRun", "check_topic_ids", "find_previous_run", "last_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,22 @@ def find_previous_run(
             "changelogs are restored"
         )
     return None
+
+
+def check_topic_ids(previous: PreviousRun, topics: Topics, names: tuple[str, ...]) -> None:
+    """Raise `StateError` if a topic was created again since the previous run has read it.
+
+    Its offsets would be applied to other records. With a checkpoint, the source checks this.
+    """
+    before = {} if previous.manifest is None else previous.manifest.ids
+    now = topics.ids(tuple(name for name in names if name in before))
+    for name, found in now.items():
+        if found != before[name]:
+            raise StateError(
+                f"{previous.checkpoint} holds no checkpoint, and the topic {name!r} was deleted "
+                f"and created again since {previous.application_id!r} has read it: its new records "
+                "cannot be told from the old ones.\nBegin again with thulawa reset"
+            )
 
 
 def last_checkpoint(application_id: str, topics: Topics, checkpoint: Checkpoint) -> Checkpoint:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from thulawa.brokers.embedded import Log
+from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.core.errors import ProductionError
 
 if TYPE_CHECKING:
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedOutlets", "KafkaOutlets", "Outlets", "limit_of"]
 
-_LARGEST_EMBEDDED = 2**29  # SQLite allows rows of a billion bytes
 _BATCH_OVERHEAD = 61 + 21  # most bytes of Kafka's batch of one record
 _MISSING_SECONDS = 1.0
 
 # by run and topic: the size limit, or the time until which the topic counts as missing
-_limits: dict[tuple[str, str], int | None] = {}
+_limits: dict[tuple[str, str], int] = {}
 _missing: dict[tuple[str, str], float] = {}
 
 
@@ -44,7 +44,7 @@ class EmbeddedOutlets:
         with Log(self.address) as log:
             if topic not in log.topics():
                 raise LookupError(topic)
-        return _LARGEST_EMBEDDED
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,13 @@ class KafkaOutlets:
         return None if self.may_be_oversized else topics.largest_record(topic) - _BATCH_OVERHEAD
 
 
-def limit_of(outlets: Outlets | None, run: str, topic: str) -> int | None:
-    """Return the most bytes of a record; raise `ProductionError` if the topic is missing."""
+def limit_of(outlets: Outlets | None, run: str, topic: str) -> int:
+    """Return the most bytes of a record; raise `ProductionError` if the topic is missing.
+
+    Records of all topics are packed as those of the embedded log, so its limit applies to all.
+    """
     if outlets is None:
-        return None
+        return LARGEST_RECORD
     place = run, topic
     if place not in _limits:
         if _missing.get(place, 0.0) > time.monotonic():
@@ -78,7 +81,8 @@ def limit_of(outlets: Outlets | None, run: str, topic: str) -> int | None:
         for other in [one for one in _limits if one[0] != run]:
             del _limits[other]
         try:
-            _limits[place] = outlets.limit(topic)
+            limit = outlets.limit(topic)
+            _limits[place] = LARGEST_RECORD if limit is None else min(limit, LARGEST_RECORD)
         except LookupError:
             _missing[place] = time.monotonic() + _MISSING_SECONDS
             raise _no_topic(topic) from None

@@ -241,7 +241,7 @@ class _Restore:
         )
         for task in todo.done:
             self._topics.claim(program.application_id, query, last + 1, task)
-        publish_manifest(self._topics, program.application_id, checkpoint, query)
+        publish_manifest(self._topics, program, checkpoint, query)
         checkpoint.finish()
 
     def _positions(self, offsets: Mapping[TopicPartition, int]) -> Offsets:

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.spark.internals import (
     active_session,
     clone_session,
@@ -20,7 +21,6 @@ from thulawa.spark.internals import (
     silence_logger,
 )
 from thulawa.spark.map_by_key.lane_report import LaneReport
-from thulawa.spark.micro_batch.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.spark.micro_batch.brokers import Topics
 from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
 from thulawa.spark.micro_batch.dropped_records import CountReport
