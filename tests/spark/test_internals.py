@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from io import BufferedReader, BytesIO
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.accumulators import Accumulator, AddingAccumulatorParam
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 import thulawa
@@ -153,21 +154,17 @@ def test_the_rows_of_a_local_checkpoint_are_deleted(spark: SparkSession) -> None
         stored.collect()
 
 
+@pytest.mark.timeout(120)
 def test_the_read_limit_of_a_running_query_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
-    assert_limit_is_set(spark, rows, tmp_path)
-
-
-def assert_limit_is_set(spark: SparkSession, rows: DataFrame, folder: Path) -> None:
-    query = rows.writeStream.format("noop").option("checkpointLocation", str(folder)).start()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     try:
-        query.processAllAvailable()
+        while (progress := internals.last_progress(query)) is None:
+            time.sleep(0.05)
+        assert {"batchId", "durationMs", "sources"} <= progress.keys()
         assert internals.set_read_limit(spark, query, 7)
         limits: Any = query._jsq.streamingQuery().uniqueSources()
         assert str(limits.values().head()) == "MaxRows: 7"
-        progress = internals.last_progress(query)
-        assert progress is not None
-        assert {"batchId", "durationMs", "sources"} <= progress.keys()
     finally:
         query.stop()
 
