@@ -23,7 +23,13 @@ from thulawa.spark import internals
 SOURCES = Path(thulawa.__file__).parent
 PRIVATE_MODULES = ("pyspark.sql.pandas", "pyspark.find_spark_home", "py4j", "pyspark.java_gateway")
 PRIVATE_TEXTS = ("streaming.sql.batchId", "transform_with_state_driver_worker", "queryExecution")
-OWN = {"_batch", "_index", "_exit", "_fields"}  # of our own classes and of the standard library
+OWN = {
+    "_batch",
+    "_index",
+    "_names",
+    "_exit",
+    "_fields",
+}  # of our own classes and of the standard library
 
 
 def test_the_functions_were_written_against_the_installed_version() -> None:
@@ -191,7 +197,8 @@ def test_the_accumulators_of_a_task_are_found(monkeypatch: pytest.MonkeyPatch) -
 def seen_in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context: Any = pyspark.TaskContext.get()
     stream, batch = internals.worker_input(), internals.streaming_batch(context)
-    yield from batches
+    for _ in batches:
+        pass
     ended = stream is not None and bool(stream.peek(1))
     yield pa.record_batch({"seen": [f"{ended} {batch} {internals.is_schema_process()}"]})
 
@@ -199,13 +206,13 @@ def seen_in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 def test_a_worker_shows_the_end_of_its_input(spark: SparkSession) -> None:
     rows = spark.range(0, 1, 1, 1).selectExpr("cast(id as string) seen")
     told = [row.seen for row in rows.mapInArrow(seen_in_worker, "seen string").collect()]
-    assert told == ["0", "True None False"]
+    assert told == ["True None False"]
 
 
 def test_a_task_of_a_streaming_query_shows_its_batch(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     told = rows.selectExpr("cast(value as string) seen").mapInArrow(seen_in_worker, "seen string")
-    writer = told.where("seen like 'True%'").writeStream.format("json")
+    writer = told.writeStream.format("json")
     writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
     query = writer.trigger(availableNow=True).start(f"{tmp_path}/out")
     query.awaitTermination()

@@ -66,7 +66,7 @@ Init: TypeAlias = Callable[["Streams", Topology, Execution], None]
 def _with_keywords(
     options: Callable[P, Execution],
 ) -> Callable[[Init], Callable[Concatenate["Streams", Topology, P], None]]:
-    """Give `Streams.__init__` the keyword arguments of `Execution`, which declares them."""
+    """Return a decorator that adds the keyword arguments of `Execution` to `Streams.__init__`."""
 
     def decorate(init: Init) -> Callable[Concatenate["Streams", Topology, P], None]:
         @wraps(init)

@@ -1,4 +1,4 @@
-"""Tell a sink's complete input from one that Spark cut off; runs inside a Python worker."""
+"""Detect input of a sink that Spark cut off; runs inside a Python worker."""
 
 from collections.abc import Iterator
 from typing import TypeVar
