@@ -29,7 +29,7 @@ from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
-from thulawa.spark.session.builder import session
+from thulawa.spark.session.spark_session import session
 from thulawa.streams.operator_options import Produced
 from thulawa.streams.streams_builder import StreamsBuilder
 

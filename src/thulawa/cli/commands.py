@@ -11,7 +11,7 @@ from rich.table import Table
 import thulawa
 from thulawa.cli import dlq, kafka, programs, topics
 from thulawa.cli.doctor import examine
-from thulawa.cli.failures import EXIT_CODES, FAILED
+from thulawa.cli.exit_codes import EXIT_CODES, FAILED
 
 __all__ = ["app"]
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from thulawa.cli.failures import FAILED, explained
+from thulawa.cli.exit_codes import FAILED, explained
 from thulawa.cli.letters import Letters, letters_at
 from thulawa.cli.lines import json_line, shown, visible, written
 from thulawa.core.errors import ConfigurationError

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from thulawa.brokers.embedded import ConsumerRecord, Log, Retention, TopicDescription
-from thulawa.cli.failures import explained
+from thulawa.cli.exit_codes import explained
 from thulawa.cli.lines import as_json, as_line, parse
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError

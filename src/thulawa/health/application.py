@@ -26,7 +26,7 @@ from thulawa.health.spark_jobs import Inputs, counted_rows, first_offsets, input
 from thulawa.health.statuses import Status
 from thulawa.health.tasks import Range, added_by
 from thulawa.health.totals import Totals
-from thulawa.spark.session.builder import session
+from thulawa.spark.session.spark_session import session
 
 __all__ = ["WindowCounts"]
 

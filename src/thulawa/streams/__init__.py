@@ -25,7 +25,7 @@ from thulawa.core.records import Record, RecordMetadata, Window, Windowed
 from thulawa.core.registry import HttpSchemaRegistry, MemorySchemaRegistry
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.application_states import State
-from thulawa.runtime.batch_size import Fetching
+from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.handlers import (
     DeadLetterQueue,
     ErrorRecord,
@@ -75,6 +75,7 @@ KStreamBuilder = StreamsBuilder
 TopologyBuilder = Topology
 
 __all__ = [
+    "AdaptiveBatchSize",
     "AsyncProcessor",
     "Branched",
     "BranchedKStream",
@@ -84,7 +85,6 @@ __all__ = [
     "EmitStrategy",
     "ErrorRecord",
     "Fail",
-    "Fetching",
     "GlobalKTable",
     "Grouped",
     "Handlers",

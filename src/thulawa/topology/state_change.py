@@ -1,7 +1,7 @@
-"""Edit a topology between runs, and compute which state survives.
+"""Change a topology between runs.
 
-An edit returns a new topology and leaves the old one unchanged, so that the two can be compared.
-State is found by the name of its store: it survives if there is a store of the same name and kind.
+A change creates another topology; the original stays as it is, so that the two can be compared
+(`topology.compatibility`).
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thulawa.core.errors import TopologyError
-from thulawa.state.specs import StoreSpec
 from thulawa.topology.nodes import AsyncCall, Node, Process, Sink, Stateless
 
-__all__ = ["StateChange", "compare_stores", "inserted_after", "removed", "replaced"]
+__all__ = ["StateChange", "inserted_after", "removed", "replaced"]
 
 _REMOVABLE = (Stateless, Process, AsyncCall, Sink)
 Nodes = dict[str, Node]
@@ -30,20 +29,6 @@ class StateChange:
     def is_safe(self) -> bool:
         """Whether all state survives."""
         return not self.lost
-
-
-def compare_stores(old: Mapping[str, StoreSpec], new: Mapping[str, StoreSpec]) -> StateChange:
-    """Return which stores of ``old`` survive when ``new`` replaces it."""
-    kept = tuple(name for name, spec in old.items() if name in new and _fits(spec, new[name]))
-    return StateChange(
-        kept=kept,
-        lost=tuple(name for name in old if name not in kept),
-        added=tuple(name for name in new if name not in kept),
-    )
-
-
-def _fits(old: StoreSpec, new: StoreSpec) -> bool:
-    return (old.kind, old.size) == (new.kind, new.size)
 
 
 def replaced(nodes: Mapping[str, Node], name: str, changes: Mapping[str, Any]) -> Nodes:

@@ -30,7 +30,6 @@ from thulawa.topology.nodes import (
 from thulawa.topology.processor import AsyncProcessor, Processor
 from thulawa.topology.state_change import (
     StateChange,
-    compare_stores,
     inserted_after,
     removed,
     replaced,
@@ -281,8 +280,10 @@ class Topology:
         return self._edited(dict(self._nodes))
 
     def state_change(self, new: "Topology") -> StateChange:
-        """Return which state survives when ``new`` replaces this topology."""
-        return compare_stores(self._stores, new.stores)
+        """Return which stores keep their state when ``new`` runs in the place of this topology."""
+        from thulawa.topology.state_layout import compare_topologies  # noqa: PLC0415 it imports this module
+
+        return compare_topologies(self, new)
 
     def _edited(self, nodes: dict[str, Node]) -> "Topology":
         edited = Topology()

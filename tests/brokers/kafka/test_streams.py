@@ -17,7 +17,7 @@ from thulawa.brokers.kafka.groups import committed_offsets, lag
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dev.kafka_broker import Broker
-from thulawa.runtime.batch_size import Fetching
+from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
@@ -43,7 +43,7 @@ def test_counts_go_on_after_a_restart_and_without_the_checkpoint_and_leave_once(
             assert streams.store("counts").get("0") == (numbers.stop + 2) // 3
 
     process(range(60), f"kafka://{connection.bootstrap}", max_records=40)
-    process(range(60, 90), secured, max_records=Fetching(least=1, first=20, most=1_000))
+    process(range(60, 90), secured, max_records=AdaptiveBatchSize(least=1, first=20, most=1_000))
     shutil.rmtree(tmp_path / "cp")
     topics.ensure_partitions(f"{name}-in", 3)  # the changelog was written by two tasks
     process(range(90, 120), secured)
@@ -123,7 +123,7 @@ def test_a_changelog_without_transactions_is_refused(connection: Connection, nam
         counting(name), application_id=name, log=connection, processing_guarantee="at_least_once"
     )
     with pytest.raises(ConfigurationError, match="one transaction"):
-        streams.remains()
+        streams.owned_resources()
 
 
 def test_a_transaction_has_the_time_that_an_application_asks_for() -> None:

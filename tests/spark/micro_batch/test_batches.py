@@ -27,14 +27,14 @@ def test_the_time_of_a_partition_goes_from_batch_to_batch() -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_partitions_of_one_group_come_in_the_same_order_behind_a_shuffle(first: int) -> None:
-    def together(counts: Any) -> list[set[TopicPartition]]:
+    def one_group(counts: Any) -> list[set[TopicPartition]]:
         return [{TopicPartition(t, n) for t, count in counts.items() for n in range(count)}]
 
     builder = StreamsBuilder()
     rekeyed = builder.stream("in").select_key(lambda key, value: "all")
     last = rekeyed.group_by_key().reduce(lambda one, other: other, Materialized.as_("last"))
     last.to_stream().to("out")
-    query = DryQuery(builder.build(), {"in": 2}, grouper=together)
+    query = DryQuery(builder.build(), {"in": 2}, grouper=one_group)
     order = (first, 1 - first)
     found = query.batch({("in", n): [Input(0, 5, b"k", b"%d" % n)] for n in order})
     assert values(found)[-1] == b"1"

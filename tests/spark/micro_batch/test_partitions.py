@@ -341,7 +341,7 @@ def test_sides_of_a_join_that_are_written_differently_are_refused(join: str) -> 
             builder.table("left").join(builder.table("right", consumed), _pair)
     with pytest.raises(TopologyError, match="'left' as text, 'right' as long") as caught:
         DryQuery(builder.build(), {"left": 4, "right": 4})
-    assert "test_streams_partitions.py" in str(caught.value)
+    assert "test_partitions.py" in str(caught.value)
 
 
 def test_a_repartition_by_the_other_sides_serde_is_the_way_out() -> None:

@@ -30,7 +30,7 @@ from thulawa.engine import Outcome, WorkItem
 from thulawa.runtime.dead_letter_records import ROW
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
-from thulawa.spark.task_context import Task
+from thulawa.spark.task_context import SparkTask
 
 __all__ = [
     "POSITION",
@@ -163,11 +163,11 @@ class DeadLetters:
     """The dead letters of one operator in one task."""
 
     def __init__(
-        self, place: Place, name: str, signature: str, task: Task | None, rows: RowIdentity
+        self, place: Place, name: str, signature: str, task: SparkTask | None, rows: RowIdentity
     ) -> None:
         self._place = place
         self._name = name
-        self._task = task or Task()
+        self._task = task or SparkTask()
         self._rows = rows
         self._letters: list[ProducerRecord] = []
         self._marker: tuple[str, int] | None = None

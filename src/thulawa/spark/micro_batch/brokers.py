@@ -32,7 +32,7 @@ from thulawa.core.secrets import masked_address
 from thulawa.spark.connectors import kafka_packed, log_packed
 from thulawa.spark.connectors.kafka_sink import connection_options, writer_of
 from thulawa.spark.connectors.kafka_sink import register as register_kafka
-from thulawa.spark.connectors.log_packed import Through
+from thulawa.spark.connectors.log_packed import ChunkFunction
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.micro_batch.inputs import ReadSpec, read_topics
 from thulawa.spark.micro_batch.output_limits import EmbeddedOutlets, KafkaOutlets, Outlets
@@ -92,7 +92,7 @@ class Topics(Protocol):
         spark: SparkSession,
         names: tuple[str, ...],
         max_records: int | None,
-        front: Through,
+        front: ChunkFunction,
         spec: ReadSpec,
         *,
         starts: Offsets | None = None,
@@ -219,7 +219,7 @@ class EmbeddedTopics:
         spark: SparkSession,
         names: tuple[str, ...],
         max_records: int | None,
-        front: Through,
+        front: ChunkFunction,
         spec: ReadSpec,
         *,
         starts: Offsets | None = None,
@@ -372,7 +372,7 @@ class KafkaTopics:
         spark: SparkSession,
         names: tuple[str, ...],
         max_records: int | None,
-        front: Through,
+        front: ChunkFunction,
         spec: ReadSpec,
         *,
         starts: Offsets | None = None,

@@ -1,8 +1,8 @@
-"""What the topics of outputs take: asked before a record is sent, so that a handler can answer.
+"""Check that an output topic exists and accepts the size of a record, before it is sent.
 
-A record for a topic that is not there, or that is larger than its topic takes, would fail in the
-sink, at the end of the batch, and again whenever the batch runs again. Answers are kept in the
-worker for as long as the application runs; that a topic is missing, for a second.
+A record for a missing topic, or one above the topic's size limit, would fail in the sink at the end
+of the micro-batch, and again at every rerun. Checked early, the production handler can decide.
+Limits are cached in the worker while the application runs; a missing topic, for a second.
 """
 
 import time
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedOutlets", "KafkaOutlets", "Outlets", "limit_of"]
 
-_BATCH_OVERHEAD = 61 + 21  # of Kafka's batch of one record, at most
+_BATCH_OVERHEAD = 61 + 21  # most bytes of Kafka's batch of one record
 _MISSING_SECONDS = 1.0
 
-# by run and topic: the limit, or until when the topic counts as missing
+# by run and topic: the size limit, or the time until which the topic counts as missing
 _limits: dict[tuple[str, str], int] = {}
 _missing: dict[tuple[str, str], float] = {}
 
 
 class Outlets(Protocol):
-    """The topics that records can be sent to."""
+    """The size limits of the topics of a broker."""
 
     def limit(self, topic: str) -> int | None:
-        """Return the most bytes of a record; None: any. Raise LookupError: no such topic."""
+        """Return the most bytes of a record, None: any; raise LookupError if there is no topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOutlets:
-    """The topics of an embedded log."""
+    """The size limits of an embedded log."""
 
     address: str
 
@@ -49,14 +49,14 @@ class EmbeddedOutlets:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOutlets:
-    """The topics of a Kafka cluster, but for what the sink's own policies answer."""
+    """The size limits of a Kafka cluster, except where the sink's policies decide."""
 
     connection: "Connection"
     may_be_missing: bool = False
     may_be_oversized: bool = False
 
     def limit(self, topic: str) -> int | None:
-        """Return the most bytes of a record; None: any, or the sink's policies decide."""
+        """Return the most bytes of a record; None: any, or the sink's policy decides."""
         from thulawa.brokers.kafka.topics import Topics  # noqa: PLC0415 workers without Kafka stay light
 
         topics = Topics(self.connection)
@@ -68,9 +68,9 @@ class KafkaOutlets:
 
 
 def limit_of(outlets: Outlets | None, run: str, topic: str) -> int:
-    """Return the most bytes of a record of a topic; raise `ProductionError` if there is none.
+    """Return the most bytes of a record; raise `ProductionError` if the topic is missing.
 
-    Records of all topics are packed as those of the embedded log, so that its limit holds for all.
+    Records of all topics are packed as those of the embedded log, so its limit applies to all.
     """
     if outlets is None:
         return LARGEST_RECORD

@@ -1,4 +1,4 @@
-"""From outcomes to Arrow batches: results, kept columns, errors."""
+"""Build Arrow batches from outcomes: results, kept columns, errors."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,16 +9,16 @@ from thulawa.core.errors import RecordError, WrongResult, message_of
 from thulawa.engine import Outcome
 from thulawa.spark.map_by_key.dead_letters import DeadLetters
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
-from thulawa.spark.map_by_key.rows import Batch, Results
+from thulawa.spark.map_by_key.rows import LazyBatch, Results
 
-__all__ = ["MISFITS", "Output"]
+__all__ = ["MISFITS", "ArrowOutput"]
 
 _ROWS = 10_000
 MISFITS = (pa.ArrowException, WrongResult, TypeError, ValueError, OverflowError)
 
 
-class Output:
-    """Builds what an operator gives to Spark."""
+class ArrowOutput:
+    """Builds the output of an operator."""
 
     def __init__(self, operator: Operator, dead_letters: DeadLetters | None) -> None:
         self._operator = operator
@@ -27,7 +27,7 @@ class Output:
         self._with_errors = operator.on_error == "column"
 
     def batches(self, passed: Iterable[list[Outcome]]) -> Iterator[pa.RecordBatch]:
-        """Collect outcomes into batches that are worth sending."""
+        """Yield Arrow batches of many outcomes each."""
         waiting: list[Outcome] = []
         for outcomes in passed:
             waiting += outcomes
@@ -57,18 +57,18 @@ class Output:
         yield pa.RecordBatch.from_arrays(columns, names)
 
     def _columns(self, outcomes: list[Outcome]) -> tuple[list[Outcome], list[pa.Array]]:
-        """Give one outcome for each row of the output, and the columns of their results."""
+        """Return one outcome per output row, and the result columns."""
         if self._operator.flat:
             outcomes = [one for outcome in outcomes for one in _spread(outcome)]
         return outcomes, self._results.columns([outcome.result for outcome in outcomes])
 
     def _kept(self, outcomes: list[Outcome]) -> list[pa.Array]:
-        """Take the kept columns by position; they were never anything but Arrow."""
+        """Return the kept columns, copied by position from the Arrow input."""
         keep = list(self._operator.keep)
         if not keep:
             return []
         rows = [outcome.record.value for outcome in outcomes]
-        starts: dict[Batch, int] = dict.fromkeys([row._batch for row in rows], 0)  # noqa: SLF001
+        starts: dict[LazyBatch, int] = dict.fromkeys([row._batch for row in rows], 0)  # noqa: SLF001
         start = 0
         for batch in starts:
             starts[batch] = start
@@ -85,7 +85,7 @@ class Output:
         return [outcome for outcome in outcomes if outcome.error is None]
 
     def _without_misfits(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Find the results that are not of the declared types; they get the policy's answer."""
+        """Apply the error policy to results that do not fit the declared types."""
         kept = []
         for outcome in outcomes:
             try:
@@ -116,7 +116,7 @@ class Output:
 
 
 def _spread(outcome: Outcome) -> list[Outcome]:
-    """Give one outcome for each row that a flat function returned."""
+    """Return one outcome for each row that a flat function returned."""
     if outcome.error is not None:
         return [outcome]
     results: list[Any] = outcome.result

@@ -7,7 +7,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from thulawa.spark.session.builder import configure
+from thulawa.spark.session.spark_session import configure
 
 STATE = "spark.sql.streaming.stateStore.providerClass"
 ARROW = "spark.sql.execution.arrow.pyspark.enabled"

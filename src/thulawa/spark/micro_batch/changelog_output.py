@@ -1,6 +1,6 @@
-"""What a batch leaves behind for the day its checkpoint is lost: changelogs, and its progress.
+"""Changelog records and read positions, from which a lost checkpoint can be restored.
 
-Both leave with the outputs of the batch, through the same sink and in the same transactions.
+Both are written with the outputs of a micro-batch, by the same sink and in the same transactions.
 """
 
 import json
@@ -20,17 +20,17 @@ from thulawa.state.codec import ColumnCodec
 from thulawa.state.paged import PagedStores
 from thulawa.state.store_changelog import Position, StoreChangelog
 
-__all__ = ["BEFORE", "MORE", "POSITIONS", "STAMP", "ReadSoFar", "TaskChangelogs"]
+__all__ = ["BEFORE", "MORE", "POSITIONS", "STAMP", "ReadPositions", "TaskChangelogs"]
 
-STAMP, BEFORE = "batch", "before"  # headers of a changelog's records
-POSITIONS = "changelogs"  # in a task's snapshot: where its changelogs are
-MORE = b"more"  # in the topic of offsets: the partitions of which the broker had more
+STAMP, BEFORE = "batch", "before"  # headers of changelog records
+POSITIONS = "changelogs"  # in a task's snapshot: the positions of its changelogs
+MORE = b"more"  # in the offsets topic: the partitions with unread records
 
 _codec = ColumnCodec()
 
 
 class TaskChangelogs:
-    """Writes what a batch changed in the stores of one task."""
+    """Writes the changes that a micro-batch makes to the stores of one task."""
 
     def __init__(self, program: Program, part: StagedSubTopology) -> None:
         stores = program.plan.topology.stores
@@ -39,13 +39,13 @@ class TaskChangelogs:
             for store in part.group.stores
             if store in program.changelogs
         }
-        # a batch that one task writes is one transaction, and there or not
+        # the output of a single task is one transaction, which needs no stamp to be undone
         self._shared = len(program.slots) > 1
 
     def write(
         self, stores: PagedStores, snapshot: Mapping[str, Any], now: int, output: TaskOutput
     ) -> dict[str, Any]:
-        """Send the changes since the last commit; give the snapshot with the new positions."""
+        """Send the changes since the last commit; return the snapshot with the new positions."""
         if not self._logs:
             return dict(snapshot)
         last = (stores.snapshot or {}).get(POSITIONS, {})
@@ -59,7 +59,7 @@ class TaskChangelogs:
                 headers = stamped
                 if stamped and before is not None:
                     headers = (*stamped, (BEFORE, before))
-                output.keep(topic, (key, value), now, headers)
+                output.send_change(topic, (key, value), now, headers)
             positions[store] = position.encode()
         return {**snapshot, POSITIONS: positions}
 
@@ -68,10 +68,10 @@ class TaskChangelogs:
         return () if stamp is None else ((STAMP, stamp.encode()),)
 
 
-class ReadSoFar:
-    """Which records of its topics a batch has read, for whoever must go on without a checkpoint.
+class ReadPositions:
+    """The ranges of records that a micro-batch has read, from which a restore continues.
 
-    Every task that writes is told of every partition: so each one's transaction says it all.
+    Every writing task gets the ranges of all partitions, so each transaction has all of them.
     """
 
     def __init__(self, program: Program) -> None:
@@ -80,22 +80,22 @@ class ReadSoFar:
         self._more: dict[str, list[str]] = {}
 
     @property
-    def wanted(self) -> bool:
-        """Whether anybody will ask."""
+    def is_needed(self) -> bool:
+        """Whether the application has changelogs and is not restoring."""
         return bool(self._program.changelogs) and self._program.recovery is None
 
-    def note(self, topic: Topic, first: int, span: tuple[int, int]) -> None:
-        """Take note of records of one partition, in offset order; ``span``: end and time."""
+    def add(self, topic: Topic, first: int, span: tuple[int, int]) -> None:
+        """Add records of one partition, in offset order; ``span`` is their end offset and time."""
         start = self._ranges[topic][0] if topic in self._ranges else first
         self._ranges[topic] = (start, *span)
 
-    def note_more(self, of: Behind) -> None:
-        """Note a partition of which the broker has more than the batch reads."""
+    def add_unread(self, of: Behind) -> None:
+        """Add a partition that has more records than the micro-batch reads."""
         if of.behind:
             self._more.setdefault(of.topic, []).append(str(of.partition))
 
-    def told(self) -> Iterator[Packed]:
-        """Give the records for the topic of offsets, one row to each task that writes."""
+    def rows(self) -> Iterator[Packed]:
+        """Yield the records for the offsets topic, one row for each writing task."""
         stamp = _stamp()
         if not (self._ranges or self._more) or stamp is None:
             return
@@ -117,7 +117,7 @@ def _now() -> int:
 
 
 def _stamp() -> str | None:
-    """Give the stamp of the batch at hand; None where there is none, as in a dry run."""
+    """Return the stamp of the current micro-batch; None outside a streaming query."""
     task = current_task()
-    streamed = None if task is None else task.streamed
-    return None if streamed is None else batch_stamp(streamed.query, streamed.batch)
+    streaming = None if task is None else task.streaming
+    return None if streaming is None else batch_stamp(streaming.query, streaming.batch)

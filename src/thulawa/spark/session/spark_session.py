@@ -1,4 +1,4 @@
-"""A Spark session that is fit for Thulawa: set what is needed, leave alone what was chosen."""
+"""Create Spark sessions with the settings that Thulawa needs; the user's take precedence."""
 
 import os
 import re
@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.find_spark_home import _find_spark_home
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from thulawa.spark.connectors.log_format import register
+from thulawa.spark.internals import (
+    builder_options,
+    connect_to_jvm,
+    is_jvm_running,
+    spark_home,
+    started_by_spark_submit,
+)
 from thulawa.spark.session import jvm_archive
 from thulawa.spark.session.shipping import is_local, ship
 from thulawa.spark.session.worker_python import choose_worker_python
@@ -23,15 +29,15 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 
 def configure(builder: Any) -> Any:
-    """Set on a session builder what Thulawa needs and nobody has set.
+    """Set the settings that Thulawa needs on a session builder, and return it.
 
-    What the builder has stays, and so does what reaches Spark by ``spark-submit``, by
-    ``spark-defaults.conf`` or by ``PYSPARK_SUBMIT_ARGS``.
+    Settings of the builder, of ``spark-submit``, of ``spark-defaults.conf`` and of
+    ``PYSPARK_SUBMIT_ARGS`` are not changed.
 
-    Python workers run this interpreter, and on this machine they start sooner
-    (`worker_python`); rows travel as Arrow; state lives in RocksDB; no task runs
-    twice at a time, and none of a streaming query is joined with others; tracebacks are whole; the
-    JVM starts sooner where its classes were made ready (`thulawa.spark.session.jvm_archive`).
+    Python workers run this interpreter and start faster on this machine (`worker_python`); rows are
+    passed as Arrow; state is in RocksDB; no task runs twice concurrently, and tasks of streaming
+    queries are not coalesced; tracebacks are complete; the JVM starts faster if there is a class
+    archive (`thulawa.spark.session.jvm_archive`).
 
     .. versionadded:: 0.1.0
     """
@@ -39,15 +45,15 @@ def configure(builder: Any) -> Any:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.speculation": "false",
-        # a batch that is run again has the same rows in each task, by which sinks know them
+        # a rerun must have the same rows in each task, by which sinks identify them
         "spark.sql.adaptive.streaming.stateless.enabled": "false",
         "spark.scheduler.mode": "FAIR",  # applications on one session share its cores
-        # the frames it leaves out are the user's own, called from the engine
+        # else frames of the user's functions, called by the engine, are left out
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
     if java := jvm_archive.options():
         defaults["spark.driver.extraJavaOptions"] = java
-    options = builder._options  # noqa: SLF001 the only way to see them
+    options = builder_options(builder)
     chosen = {*options, *_set_elsewhere()}
     master = options.get("spark.master")
     choose_worker_python(local=is_local(master) if master else "spark.master" not in chosen)
@@ -58,10 +64,10 @@ def configure(builder: Any) -> Any:
 
 
 def _set_elsewhere() -> set[str]:
-    """Name the settings that Spark has without the builder, which would override them."""
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001
-        # Spark runs already, by spark-submit or from before: it can be asked
-        SparkContext._ensure_initialized()  # noqa: SLF001
+    """Return the names of settings that are set outside of the builder."""
+    if is_jvm_running() or started_by_spark_submit():
+        # Spark is running already and can be asked
+        connect_to_jvm()
         return {setting for setting, _ in SparkConf().getAll()}
     arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     named: set[str] = set()
@@ -71,7 +77,7 @@ def _set_elsewhere() -> set[str]:
 
 
 def _defaults_file() -> str:
-    folder = os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf"
+    folder = os.environ.get("SPARK_CONF_DIR") or f"{spark_home()}/conf"
     file = Path(folder, "spark-defaults.conf")
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
@@ -82,12 +88,12 @@ def session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Give a Spark session, made with `configure` if there is none yet.
+    """Return the Spark session; create it with `configure` if there is none.
 
-    It knows the embedded log as the format ``thulawa``, and on a cluster it sends this library
-    to the workers, which need its third-party packages alone.
+    The embedded log is registered as the format ``thulawa``. On a cluster the library is sent to
+    the workers, which only need its third-party packages.
 
-    ``settings`` are Spark's own: ``session(settings={"spark.ui.enabled": "false"})``.
+    ``settings`` are Spark settings: ``session(settings={"spark.ui.enabled": "false"})``.
 
     .. versionadded:: 0.1.0
     """

@@ -36,24 +36,24 @@ def test_a_repartition_that_meets_a_table_is_no_hindrance(tmp_path: Path) -> Non
     builder = StreamsBuilder()
     by_value = builder.stream("orders").select_key(lambda _, value: value)
     by_value.join(builder.table("names"), lambda order, _: order).to("out")
-    assert streams(tmp_path, builder).remains() == (tmp_path / "checkpoint", [])
+    assert streams(tmp_path, builder).owned_resources() == (tmp_path / "checkpoint", [])
 
 
 def test_a_repartition_of_a_size_of_its_own_is_no_hindrance(tmp_path: Path) -> None:
     builder = StreamsBuilder()
     sized = builder.stream("orders").repartition(Repartitioned(partitions=2))
     sized.join(builder.table("names"), lambda order, _: order).to("out")
-    assert streams(tmp_path, builder).remains() == (tmp_path / "checkpoint", [])
+    assert streams(tmp_path, builder).owned_resources() == (tmp_path / "checkpoint", [])
 
 
 def test_the_topic_of_the_clock_remains(tmp_path: Path) -> None:
     builder = StreamsBuilder()
     builder.stream("orders").process(Passing).to("out")
-    assert streams(tmp_path, builder).remains()[1] == ["app-clock"]
+    assert streams(tmp_path, builder).owned_resources()[1] == ["app-clock"]
 
 
 def test_the_topic_of_the_clock_remains_of_tasks_that_wait(tmp_path: Path) -> None:
     builder = StreamsBuilder()
     builder.stream("orders").to("out")
     made = streams(tmp_path, builder, TaskOptions(max_task_idle="1 s"))
-    assert made.remains()[1] == ["app-clock"]
+    assert made.owned_resources()[1] == ["app-clock"]

@@ -1,9 +1,9 @@
-"""Rebuild the checkpoint of an application from its own topics: changelogs, offsets, markers.
+"""Restore the checkpoint of an application from its topics: changelogs, offsets, markers.
 
-Restoring is a query of its own, over the changelogs and in a new checkpoint, with the stages of
-the program but nothing of what it does. When all stores are there, and are what their last
-positions say, the offsets of that checkpoint are replaced by those of the program's topics. The
-program's query then goes on from it as after any other batch.
+A restore is a query over the changelogs with its own checkpoint. It has the stages of the program
+but runs none of its operators. When all stores are restored and match their last positions, the
+offsets of that checkpoint are replaced by those of the program's topics, and the program's query
+continues from it as after any other batch.
 """
 
 import json
@@ -29,36 +29,36 @@ from thulawa.runtime.recovery_plan import (
     batch_stamp,
     recover,
 )
+from thulawa.spark.internals import active_session
 from thulawa.spark.micro_batch.brokers import Topics
-from thulawa.spark.micro_batch.changelogs import MORE
+from thulawa.spark.micro_batch.changelog_output import MORE
 from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
-from thulawa.spark.micro_batch.manifest import write_manifest
+from thulawa.spark.micro_batch.manifest import publish_manifest
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.query import compile_program
-from thulawa.spark.micro_batch.restoring import Report
-from thulawa.spark.micro_batch.runner import active
+from thulawa.spark.micro_batch.restoring import RestoreReport
 from thulawa.state.store_changelog import Position
 
 __all__ = [
+    "OnProgress",
     "RestoredStore",
     "Restoring",
-    "Shown",
-    "begin_anew",
-    "refuse_lost_changelogs",
+    "begin_empty",
+    "check_changelogs",
     "restore",
-    "unrestorable",
+    "why_not_restorable",
 ]
 
 _log = logging.getLogger("thulawa.streams")
 _GENERATION = b"generation"
-_REPORTS = "reports"  # the folder, beside Spark's, of what tasks report while stores are rebuilt
-_LOOK_SECONDS = 0.5
-_RECORDS = 200_000  # of changelogs in a batch; what comes in it is in memory once more
+_REPORTS = "reports"  # folder of the reports of tasks, in the folder of the query
+_POLL_SECONDS = 0.5
+_RECORDS = 200_000  # of changelogs per batch, which are held in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """How far restoring has come: the offsets that were passed; compacted ones count as well."""
+    """Progress of a restore in offsets, including those that compaction removed."""
 
     records: int
     of: int
@@ -66,7 +66,7 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True)
 class RestoredStore:
-    """One task's store: how many records were read, and what is left of them."""
+    """A restored store of one task: records that were read, and resulting entries."""
 
     store: str
     task: int
@@ -75,25 +75,25 @@ class RestoredStore:
     checksum: str
 
 
-Shown = Callable[[Restoring], None]
+OnProgress: TypeAlias = Callable[[Restoring], None]
 More: TypeAlias = Mapping[str, list[str]]
 
 
-def refuse_lost_changelogs(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
-    """Refuse to go on where the checkpoint is lost and a changelog too: its store would be empty.
+def check_changelogs(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
+    """Raise `StateError` if both the checkpoint and a changelog are lost.
 
-    To be asked before topics are made: one that was just made has no records either.
+    Call it before topics are created, because a new changelog has no records either.
     """
     names = (program.offsets_topic, *program.changelogs.values())
     there = topics.partitions(names)
     lost = [name for name in names if name not in there]
     if not lost or program.offsets_topic not in there or checkpoint.query is not None:
         return
-    generation, _ = _told(topics, program.offsets_topic)
-    if generation is not None:  # else no life ever began
+    generation, _ = _read_offsets_topic(topics, program.offsets_topic)
+    if generation is not None:  # else the application has never run
         raise StateError(
             f"the checkpoint is lost, and the changelog {lost[0]!r} is gone; put one of them back, "
-            "or begin anew with thulawa reset"
+            "or discard the state with thulawa reset"
         )
 
 
@@ -102,13 +102,13 @@ def restore(
     program: Program,
     topics: Topics,
     checkpoint: Checkpoint,
-    shown: Shown | None = None,
+    on_progress: OnProgress | None = None,
 ) -> list[RestoredStore] | None:
-    """Rebuild the checkpoint if it is lost; None: it is there, or there is nothing to rebuild.
+    """Restore the checkpoint if it is lost; return None if it exists or there is no changelog.
 
     ``spark`` is the session of the program's query, with its settings.
     """
-    generation, _ = _told(topics, program.offsets_topic)
+    generation, _ = _read_offsets_topic(topics, program.offsets_topic)
     query = checkpoint.query
     if generation is None:
         if query is None:
@@ -117,9 +117,9 @@ def restore(
         _write_generation(topics, program, Generation(query, checkpoint.last_batch()))
         return None
     if query is not None:
-        _refuse_another_life(generation, query)
+        _check_same_query(generation, query)
         return None
-    return _Restore(spark, program, topics, checkpoint, shown).run()
+    return _Restore(spark, program, topics, checkpoint, on_progress).run()
 
 
 class _Restore:
@@ -129,11 +129,11 @@ class _Restore:
         program: Program,
         topics: Topics,
         checkpoint: Checkpoint,
-        shown: Shown | None,
+        on_progress: OnProgress | None,
     ) -> None:
         self._spark, self._program, self._topics = spark, program, topics
-        self._checkpoint, self._shown = checkpoint, shown
-        self._reports: dict[tuple[str, int], Report] = {}
+        self._checkpoint, self._on_progress = checkpoint, on_progress
+        self._reports: dict[tuple[str, int], RestoreReport] = {}
         self._more: More = {}
         self._read = 0
         self._all = 0
@@ -142,16 +142,17 @@ class _Restore:
         program, topics = self._program, self._topics
         names = (program.offsets_topic, *program.changelogs.values())
         topics.settle(program.application_id, names)
-        generation, progress = _told(topics, program.offsets_topic)  # of open transactions too, now
+        # read again: the transactions that were open have ended
+        generation, progress = _read_offsets_topic(topics, program.offsets_topic)
         assert generation is not None
         markers = topics.last_batches(program.application_id, generation.query)
         todo = recover(generation, len(program.slots), markers, progress)
-        self._more = _more_after(topics, program, generation, markers)
+        self._more = _unread_after(topics, program, generation, markers)
         query = str(uuid4())
         self._checkpoint.begin(query, restoring=True)
         self._rebuild(todo, (*names, *program.plan.global_topics))
         found = self._verified()
-        self._hand_over(query, todo)
+        self._switch_to_program(query, todo)
         return found
 
     def _rebuild(self, todo: RecoveryPlan, names: tuple[str, ...]) -> None:
@@ -163,29 +164,29 @@ class _Restore:
         reading = partial(self._topics.read, self._spark, names, _RECORDS)
         rows = compile_program(restoring, reading, "restoring")
         reports = Path(self._checkpoint.query_path) / _REPORTS
-        # into files: foreachBatch would wait for a thread of Python that another query may hold
+        # to files: foreachBatch would wait for a Python thread that another query may block
         writer = rows.select(col("data").cast("string")).writeStream.format("text")
         writer = writer.option("path", str(reports)).trigger(availableNow=True)
-        with active(self._spark):
+        with active_session(self._spark):
             query: Any = writer.option("checkpointLocation", self._checkpoint.query_path).start()
         try:
-            while not query.awaitTermination(_LOOK_SECONDS):
+            while not query.awaitTermination(_POLL_SECONDS):
                 self._show()
-            query.awaitTermination()  # until it has let go of its files
+            query.awaitTermination()  # until it has released its files
         finally:
             query.stop()
         self._show()
-        self._take(reports)
+        self._collect(reports)
         read = self._checkpoint.committed_offsets()
         for topic, partitions in ends.items():
             for partition, end in partitions.items():
                 if read.get(topic, {}).get(partition, 0) < end:
-                    raise StateError(f"{topic} was not read to its end: restoring has failed")
+                    raise StateError(f"{topic} was not read to its end: the restore has failed")
 
-    def _take(self, folder: Path) -> None:
-        """Add up what the tasks have reported, batch by batch."""
+    def _collect(self, folder: Path) -> None:
+        """Sum up the reports of tasks, in the order of batches."""
         rows = self._spark.read.text(str(folder)).collect()
-        found = [msgspec.json.decode(row[0], type=Report) for row in rows]
+        found = [msgspec.json.decode(row[0], type=RestoreReport) for row in rows]
         for report in sorted(found, key=lambda report: report.batch):
             place = (report.store, report.task)
             before = self._reports[place].records if place in self._reports else 0
@@ -194,59 +195,60 @@ class _Restore:
         shutil.rmtree(folder)
 
     def _show(self) -> None:
-        """Say how far restoring has come, where it has come further."""
+        """Report the progress, if there is any."""
         read = self._checkpoint.committed_offsets()
         records = sum(sum(partitions.values()) for partitions in read.values())
         if records == self._read:
             return
         self._read = records
-        told = Restoring(records, self._all)
+        progress = Restoring(records, self._all)
         _log.info("%s: %d of at most %d records restored", self._program.application_id,
-                  told.records, told.of)  # fmt: skip
-        if self._shown is not None:
-            self._shown(told)
+                  progress.records, progress.of)  # fmt: skip
+        if self._on_progress is not None:
+            self._on_progress(progress)
 
     def _verified(self) -> list[RestoredStore]:
-        """Refuse stores that are not what their last position says."""
+        """Return the stores; raise `StateError` for one that does not match its last position."""
         stores = []
         for (store, task), report in sorted(self._reports.items()):
             found, wanted = report.found, report.wanted
             if found is None or wanted is None or not found.holds(wanted):
                 raise StateError(
-                    f"the store {store!r} of task {task} has {_shown(found)} after restoring, and "
-                    f"should have {_shown(wanted)}: its changelog "
-                    f"{self._program.changelogs[store]!r} is damaged, or its serde writes a value "
-                    "in more than one way; begin anew with thulawa reset"
+                    f"the store {store!r} of task {task} has {_describe(found)} after a restore, "
+                    f"and should have {_describe(wanted)}: its changelog "
+                    f"{self._program.changelogs[store]!r} is damaged, or its serde is not "
+                    "deterministic; discard the state with thulawa reset"
                 )
             checksum = f"{found.checksum:016x}"
             stores.append(RestoredStore(store, task, report.records, found.entries, checksum))
         return stores
 
-    def _hand_over(self, query: str, todo: RecoveryPlan) -> None:
-        """Let the program's query begin where the stores are. The order of steps matters.
+    def _switch_to_program(self, query: str, todo: RecoveryPlan) -> None:
+        """Make the program's query continue from the restored stores. The order of steps matters.
 
-        The new generation is told before any marker of it is written: whoever restores next must
-        not look for the old one's. The manifest names the new query before the checkpoint counts.
+        The new generation is written before any of its markers, so that the next restore does not
+        look for markers of the old one. The manifest names the new query before the checkpoint is
+        marked as complete.
         """
         program, checkpoint = self._program, self._checkpoint
         last = checkpoint.last_batch()
-        starts, ends = self._read_on(todo.starts), None
+        starts, ends = self._positions(todo.starts), None
         if todo.ends is not None:
-            ends = self._read_on(todo.ends)
-        checkpoint.go_on_from(starts, ends, (_waited_for(program), self._more))
+            ends = self._positions(todo.ends)
+        checkpoint.continue_from(starts, ends, (_ordered_partitions(program), self._more))
         _write_generation(
             self._topics, program, Generation(query, last, todo.done, tuple(sorted(todo.stamps)))
         )
         for task in todo.done:
             self._topics.claim(program.application_id, query, last + 1, task)
-        write_manifest(self._topics, program, checkpoint, query)
+        publish_manifest(self._topics, program, checkpoint, query)
         checkpoint.finish()
 
-    def _read_on(self, offsets: Mapping[TopicPartition, int]) -> Offsets:
-        """Give where to go on in every partition.
+    def _positions(self, offsets: Mapping[TopicPartition, int]) -> Offsets:
+        """Return the offset at which each partition continues.
 
-        One that no batch has read is begun at its first record. Of global tables everything has
-        just been read, whatever the batches had.
+        A partition that no batch has read begins with its first record. Global tables have just
+        been read completely.
         """
         found = self._topics.start_offsets(self._program.topics)
         for (topic, partition), offset in offsets.items():
@@ -255,23 +257,26 @@ class _Restore:
         return found | {topic: read[topic] for topic in self._program.plan.global_topics}
 
 
-def _told(topics: Topics, name: str) -> tuple[Generation | None, list[Progress]]:
-    """Read what the topic of offsets tells."""
+def _read_offsets_topic(topics: Topics, name: str) -> tuple[Generation | None, list[Progress]]:
+    """Return the generation and the read positions from the offsets topic."""
     generation = None
     progress = []
     for key, value in topics.records(name):
         assert key is not None
-        told = json.loads(value or b"{}")
+        content = json.loads(value or b"{}")
         if key == _GENERATION:
             generation = Generation(
-                told["query"], told["batch"], tuple(told["done"]), tuple(told["stamps"])
+                content["query"],
+                content["batch"],
+                tuple(content["done"]),
+                tuple(content["stamps"]),
             )
             continue
         if key == MORE:
             continue
         topic, _, partition = key.decode().rpartition("/")
         progress.append(
-            Progress((topic, int(partition)), told["batch"], told["start"], told["end"])
+            Progress((topic, int(partition)), content["batch"], content["start"], content["end"])
         )
     return generation, progress
 
@@ -280,67 +285,67 @@ def _write_generation(topics: Topics, program: Program, generation: Generation) 
     topics.put(program.offsets_topic, _GENERATION, json.dumps(asdict(generation)).encode())
 
 
-def unrestorable(program: Program, topics: Topics) -> str | None:
-    """Return why a lost checkpoint of the program cannot be rebuilt; None: it can be."""
+def why_not_restorable(program: Program, topics: Topics) -> str | None:
+    """Return why a lost checkpoint cannot be restored; None if it can be."""
     stores = {name for part in program.plan.parts.values() for name in part.group.stores}
     if lost := sorted(stores - program.changelogs.keys()):
-        return f"the store {lost[0]!r} has no changelog to be rebuilt from"
+        return f"the store {lost[0]!r} has no changelog to restore it from"
     there = topics.partitions((program.offsets_topic,))
-    generation = _told(topics, program.offsets_topic)[0] if there else None
+    generation = _read_offsets_topic(topics, program.offsets_topic)[0] if there else None
     if generation is None:
-        return f"the topic {program.offsets_topic!r} does not say where to go on"
+        return f"the topic {program.offsets_topic!r} does not hold its offsets"
     if _held_records_are_lost(program, topics, generation):
-        return "records that a task without stores held back (max_task_idle) are only there"
+        return "records that a task without stores has buffered (max_task_idle) are only there"
     return None
 
 
 def _held_records_are_lost(program: Program, topics: Topics, generation: Generation) -> bool:
-    """Return whether a task may have held records back that no changelog has."""
+    """Return whether a task may have buffered records that no changelog holds."""
     if not any(part.stage and not part.group.stores for part in program.plan.parts.values()):
         return False
     if program.options.may_idle:
         return True
     topics.settle(program.application_id, (program.offsets_topic,))
     markers = topics.last_batches(program.application_id, generation.query)
-    return bool(_more_after(topics, program, generation, markers))
+    return bool(_unread_after(topics, program, generation, markers))
 
 
-def _waited_for(program: Program) -> More:
-    """Return all partitions that tasks may wait for: those read to their end are told of."""
+def _ordered_partitions(program: Program) -> More:
+    """Return all partitions that tasks may wait for, so that the first batch reports on each."""
     found: dict[str, list[str]] = {}
-    for group in program.together:
+    for group in program.ordered_groups:
         for topic, numbers in group.items():
             found.setdefault(topic, []).extend(map(str, numbers))
     return found
 
 
-def _more_after(
+def _unread_after(
     topics: Topics, program: Program, generation: Generation, markers: Mapping[int, int]
 ) -> More:
-    """Return the partitions of which the broker had more than the last batch read."""
+    """Return the partitions that had more records than the last batch read."""
     stamp = batch_stamp(generation.query, max(markers.values(), default=generation.batch))
     found = [json.loads(value or b"{}") for key, value in topics.records(program.offsets_topic)
              if key == MORE]  # fmt: skip
     return next((one["more"] for one in reversed(found) if one.get("batch") == stamp), {})
 
 
-def begin_anew(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
-    """Begin a life with empty stores, whatever changelogs there are."""
+def begin_empty(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
+    """Begin a new query with empty stores, whatever changelogs there are."""
     query = str(uuid4())
     checkpoint.begin(query, restoring=False)
     if program.changelogs:
         _write_generation(topics, program, Generation(query))
 
 
-def _refuse_another_life(generation: Generation, query: str) -> None:
+def _check_same_query(generation: Generation, query: str) -> None:
     if generation.query != query:
         raise StateError(
-            "the application has gone on from another checkpoint since this one: its changelogs "
-            "are ahead of it; remove this checkpoint, and the state is rebuilt from them"
+            "the application has continued from another checkpoint since this one: its changelogs "
+            "are ahead of it; remove this checkpoint, and the state is restored from them"
         )
 
 
-def _shown(position: Position | None) -> str:
+def _describe(position: Position | None) -> str:
     if position is None:
         return "no position at its end"
     return f"{position.entries} entries with the checksum {position.checksum:016x}"
