@@ -1,4 +1,4 @@
-"""How a command that could not do what it was asked ends: a sentence and an exit code."""
+"""Exit codes, and errors of the library as one message without a traceback."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def explained(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn the library's errors into a sentence on standard error, without a traceback."""
+    """Print errors of the library on standard error without a traceback, and exit with a code."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

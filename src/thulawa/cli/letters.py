@@ -1,7 +1,7 @@
-"""Where dead letters lie: a topic of an embedded log, or of Kafka.
+"""Dead-letter topics of an embedded log or of Kafka.
 
-What is sent back is sent in one transaction with its place in the dead-letter topic, so that each
-letter goes back once, however often and wherever the command is stopped.
+Letters are replayed in one transaction with their position in the dead-letter topic, so each is
+replayed once, however often the command is interrupted.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -28,22 +28,20 @@ _RUN = "replay"
 class Letters(Protocol):
     """A dead-letter topic."""
 
-    def read(self) -> Iterator[DeadLetterRecord]:
-        """Give all letters, each partition in order."""
+    def read(self) -> Iterator[Letter]:
+        """Yield all letters, each partition in order."""
 
     def topics(self, names: Collection[str]) -> set[str]:
-        """Give those of these topics that there are."""
+        """Return which of these topics exist."""
 
     def replayed(self) -> dict[int, int]:
-        """Give, for each partition, the offset of the last letter that was sent back."""
+        """Return the offset of the last replayed letter of each partition."""
 
-    def send(
-        self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
-    ) -> None:
-        """Send letters of a partition to topics, and remember that it is done up to ``last``."""
+    def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
+        """Send letters of a partition to topics, and commit ``last`` as replayed."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 def letters_at(address: str, topic: str) -> closing[Any]:
@@ -88,7 +86,7 @@ class _LogLetters:
         self.log.close()
 
     def _marker(self, partition: int) -> tuple[str, int]:
-        # with its id: the letters of a topic that is made anew have not been sent back
+        # with the topic id: letters of a topic that was created again have not been replayed
         return f"{_WHO}/{self.topic}/{self.log.describe(self.topic).id}", partition
 
 
@@ -101,12 +99,12 @@ class _KafkaLetters:
         if self._admin.partitions(topic)[topic] is None:
             raise UnknownTopic("there is no such topic", topic=topic)
         self._sink = SinkSpec(connection=connection, application=_WHO, name=topic)
-        # with its id: the letters of a topic that is made anew have not been sent back
+        # with the topic id: letters of a topic that was created again have not been replayed
         identity = self._admin.identity(topic)
         self._run = _RUN if identity is None else f"{_RUN}/{identity.decode()}"
 
-    def read(self) -> Iterator[DeadLetterRecord]:
-        # what a running application has not committed is no letter yet
+    def read(self) -> Iterator[Letter]:
+        # uncommitted records of a running application are skipped
         for chunk in read_to_end(self._connection, self._topic, committed=True):
             for one in chunk:
                 _, timestamp = one.timestamp()
