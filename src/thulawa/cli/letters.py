@@ -28,7 +28,7 @@ _RUN = "replay"
 class Letters(Protocol):
     """A dead-letter topic."""
 
-    def read(self) -> Iterator[Letter]:
+    def read(self) -> Iterator[DeadLetterRecord]:
         """Yield all letters, each partition in order."""
 
     def topics(self, names: Collection[str]) -> set[str]:
@@ -37,7 +37,9 @@ class Letters(Protocol):
     def replayed(self) -> dict[int, int]:
         """Return the offset of the last replayed letter of each partition."""
 
-    def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
+    def send(
+        self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
+    ) -> None:
         """Send letters of a partition to topics, and commit ``last`` as replayed."""
 
     def close(self) -> None:
@@ -103,7 +105,7 @@ class _KafkaLetters:
         identity = self._admin.identity(topic)
         self._run = _RUN if identity is None else f"{_RUN}/{identity.decode()}"
 
-    def read(self) -> Iterator[Letter]:
+    def read(self) -> Iterator[DeadLetterRecord]:
         # uncommitted records of a running application are skipped
         for chunk in read_to_end(self._connection, self._topic, committed=True):
             for one in chunk:
