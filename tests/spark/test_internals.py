@@ -194,22 +194,30 @@ def test_the_accumulators_of_a_task_are_found(monkeypatch: pytest.MonkeyPatch) -
     assert internals.task_accumulators() == [(4711, one)]
 
 
-def seen_in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    context: Any = pyspark.TaskContext.get()
-    stream, batch = internals.worker_input(), internals.streaming_batch(context)
-    for _ in batches:
-        pass
-    ended = stream is not None and bool(stream.peek(1))
-    yield pa.record_batch({"seen": [f"{ended} {batch} {internals.is_schema_process()}"]})
+@pytest.fixture
+def seen_in_worker() -> Any:
+    """Return a function for ``mapInArrow`` that shows what a worker sees of its task."""
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context: Any = pyspark.TaskContext.get()
+        stream, batch = internals.worker_input(), internals.streaming_batch(context)
+        for _ in batches:
+            pass
+        ended = stream is not None and bool(stream.peek(1))
+        yield pa.record_batch({"seen": [f"{ended} {batch} {internals.is_schema_process()}"]})
+
+    return seen
 
 
-def test_a_worker_shows_the_end_of_its_input(spark: SparkSession) -> None:
+def test_a_worker_shows_the_end_of_its_input(spark: SparkSession, seen_in_worker: Any) -> None:
     rows = spark.range(0, 1, 1, 1).selectExpr("cast(id as string) seen")
     told = [row.seen for row in rows.mapInArrow(seen_in_worker, "seen string").collect()]
     assert told == ["True None False"]
 
 
-def test_a_task_of_a_streaming_query_shows_its_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_task_of_a_streaming_query_shows_its_batch(
+    spark: SparkSession, tmp_path: Path, seen_in_worker: Any
+) -> None:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     told = rows.selectExpr("cast(value as string) seen").mapInArrow(seen_in_worker, "seen string")
     writer = told.writeStream.format("json")

@@ -58,9 +58,9 @@ def run(folder: Path, *checkpoints: str) -> list[object]:
 def test_a_folder_that_executors_see_otherwise_is_refused(tmp_path: Path) -> None:
     # a path that is another folder for each process: that of its own working directory
     shared = tmp_path / "checkpoint"
-    refused, counted = run(tmp_path, "/proc/self/cwd/checkpoint", str(shared))
+    refused, counted = run(tmp_path, "/proc/self/cwd/unshared", str(shared))
     assert isinstance(refused, str)
-    assert refused.startswith("ConfigurationError: the checkpoint /proc/self/cwd/checkpoint is not")
+    assert refused.startswith("ConfigurationError: the checkpoint /proc/self/cwd/unshared is not")
     assert "does not see what the driver writes there" in refused
     assert "mounted on all hosts" in refused
     assert counted == {f"k{n}": 4 for n in range(5)}

@@ -178,6 +178,7 @@ class KafkaFormat(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
+        _check_option_names(self.options)
         exact = self.options.get("processingGuarantee", "exactly_once") == "exactly_once"
         layout = layout_of(self.options, "kafka_sink") if exact else ""
         topic = self.options.get("topic")
@@ -231,7 +232,7 @@ def options_of(sink: SinkSpec, topic: str | None) -> dict[str, str]:
 
 def sink_of(options: Mapping[str, str]) -> SinkSpec:
     """Return the sink that options of the format describe; names are not case-sensitive."""
-    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
+    _check_option_names(options)
     connection = connection_of(options)
     if connection is None or not options.get("application"):
         raise ConfigurationError(
@@ -246,6 +247,10 @@ def sink_of(options: Mapping[str, str]) -> SinkSpec:
             parts[part][field] = option.read(text)
     policies = Policies(**parts["policies"], spec=TopicSpec(**parts["policies.spec"]))
     return SinkSpec(connection=connection, policies=policies, **parts[""])
+
+
+def _check_option_names(options: Mapping[str, str]) -> None:
+    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
 
 
 def connection_of(options: Mapping[str, str]) -> Connection | None:
