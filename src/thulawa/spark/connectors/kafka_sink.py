@@ -72,8 +72,8 @@ def _write_seconds(seconds: float) -> str:
     return f"{seconds} s"
 
 
-def _read_seconds(text: str) -> float:
-    return milliseconds(text) / 1_000
+def _read_seconds(name: str, text: str) -> float:
+    return milliseconds(text, name=name) / 1_000
 
 
 def _optional(value: str | None) -> str | None:
@@ -86,8 +86,12 @@ _SINK_OPTIONS = {
     "sink": _SinkOption("name"),
     "buckets": _SinkOption("buckets", lambda one: None if one is None else one.text, Buckets.of),
     "processingGuarantee": _SinkOption("guarantee"),
-    "transactionTimeout": _SinkOption("transaction_timeout", _write_seconds, _read_seconds),
-    "deliveryTimeout": _SinkOption("delivery_timeout", _write_seconds, _read_seconds),
+    "transactionTimeout": _SinkOption(
+        "transaction_timeout", _write_seconds, partial(_read_seconds, "transactionTimeout")
+    ),
+    "deliveryTimeout": _SinkOption(
+        "delivery_timeout", _write_seconds, partial(_read_seconds, "deliveryTimeout")
+    ),
     "missingTopic": _SinkOption("policies.missing"),
     "oversized": _SinkOption("policies.oversized"),
     "deadLetterTopic": _SinkOption("policies.dead_letter", _optional),
