@@ -1,4 +1,4 @@
-"""The tests that docs/guarantees.md names exist."""
+"""The tests that docs/explanation/guarantees.md names exist."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_every_promise_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
     rows = [row for row in page.splitlines() if row.startswith("| ") and "shown by" not in row]
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
     missing = [

@@ -1,4 +1,4 @@
-"""The examples of the README and of the pages on map_by_key and priority do what they say."""
+"""The examples of the README and of the pages that need Spark do what they say."""
 
 import os
 import re
@@ -14,7 +14,16 @@ import thulawa
 from thulawa.spark.map_by_key.options import MapByKeyOptions
 
 ROOT = Path(__file__).parents[2]
-OPTIONS = ROOT / "docs" / "map_by_key.md"
+OPTIONS = ROOT / "docs" / "reference" / "map_by_key.md"
+SPARK_PAGES = (
+    "how-to/batch-calls-and-share-clients",
+    "how-to/count-messages-per-window",
+    "how-to/handle-failed-rows",
+    "how-to/keep-rows-in-order",
+    "how-to/prioritize-records",
+    "how-to/run-a-streams-application",
+    "reference/map_by_key",
+)
 
 
 def with_sources() -> dict[str, str]:
@@ -48,30 +57,20 @@ def test_the_examples_of_the_readme_run(
     assert by_key == {b"10.0.0.1": [b"LK", b"LK"], b"10.0.0.2": [b"NO"]}
 
 
-def test_the_example_of_the_runtime_runs(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(ROOT / "docs" / "runtime.md")["visits"] == 1
-
-
 def test_the_example_of_the_engine_runs() -> None:
-    assert run(ROOT / "docs" / "engine.md")["results"] == ["HELLO"] * 9
+    page = ROOT / "docs" / "how-to" / "use-the-engine-without-spark.md"
+    assert run(page)["results"] == ["HELLO"] * 9
 
 
-def test_the_examples_of_the_options_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("name", SPARK_PAGES)
+def test_the_examples_of_the_page_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "assert" in OPTIONS.read_text()
-    run(OPTIONS)
-
-
-def test_the_examples_of_priority_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(ROOT / "docs" / "priority.md")["figures"].done == 1
+    page = ROOT / "docs" / f"{name}.md"
+    assert "assert" in page.read_text()
+    run(page)
 
 
 def test_every_option_is_on_the_page() -> None:

@@ -12,7 +12,7 @@ For concurrent functions there are three independent tools:
   `Server` with slots and a queue.
 - `OrderOracle` observes what happens to each record and raises when the order contract is violated.
 
-``docs/testing.md`` shows how to test your own functions with them.
+``docs/how-to/test-functions-in-virtual-time.md`` shows how to test your own functions with them.
 """
 
 from thulawa.testing.driver_topics import TestInputTopic, TestOutputTopic

@@ -8,7 +8,9 @@ import pytest
 
 import thulawa.brokers.embedded
 
-PAGE = Path(__file__).parents[3] / "docs" / "log.md"
+DOCS = Path(__file__).parents[3] / "docs"
+REFERENCE = DOCS / "reference" / "embedded-log.md"
+GUIDE = DOCS / "how-to" / "use-the-embedded-log.md"
 # Described where the thing they come from is described.
 RESULTS = {
     "Appended",
@@ -28,7 +30,7 @@ def test_all_public_names_are_sorted_there_and_documented() -> None:
 
 
 def test_every_public_name_is_on_the_page() -> None:
-    page = PAGE.read_text()
+    page = REFERENCE.read_text()
     missing = {
         name for name in thulawa.brokers.embedded.__all__ if not re.search(rf"\b{name}\b", page)
     }
@@ -36,7 +38,7 @@ def test_every_public_name_is_on_the_page() -> None:
 
 
 def run(blocks: list[str]) -> None:
-    exec(compile("\n".join(blocks), str(PAGE), "exec"), {})  # noqa: S102 - our own page
+    exec(compile("\n".join(blocks), str(GUIDE), "exec"), {})  # noqa: S102 - our own page
 
 
 @pytest.mark.usefixtures("spark")
@@ -45,7 +47,7 @@ def test_the_examples_of_the_page_run_as_often_as_one_likes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert sum(block.count("assert") for block in blocks) >= 8
     run(blocks)
     run(blocks)

@@ -38,7 +38,7 @@ def test_the_example_of_the_page_copies_what_is_in_the_topic(
     for address in ("10.0.0.1", "10.0.0.2"):
         producer.produce("visits", b"/", address, headers=[("agent", b"curl")], timestamp=1_000)
     producer.flush()
-    run(ROOT / "docs" / "kafka.md", connection.bootstrap)
+    run(ROOT / "docs" / "how-to" / "read-and-write-kafka.md", connection.bootstrap)
     found = {m.key(): (m.value(), m.headers()) for m in read(connection, "located")}
     agent = [("agent", b"curl")]
     assert found == {b"10.0.0.1": (b"LK", agent), b"10.0.0.2": (b"NO", agent)}
