@@ -30,10 +30,11 @@ from tests.health.helpers import model
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
+from thulawa.core.types import TopicPartition
 from thulawa.dev.kafka_broker import Broker
 from thulawa.health.application import WindowCounts
 from thulawa.health.changelog import Changelog, restore
-from thulawa.health.model import Cell, Place
+from thulawa.health.model import Cell
 from thulawa.health.spark_jobs import inputs_at
 
 WINDOW, EXPIRE, PARTITIONS = 1_000, 60_000, 6
@@ -257,7 +258,7 @@ def await_end(
     changelog: Changelog, sent: Sequence[tuple[int, int, str]], chaos: Chaos
 ) -> dict[Cell, int | None]:
     """Wait until everything is counted; give what the topic holds."""
-    places = [Place("tx", number) for number in range(PARTITIONS)]
+    places = [TopicPartition("tx", number) for number in range(PARTITIONS)]
     last = last_counted(sent)
     deadline = time.monotonic() + PATIENCE
     while True:

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import Changelog
 from thulawa.health.columns import Added, Rule
-from thulawa.health.model import Cell, Count, Place
+from thulawa.health.model import Cell, Count
 from thulawa.health.tasks import CountLog, Range, added_by
 
 FIRST = 1501273548000
@@ -69,7 +70,7 @@ def lines_of(log: Log, topic: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def counted(log: Log, ranges: Sequence[Range], rule: Rule) -> dict[Place, list[Added]]:
+def counted(log: Log, ranges: Sequence[Range], rule: Rule) -> dict[TopicPartition, list[Added]]:
     """Count ranges as a task of Spark would."""
     import pyarrow as pa  # noqa: PLC0415
 
@@ -93,7 +94,9 @@ def model(messages: Iterable[tuple[int, int, str]], window: int, expire: int) ->
     }
 
 
-def written(changelog: Changelog, place: Place, counts: Sequence[Count], now: int = 1) -> bool:
+def written(
+    changelog: Changelog, place: TopicPartition, counts: Sequence[Count], now: int = 1
+) -> bool:
     """Write totals of a partition that was read up to the last of them."""
     end = max(count.offset for count in counts)
     return bool(changelog.write({place: counts}, now, {place: end}))

@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 
 from thulawa.brokers.kafka.connection import Connection
+from thulawa.core.types import TopicPartition
 from thulawa.health.application import WindowCounts
 from thulawa.health.columns import Added
 from thulawa.health.kafka_tasks import CountKafka
-from thulawa.health.model import Place
 from thulawa.health.tasks import CountLog, Range, added_by
 
 ONE_TASK = pa.record_batch({"id": pa.array([0], pa.int64())})
@@ -25,7 +25,7 @@ class LocalCounts(WindowCounts):
     def _session(self) -> Any:
         return None
 
-    def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
+    def _counted(self, ranges: Sequence[Range]) -> dict[TopicPartition, list[Added]]:
         task: CountLog | CountKafka
         if self._where.startswith("kafka:"):
             task = CountKafka(Connection.of(self._where), [ranges], self._rule)

@@ -11,8 +11,8 @@ from tests.health.helpers import FIRST, LINES, is_valid, lines_of, story, values
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord, Retention
 from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.core.types import TopicPartition
 from thulawa.health import Count
-from thulawa.health.model import Place
 from thulawa.health.partition_leases import Fixed, Leases
 from thulawa.health.spark_jobs import inputs_at
 
@@ -235,7 +235,7 @@ def test_options_that_cannot_work_are_refused(
 
 
 def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:
-    places = [Place("tx", number) for number in range(5)]
+    places = [TopicPartition("tx", number) for number in range(5)]
     one = Leases(tmp_path)
     assert one.owned(places) == set(places)
     other = Leases(tmp_path)
@@ -250,7 +250,9 @@ def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:
 
 
 def test_a_topic_may_be_called_as_members_are(tmp_path: Path) -> None:
-    places = [Place(f"{start}{number}", 0) for number in range(3) for start in ("member-", "")]
+    places = [
+        TopicPartition(f"{start}{number}", 0) for number in range(3) for start in ("member-", "")
+    ]
     one, other = Leases(tmp_path), Leases(tmp_path)
     for _ in range(2):
         shares = [one.owned(places), other.owned(places)]
@@ -270,14 +272,14 @@ def test_jobs_of_one_application_do_not_take_each_others_partitions(
     owners = [inputs_at(address, out, "health").shared(wanted) for out, wanted in jobs]
     for _ in range(2):
         for owner, (_, wanted) in zip(owners, jobs, strict=True):
-            places = {Place(topic, number) for topic in wanted for number in range(3)}
+            places = {TopicPartition(topic, number) for topic in wanted for number in range(3)}
             assert owner.owned(places) == places
     for owner in owners:
         owner.close()
 
 
 def test_topics_may_be_named_in_any_order_to_be_shared(tmp_path: Path) -> None:
-    places = [Place(topic, number) for topic in ("tx", "ty") for number in range(2)]
+    places = [TopicPartition(topic, number) for topic in ("tx", "ty") for number in range(2)]
     orders = [["tx", "ty"], ["ty", "tx"]]
     one, other = (
         inputs_at(f"file:{tmp_path}/topics", "metrics", "health").shared(order) for order in orders
@@ -289,7 +291,7 @@ def test_topics_may_be_named_in_any_order_to_be_shared(tmp_path: Path) -> None:
 
 
 def test_partitions_may_be_named() -> None:
-    places = [Place("tx", number) for number in range(3)]
+    places = [TopicPartition("tx", number) for number in range(3)]
     assert Fixed({"tx": [0, 2, 7]}).owned(places) == {places[0], places[2]}
     assert Fixed().owned(places) == set(places)
 

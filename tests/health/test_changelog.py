@@ -14,16 +14,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.health.helpers import counted, model, written
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import restore
 from thulawa.health.columns import Rule
 from thulawa.health.embedded_counts import LogChangelog
-from thulawa.health.model import Cell, Count, Place
+from thulawa.health.model import Cell, Count
 from thulawa.health.tasks import Range
 from thulawa.health.totals import Totals
 
 WINDOW, EXPIRE, PARTITIONS, INSTANCES = 10, 50, 2, 3
 RULE = Rule(lambda value: (value or b"").decode(), WINDOW, EXPIRE)
-PLACES = [Place("tx", number) for number in range(PARTITIONS)]
+PLACES = [TopicPartition("tx", number) for number in range(PARTITIONS)]
 instances = st.integers(0, INSTANCES - 1)
 partitions = st.integers(0, PARTITIONS - 1)
 messages = st.tuples(partitions, st.integers(0, 300), st.sampled_from(["valid", "invalid"]))
@@ -33,8 +34,8 @@ class Instance:
     """One that counts: what it knows of each partition, and what it has yet to write."""
 
     def __init__(self) -> None:
-        self.totals: dict[Place, Totals] = {}
-        self.waiting: dict[Place, tuple[list[Count], int]] = {}
+        self.totals: dict[TopicPartition, Totals] = {}
+        self.waiting: dict[TopicPartition, tuple[list[Count], int]] = {}
 
 
 class Counting(RuleBasedStateMachine):
@@ -55,7 +56,7 @@ class Counting(RuleBasedStateMachine):
         self.messages += came
 
     @rule(which=instances, place=st.sampled_from(PLACES), most=st.integers(1, 15))
-    def an_instance_counts(self, which: int, place: Place, most: int) -> None:
+    def an_instance_counts(self, which: int, place: TopicPartition, most: int) -> None:
         one = self.instances[which]
         if place in one.waiting:
             return  # a round ends before the next one begins
@@ -68,7 +69,7 @@ class Counting(RuleBasedStateMachine):
             one.waiting[place] = totals.add(found.get(place, ()), position=end), end
 
     @rule(which=instances, place=st.sampled_from(PLACES))
-    def an_instance_writes(self, which: int, place: Place) -> None:
+    def an_instance_writes(self, which: int, place: TopicPartition) -> None:
         one = self.instances[which]
         if place not in one.waiting:
             return

@@ -16,12 +16,12 @@ import pytest
 from tests.health.helpers import FIRST, is_valid, story, written
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.core.types import TopicPartition
 from thulawa.errors import ConfigurationError
 from thulawa.health import Cell, Count, Influx, InfluxUnreachable, Prometheus
 from thulawa.health.embedded_counts import LogChangelog
 from thulawa.health.influx import lines
 from thulawa.health.merging import Merging
-from thulawa.health.model import Place
 
 VALID = Cell("tx", 0, 1_000, "valid")
 DASHBOARD = Path(__file__).parents[2] / "grafana" / "topic-health.json"
@@ -228,7 +228,7 @@ class Sums:
     def write(self, partition: int, *counts: tuple[int, int | None, int]) -> None:
         """Write window, total and offset of some cells of a partition."""
         changes = [Count(Cell("tx", partition, at, "valid"), value, o) for at, value, o in counts]
-        assert written(self.changelog, Place("tx", partition), changes)
+        assert written(self.changelog, TopicPartition("tx", partition), changes)
 
     def follow(self) -> list[tuple[int, int | None]]:
         return [(one.cell.window, one.value) for one in self.merging.follow(self.changelog)]

@@ -121,7 +121,7 @@ class _KafkaLetters:
 
     def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
         records = [
-            OutRecord(topic, one.key, one.value, -1, one.timestamp, list(one.original_headers))
+            OutRecord(topic, one.key, one.value, -1, one.timestamp, one.original_headers)
             for topic, one in letters
         ]
         write(self._sink, Batch(self._run, last, partition), [records])

@@ -15,10 +15,11 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
+from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import restore
 from thulawa.health.columns import Added, Rule
 from thulawa.health.merging import Merging
-from thulawa.health.model import Count, Place
+from thulawa.health.model import Count
 from thulawa.health.partition_leases import Fixed, Owner, Partitions
 from thulawa.health.sinks import AnySink, Sink, put_all, seed_all
 from thulawa.health.spark_jobs import Inputs, counted_rows, first_offsets, inputs_at
@@ -99,8 +100,8 @@ class WindowCounts:
         self._spark = spark
         self._clock = clock
         self._owner: Owner | None = None
-        self._totals: dict[Place, Totals] = {}
-        self._others: dict[Place, int] = {}
+        self._totals: dict[TopicPartition, Totals] = {}
+        self._others: dict[TopicPartition, int] = {}
         self._identities: dict[str, bytes | None] = {}
         self._begun = False
         self._lock = threading.RLock()
@@ -272,7 +273,7 @@ class WindowCounts:
                 else:
                     return self._commit(counted, {one.place: one.end for one in ranges})
 
-    def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
+    def _counted(self, ranges: Sequence[Range]) -> dict[TopicPartition, list[Added]]:
         """Run step one as a job of Spark."""
         return added_by(self._inputs.counted(self._session(), ranges, self._rule).toArrow())
 
@@ -289,7 +290,7 @@ class WindowCounts:
     def _acquire(self) -> None:
         """See which partitions are this instance's; learn of the new ones where they stand."""
         places = [
-            Place(topic, number)
+            TopicPartition(topic, number)
             for topic in self._topics
             for number in range(self._changelog.partitions(topic))
         ]
@@ -335,7 +336,7 @@ class WindowCounts:
             if self._identities.setdefault(topic, identity) != identity:
                 raise _made_anew(topic)
 
-    def _begin(self, place: Place, totals: Totals, passed: int, start: int) -> None:
+    def _begin(self, place: TopicPartition, totals: Totals, passed: int, start: int) -> None:
         """Go on at the first message that is still there, if that may be."""
         # what was passed and is not in the totals was not to be counted
         reached = max(totals.position, passed)
@@ -366,7 +367,7 @@ class WindowCounts:
             )
         return bool(firsts)
 
-    def _starts(self, places: Iterable[Place]) -> dict[Place, int]:
+    def _starts(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         topics = {place.topic for place in places}
         starts = {topic: self._changelog.start_offsets(topic) for topic in topics}
         return {place: starts[place.topic][place.partition] for place in places}
@@ -383,9 +384,11 @@ class WindowCounts:
                     ranges.append(Range(place, totals.since, end))
         return ranges
 
-    def _commit(self, counted: Mapping[Place, list[Added]], ends: Mapping[Place, int]) -> int:
+    def _commit(
+        self, counted: Mapping[TopicPartition, list[Added]], ends: Mapping[TopicPartition, int]
+    ) -> int:
         """Add what was counted, write what changed, show it; give how many messages it was."""
-        changes: dict[Place, list[Count]] = {}
+        changes: dict[TopicPartition, list[Count]] = {}
         for place in sorted({*counted, *ends}):
             added = counted.get(place, ())
             changes[place] = self._totals[place].add(added, position=ends.get(place, 0))
@@ -411,14 +414,14 @@ class WindowCounts:
             put_all(self._sinks, self._merging.follow(self._changelog))
         return sum(one.messages for found in counted.values() for one in found)
 
-    def _ends(self) -> dict[Place, int]:
+    def _ends(self) -> dict[TopicPartition, int]:
         return {
-            Place(topic, number): end
+            TopicPartition(topic, number): end
             for topic in self._topics
             for number, end in self._changelog.end_offsets(topic).items()
         }
 
-    def _reached(self, ends: Mapping[Place, int]) -> bool:
+    def _reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         with self._lock:
             if self._error is not None:
                 raise self._error

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from thulawa.health.model import Count, Place, decode
+from thulawa.core.types import TopicPartition
+from thulawa.health.model import Count, decode
 from thulawa.health.totals import Totals
 
 __all__ = ["IDENTITY", "Changelog", "Restored", "Stored", "restore"]
@@ -41,7 +42,7 @@ class Changelog(Protocol):
     def prepare(self, inputs: Iterable[str]) -> None:
         """See that the inputs are there; make the output, compacted, unless it is there."""
 
-    def claim(self, places: Iterable[Place]) -> dict[Place, int]:
+    def claim(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Take partitions over: what an earlier owner had not finished writing is undone.
 
         Gives the offset up to which each was read for what was written last. What lies before it
@@ -55,8 +56,11 @@ class Changelog(Protocol):
         """
 
     def write(
-        self, changes: Mapping[Place, Sequence[Count]], now: int, ends: Mapping[Place, int]
-    ) -> set[Place]:
+        self,
+        changes: Mapping[TopicPartition, Sequence[Count]],
+        now: int,
+        ends: Mapping[TopicPartition, int],
+    ) -> set[TopicPartition]:
         """Write changes, each partition's by itself; give those that got through.
 
         ``ends`` are the offsets up to which partitions were read for them, perhaps without any
@@ -92,7 +96,9 @@ class Restored:
     identity: bytes | None = None
 
 
-def restore(changelog: Changelog, places: Iterable[Place], expire: int) -> dict[Place, Restored]:
+def restore(
+    changelog: Changelog, places: Iterable[TopicPartition], expire: int
+) -> dict[TopicPartition, Restored]:
     """Read the topic to its end; records of other partitions are passed over."""
     found = {place: Restored(Totals(place, expire)) for place in places}
     if not found:

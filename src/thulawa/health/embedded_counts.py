@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from thulawa.brokers.embedded import Log, ProducerRecord, UnknownTopic
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import OlderBatch
+from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import IDENTITY, Stored
-from thulawa.health.model import Count, Place, encode_key, encode_value
+from thulawa.health.model import Count, encode_key, encode_value
 
 __all__ = ["LogChangelog"]
 
@@ -40,7 +41,7 @@ class LogChangelog:
         elif not self._log.describe(self._output).compact:
             raise ConfigurationError(f"the topic {self._output!r} is not compacted: choose another")
 
-    def claim(self, places: Iterable[Place]) -> dict[Place, int]:
+    def claim(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Give how far each was read; what was not committed is gone with its process."""
         last = {place: self._log.last_batch(self._marker(place)) for place in places}
         return {place: 0 if batch is None else batch + 1 for place, batch in last.items()}
@@ -61,8 +62,11 @@ class LogChangelog:
             since[partition] = end
 
     def write(
-        self, changes: Mapping[Place, Sequence[Count]], now: int, ends: Mapping[Place, int]
-    ) -> set[Place]:
+        self,
+        changes: Mapping[TopicPartition, Sequence[Count]],
+        now: int,
+        ends: Mapping[TopicPartition, int],
+    ) -> set[TopicPartition]:
         """Write changes, each partition's in a transaction; give those that got through."""
         count = self.partitions(self._output)
         return {
@@ -71,7 +75,9 @@ class LogChangelog:
             if self._append(place, ones, now, place.partition % count, ends[place])
         }
 
-    def _append(self, place: Place, changes: Sequence[Count], now: int, to: int, end: int) -> bool:
+    def _append(
+        self, place: TopicPartition, changes: Sequence[Count], now: int, to: int, end: int
+    ) -> bool:
         identity = self._identities.get(place.topic)
         headers = () if identity is None else ((IDENTITY, identity),)
         records = [
@@ -86,7 +92,7 @@ class LogChangelog:
             return False
         return not appended.skipped
 
-    def _marker(self, place: Place) -> tuple[str, int]:
+    def _marker(self, place: TopicPartition) -> tuple[str, int]:
         identity = self._identities.get(place.topic) or self.identity(place.topic)
         writer = f"{self._application}/{self._output}/{place.topic}/{identity.decode()}"
         return writer, place.partition

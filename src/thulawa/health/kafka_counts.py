@@ -14,12 +14,13 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import Fenced, UnknownTopic
 from thulawa.brokers.kafka.membership import Membership
 from thulawa.brokers.kafka.reading import read_to_end
-from thulawa.brokers.kafka.routing import Headers, OutRecord
+from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import Batch, SinkSpec, claim, write
 from thulawa.core.markers import OlderBatch
+from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import IDENTITY, Stored
-from thulawa.health.model import Count, Place, encode_key, encode_value
+from thulawa.health.model import Count, encode_key, encode_value
 
 __all__ = ["GroupMembership", "KafkaChangelog"]
 
@@ -47,10 +48,10 @@ class KafkaChangelog:
         self._places = self._topics.partitions(self._output)[self._output] or 1
         self._topics.ensure(self._output, TopicSpec(partitions=self._places, cleanup="compact"))
 
-    def claim(self, places: Iterable[Place]) -> dict[Place, int]:
+    def claim(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Fence the partitions' earlier writers, and end what they left; give how far they read."""
 
-        def take(place: Place) -> tuple[Place, int]:
+        def take(place: TopicPartition) -> tuple[TopicPartition, int]:
             last = claim(self._sink(place.topic), place.partition, _QUERY)
             return place, 0 if last is None else last + 1
 
@@ -71,8 +72,11 @@ class KafkaChangelog:
             ]
 
     def write(
-        self, changes: Mapping[Place, Sequence[Count]], now: int, ends: Mapping[Place, int]
-    ) -> set[Place]:
+        self,
+        changes: Mapping[TopicPartition, Sequence[Count]],
+        now: int,
+        ends: Mapping[TopicPartition, int],
+    ) -> set[TopicPartition]:
         """Write changes, several partitions at once; give those that got through.
 
         A transaction is mostly waiting for answers.
@@ -81,10 +85,10 @@ class KafkaChangelog:
             through = pool.map(lambda at: self._write(at, changes[at], now, ends[at]), changes)
             return {place for place, one in zip(changes, through, strict=True) if one}
 
-    def _write(self, place: Place, changes: Sequence[Count], now: int, end: int) -> bool:
+    def _write(self, place: TopicPartition, changes: Sequence[Count], now: int, end: int) -> bool:
         to = place.partition % self._places
         identity = self._identities.get(place.topic)
-        headers: Headers | None = None if identity is None else [(IDENTITY, identity)]
+        headers = None if identity is None else ((IDENTITY, identity),)
         records = [
             OutRecord(self._output, encode_key(one.cell), encode_value(one), to, now, headers)
             for one in changes
@@ -95,7 +99,7 @@ class KafkaChangelog:
                 return self._written(place, batch, records)
         return self._written(place, batch, records)
 
-    def _written(self, place: Place, batch: Batch, records: Sequence[OutRecord]) -> bool:
+    def _written(self, place: TopicPartition, batch: Batch, records: Sequence[OutRecord]) -> bool:
         try:
             return not write(self._sink(place.topic), batch, [records]).skipped
         except OlderBatch:  # another instance has counted further
@@ -144,9 +148,9 @@ class GroupMembership:
         """The group takes a moment to give a new member its share."""
         return self._membership.joined
 
-    def owned(self, places: Iterable[Place]) -> set[Place]:
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Give those that the group has given to this instance."""
-        return {Place(*one) for one in self._membership.assigned()} & set(places)
+        return {TopicPartition(*one) for one in self._membership.assigned()} & set(places)
 
     def close(self) -> None:
         """Leave the group."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 from uuid import uuid4
 
-from thulawa.health.model import Place
+from thulawa.core.types import TopicPartition
 
 __all__ = ["Fixed", "Leases", "Owner", "Partitions"]
 
@@ -32,7 +32,7 @@ class Owner(Protocol):
     def joined(self) -> bool:
         """Whether it is settled what this instance has to begin with, be it nothing."""
 
-    def owned(self, places: Iterable[Place]) -> set[Place]:
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Give those of the partitions that are this instance's now; asked before each batch."""
 
     def close(self) -> None:
@@ -48,10 +48,14 @@ class Fixed:
         self._chosen = (
             None
             if partitions is None
-            else {Place(topic, number) for topic, ones in partitions.items() for number in ones}
+            else {
+                TopicPartition(topic, number)
+                for topic, ones in partitions.items()
+                for number in ones
+            }
         )
 
-    def owned(self, places: Iterable[Place]) -> set[Place]:
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Give those that were named."""
         return set(places) if self._chosen is None else set(places) & self._chosen
 
@@ -69,9 +73,9 @@ class Leases:
         folder.mkdir(parents=True, exist_ok=True)
         self._name = f"{_MEMBER}{uuid4().hex}"
         self._member = self._joined()
-        self._held: dict[Place, int] = {}
+        self._held: dict[TopicPartition, int] = {}
 
-    def owned(self, places: Iterable[Place]) -> set[Place]:
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Take as many partitions as are this instance's share, and give up what is more."""
         wanted = sorted(places)
         share = self._share(len(wanted))
@@ -119,12 +123,12 @@ class Leases:
         assert lock is not None, "nobody else has this name"
         return lock
 
-    def _try(self, place: Place) -> None:
+    def _try(self, place: TopicPartition) -> None:
         lock = _locked(self._folder / f"{place.topic}-{place.partition}")
         if lock is not None:
             self._held[place] = lock
 
-    def _release(self, place: Place) -> None:
+    def _release(self, place: TopicPartition) -> None:
         os.close(self._held.pop(place))
 
 

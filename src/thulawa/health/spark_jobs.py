@@ -16,12 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.core.durations import Duration
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import Changelog
 from thulawa.health.columns import Rule, Since
 from thulawa.health.embedded_counts import LogChangelog
 from thulawa.health.kafka_counts import GroupMembership, KafkaChangelog
 from thulawa.health.kafka_tasks import CountKafka
-from thulawa.health.model import Place
 from thulawa.health.partition_leases import Leases, Owner
 from thulawa.health.statuses import Status
 from thulawa.health.tasks import CountLog, CountRows, Range
@@ -58,7 +58,7 @@ def count_windows(
     return lambda df: counted_rows(df, rule, {})
 
 
-def counted_rows(df: DataFrame, rule: Rule, since: Mapping[Place, Since]) -> DataFrame:
+def counted_rows(df: DataFrame, rule: Rule, since: Mapping[TopicPartition, Since]) -> DataFrame:
     """Count the rows of a DataFrame from where counting stands."""
     if missing := [name for name in _COLUMNS if name not in df.columns]:
         raise ConfigurationError(f"to count, a column {missing[0]!r} is needed beside {df.columns}")
@@ -68,10 +68,10 @@ def counted_rows(df: DataFrame, rule: Rule, since: Mapping[Place, Since]) -> Dat
     return narrow.mapInArrow(CountRows(rule, dict(since)), SCHEMA)
 
 
-def first_offsets(df: DataFrame) -> dict[Place, int]:
+def first_offsets(df: DataFrame) -> dict[TopicPartition, int]:
     """Give where the rows of each partition begin."""
     firsts = df.groupBy("topic", "partition").agg(F.min("offset"))
-    return {Place(topic, partition): first for topic, partition, first in firsts.collect()}
+    return {TopicPartition(topic, partition): first for topic, partition, first in firsts.collect()}
 
 
 def counted_log(

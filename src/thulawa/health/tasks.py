@@ -12,8 +12,8 @@ import pyarrow as pa
 from thulawa.brokers.embedded import Log
 from thulawa.brokers.embedded.arrow import by_partition, gathered, read_arrow
 from thulawa.core.gc_freeze import settle, uncollected
+from thulawa.core.types import TopicPartition
 from thulawa.health.columns import Added, Counter, Messages, Rule, Since
-from thulawa.health.model import Place
 
 __all__ = ["COUNTED", "CountLog", "CountRows", "Range", "added_by", "counted_shares"]
 
@@ -33,7 +33,7 @@ _ROWS, _BYTES = 50_000, 32 * 1024 * 1024
 class Range(NamedTuple):
     """Messages of a partition to be counted: from where counting stands up to an offset."""
 
-    place: Place
+    place: TopicPartition
     since: Since
     end: int
 
@@ -43,15 +43,15 @@ class CountRows:
     """Counts Arrow batches of topic, partition, offset, timestamp (ms) and value."""
 
     rule: Rule
-    since: Mapping[Place, Since]
+    since: Mapping[TopicPartition, Since]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give what the messages of one task add to each cell."""
         settle()
-        counters: dict[Place, Counter] = {}
+        counters: dict[TopicPartition, Counter] = {}
         for whole in gathered(batches, rows=_ROWS, size=_BYTES):
             for topic, partition, part in by_partition(whole):
-                place = Place(topic, partition)
+                place = TopicPartition(topic, partition)
                 if place not in counters:
                     counters[place] = Counter(self.rule, self.since.get(place, Since()))
                 counters[place].add(Messages.of(part))
@@ -86,7 +86,7 @@ def counted_shares(
 ) -> pa.RecordBatch:
     """Read and count the ranges of the shares whose numbers are the rows of a task."""
     settle()
-    counters: dict[Place, Counter] = {}
+    counters: dict[TopicPartition, Counter] = {}
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
     with uncollected():
         for one in (one for number in numbers for one in shares[number]):
@@ -96,16 +96,16 @@ def counted_shares(
     return _rows(counters)
 
 
-def added_by(counted: pa.Table | pa.RecordBatch) -> dict[Place, list[Added]]:
+def added_by(counted: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Added]]:
     """Read what tasks gave; parts of a cell from several tasks are added up by their totals."""
-    found: dict[Place, list[Added]] = {}
+    found: dict[TopicPartition, list[Added]] = {}
     columns = (counted[name].to_pylist() for name in COUNTED.names)
     for topic, partition, *added in zip(*columns, strict=True):
-        found.setdefault(Place(topic, partition), []).append(Added(*added))
+        found.setdefault(TopicPartition(topic, partition), []).append(Added(*added))
     return found
 
 
-def _rows(counters: Mapping[Place, Counter]) -> pa.RecordBatch:
+def _rows(counters: Mapping[TopicPartition, Counter]) -> pa.RecordBatch:
     rows = [(*place, *added) for place, counter in counters.items() for added in counter.added()]
     columns = zip(*rows, strict=True) if rows else [()] * len(COUNTED)
     return pa.record_batch(

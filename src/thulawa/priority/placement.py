@@ -16,8 +16,8 @@ __all__ = ["LOOK_BACK", "Newest", "Placement", "Placing", "agree", "unstamped"]
 LOOK_BACK = 32
 """How many of the newest records of each partition a writer looks at."""
 
-Headers = Iterable[tuple[str, Any]] | None
-Newest = Mapping[int, Iterable[Headers]]
+AnyHeaders = Iterable[tuple[str, Any]] | None
+Newest = Mapping[int, Iterable[AnyHeaders]]
 """Of each partition of a topic the headers of its newest records, the newest last."""
 
 _REMEMBERED = 65_536
@@ -32,7 +32,7 @@ def agree(buckets: Buckets, newest: Newest) -> int:
     return len(newest)
 
 
-def unstamped(headers: Headers) -> list[tuple[str, Any]]:
+def unstamped(headers: AnyHeaders) -> list[tuple[str, Any]]:
     """Give headers without the stamp of where their record has been."""
     return [one for one in headers or () if one[0] != STAMP]
 
@@ -88,7 +88,7 @@ class Placing:
         self.dropped = 0
 
     def __call__(
-        self, topic: str, key: Any, headers: Headers
+        self, topic: str, key: Any, headers: AnyHeaders
     ) -> tuple[int, list[tuple[str, Any]]] | None:
         """Give the partition and the headers of a record; None: it is dropped."""
         placement = self._placements.get(topic)

@@ -5,11 +5,11 @@ The headers are those of Kafka Streams (KIP-1034), ``__streams.errors.*``, with 
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypeAlias
+
+from thulawa.core.types import Headers
 
 __all__ = ["ERRORS", "ROW", "Letter", "Refusal"]
 
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 ERRORS = "__streams.errors."
 ROW = "thulawa.dead_letter"
 """A header of letters whose value is a row of `map_by_key`; it says which one."""

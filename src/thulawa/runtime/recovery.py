@@ -17,13 +17,11 @@ under which stamps: should it be lost in that very batch, the next one still kno
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeAlias
 
 from thulawa.core.errors import StateError
+from thulawa.core.types import TopicPartition
 
-__all__ = ["Generation", "Progress", "Recovery", "TopicPartition", "batch_stamp", "recover"]
-
-TopicPartition: TypeAlias = tuple[str, int]
+__all__ = ["Generation", "Progress", "Recovery", "batch_stamp", "recover"]
 
 
 @dataclass(frozen=True, slots=True)

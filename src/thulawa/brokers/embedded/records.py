@@ -9,18 +9,17 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from thulawa.brokers.embedded.errors import InvalidRecord
+from thulawa.core.types import Headers
 
 __all__ = [
     "LARGEST_RECORD",
     "ConsumerRecord",
-    "Headers",
     "HeadersLike",
     "ProducerRecord",
     "as_headers",
     "check_record",
 ]
 
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 HeadersLike: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 LARGEST_RECORD = 16 * 1024 * 1024  # key and value together

@@ -33,13 +33,11 @@ from thulawa.brokers.kafka.errors import (
     translated,
 )
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.types import Offsets
 
-__all__ = ["Cleanup", "Offsets", "TopicSpec", "Topics", "reachable"]
+__all__ = ["Cleanup", "TopicSpec", "Topics", "reachable"]
 
 Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
-
-Offsets: TypeAlias = dict[str, dict[int, int]]
-"""Topic, partition, offset."""
 
 _TIMEOUT = 10.0
 _NO_ID = str(Uuid(0, 0))

@@ -439,9 +439,11 @@ class _Sender:
         for topic, key, value, partition, timestamp, headers in records:
             # 0 means now to the client; a millisecond after 1970 is nearer to the truth
             when = 0 if timestamp is None else timestamp or 1
+            # the client accepts no tuple
+            pairs: list[tuple[str, str | bytes | None]] | None = [*headers] if headers else None
             while True:
                 try:
-                    produce(topic, value, key, partition, timestamp=when, headers=headers)
+                    produce(topic, value, key, partition, timestamp=when, headers=pairs)
                     break
                 except BufferError:
                     poll(0.05)

@@ -18,10 +18,11 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateLoss, ThulawaError
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
+from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.lane_sums import LaneFigures
 from thulawa.runtime.application_states import State, StateMachine
 from thulawa.runtime.batch_size import Fetching
-from thulawa.runtime.groups import Assignment, PartitionGrouper, TopicPartition, by_number
+from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import Plan, plan
@@ -30,7 +31,7 @@ from thulawa.spark.application.ownership import Ownership
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import create_topics, owned_topics
 from thulawa.spark.micro_batch.brokers import topics_at
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.dropped_records import CountReport
 from thulawa.spark.micro_batch.identity import (
     Former,

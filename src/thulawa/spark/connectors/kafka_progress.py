@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import (
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import KafkaError
 from thulawa.brokers.kafka.groups import commit_offsets
-from thulawa.brokers.kafka.topics import Offsets
+from thulawa.core.types import Offsets
 from thulawa.spark.connectors.offsets import KAFKA, Notes, of_topics
 
 __all__ = ["GroupCommits", "progress_offsets"]

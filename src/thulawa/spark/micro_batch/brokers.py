@@ -16,8 +16,8 @@ from thulawa.brokers.kafka.errors import BrokerUnreachable, KafkaError, translat
 from thulawa.brokers.kafka.groups import commit_offsets, committed, committed_offsets, delete_groups
 from thulawa.brokers.kafka.reading import await_committed, read_to_end
 from thulawa.brokers.kafka.routing import Policies
-from thulawa.brokers.kafka.topics import Offsets, TopicSpec
 from thulawa.brokers.kafka.topics import Topics as BrokerTopics
+from thulawa.brokers.kafka.topics import TopicSpec
 from thulawa.brokers.kafka.transactions import (
     Batch,
     Guarantee,
@@ -28,6 +28,7 @@ from thulawa.brokers.kafka.transactions import (
 )
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.secrets import masked_address
+from thulawa.core.types import Offsets
 from thulawa.spark.connectors import kafka_packed, log_packed
 from thulawa.spark.connectors.kafka_sink import connection_options, kafka_sink
 from thulawa.spark.connectors.kafka_sink import register as register_kafka

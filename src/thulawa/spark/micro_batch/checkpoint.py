@@ -8,20 +8,20 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from thulawa.core.errors import ConfigurationError, StateError, StateLoss
+from thulawa.core.types import Offsets
 from thulawa.runtime.groups import Assignment
 from thulawa.runtime.planning import Plan, remembered_by
 from thulawa.spark.connectors.offsets import Notes, of_topics
 from thulawa.spark.micro_batch.compatibility import names_of, places, tables, weigh
 
-__all__ = ["Admitted", "Checkpoint", "Offsets"]
+__all__ = ["Admitted", "Checkpoint"]
 
 _ELSEWHERE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _FORMAT = 3  # 3: stores hold keys under their identities
 _log = logging.getLogger("thulawa.streams")
-Offsets: TypeAlias = dict[str, dict[int, int]]
 _ASK = "to run it all the same and lose that state, give allow_state_loss=True"
 
 

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Collection, Mapping
 
 from thulawa.core.errors import StateError
+from thulawa.core.types import Offsets
 from thulawa.spark.micro_batch.brokers import Topics
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.program import Program
 
 __all__ = ["prepare_inner_topics"]

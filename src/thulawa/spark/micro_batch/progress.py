@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from thulawa.core.types import Offsets
 from thulawa.runtime.batch_size import Binding, FetchControl
 from thulawa.spark.connectors.offsets import of_topics
-from thulawa.spark.micro_batch.checkpoint import Offsets
 
 __all__ = ["FetchStatistics", "Fetches", "records_between"]
 

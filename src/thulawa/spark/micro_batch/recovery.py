@@ -21,17 +21,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 from thulawa.core.errors import StateError
+from thulawa.core.types import Offsets, TopicPartition
 from thulawa.runtime.recovery import (
     Generation,
     Progress,
     Recovery,
-    TopicPartition,
     batch_stamp,
     recover,
 )
 from thulawa.spark.micro_batch.brokers import Topics
 from thulawa.spark.micro_batch.changelogs import MORE
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.manifest import write_manifest
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.query import compile_program
@@ -271,7 +271,9 @@ def _told(topics: Topics, name: str) -> tuple[Generation | None, list[Progress]]
             continue
         topic, _, partition = key.decode().rpartition("/")
         progress.append(
-            Progress((topic, int(partition)), told["batch"], told["start"], told["end"])
+            Progress(
+                TopicPartition(topic, int(partition)), told["batch"], told["start"], told["end"]
+            )
         )
     return generation, progress
 

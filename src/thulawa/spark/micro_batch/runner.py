@@ -12,11 +12,12 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from thulawa.core.types import Offsets
 from thulawa.runtime.batch_size import FetchControl, Fetching
 from thulawa.spark.connectors.read_limits import set_read_limit
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.brokers import Topics
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.dropped_records import CountReport
 from thulawa.spark.micro_batch.failures import failure_of
 from thulawa.spark.micro_batch.program import Program
