@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import UnknownTopic
 from thulawa.brokers.kafka.reading import read_to_end
 from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.brokers.kafka.topics import Topics, reachable

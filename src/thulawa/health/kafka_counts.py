@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from thulawa.brokers.errors import Fenced, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import Fenced, UnknownTopic
 from thulawa.brokers.kafka.membership import Membership
 from thulawa.brokers.kafka.reading import read_to_end
 from thulawa.brokers.kafka.routing import OutRecord

@@ -19,8 +19,9 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
+from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable, UnknownTopic, translated
+from thulawa.brokers.kafka.errors import BrokerUnreachable, translated
 from thulawa.brokers.kafka.reading import headers_of, newest
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.errors import ConfigurationError

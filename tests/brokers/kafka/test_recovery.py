@@ -5,9 +5,9 @@ import time
 import pytest
 
 from tests.brokers.kafka.helpers import out, read
+from thulawa.brokers.errors import Fenced, RecordTooLarge, TopicDiffers
 from thulawa.brokers.kafka import transactions
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import Fenced, RecordTooLarge, TopicDiffers
 from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import Batch, SinkSpec, write

@@ -8,9 +8,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.brokers.kafka.helpers import CLEAN, judge, out, read
+from thulawa.brokers.errors import Fenced, RecordTooLarge, UnknownTopic
 from thulawa.brokers.kafka import transactions
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable, Fenced, RecordTooLarge, UnknownTopic
+from thulawa.brokers.kafka.errors import BrokerUnreachable
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import (

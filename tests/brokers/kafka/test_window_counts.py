@@ -12,8 +12,8 @@ from tests.brokers.kafka.helpers import read
 from tests.health import chaos
 from tests.health.helpers import LINES, is_valid, story_messages, written
 from tests.health.local import LocalCounts
+from thulawa.brokers.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.membership import Membership
 from thulawa.brokers.kafka.topics import Topics, TopicSpec

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from thulawa.brokers.embedded.records import ConsumerRecord, ProducerRecord
+from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.types import Headers
 from thulawa.priority.placement import LOOK_BACK, Placing
 

@@ -12,7 +12,6 @@ from thulawa.brokers.embedded import cleaning, consumer, reading, schema, topics
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.brokers.embedded.consumer import Consumer, Start
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.errors import LogError
 from thulawa.brokers.embedded.options import (
     Appended,
     Cleaned,
@@ -22,8 +21,9 @@ from thulawa.brokers.embedded.options import (
 )
 from thulawa.brokers.embedded.partitioning import Partitioner
 from thulawa.brokers.embedded.producer import Producer
-from thulawa.brokers.embedded.records import ConsumerRecord, ProducerRecord
 from thulawa.brokers.embedded.topics import Topic
+from thulawa.brokers.errors import BrokerError
+from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch
 from thulawa.core.secrets import masked_address
@@ -306,7 +306,7 @@ class Log:
         # the records are written: an error now would make their writer send them again
         try:
             cleaning.clean(self._database, topic, self._now, wait=False)
-        except (LogError, OSError) as error:
+        except (BrokerError, OSError) as error:
             _logger.warning("topic %s was not cleaned: %s", topic, error)
 
 

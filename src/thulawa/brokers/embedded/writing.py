@@ -21,13 +21,13 @@ from typing import TypeAlias
 
 from thulawa.brokers.embedded.batches import unpack
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.errors import UnknownTopic
 from thulawa.brokers.embedded.options import Appended, Marker
 from thulawa.brokers.embedded.packing import Batch, described, packed
 from thulawa.brokers.embedded.partitioning import Partitioner
-from thulawa.brokers.embedded.records import ProducerRecord
 from thulawa.brokers.embedded.schema import PARTITION_BITS
 from thulawa.brokers.embedded.topics import Topic, find
+from thulawa.brokers.errors import UnknownTopic
+from thulawa.brokers.records import ProducerRecord
 from thulawa.core.markers import LastBatch, is_written
 
 __all__ = ["Written", "append", "append_packed", "forget", "insert_batch", "last_batches"]

@@ -79,7 +79,7 @@ def read_spans(
 ) -> Iterator[list[Message]]:
     """Yield the records of topic-partitions with offsets in [start, end), each in offset order.
 
-    Only committed records. Raises `OffsetsLost` where retention has removed the start, and
+    Only committed records. Raises `OffsetOutOfRange` where retention has removed the start, and
     `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more. With
     ``keep`` the consumer is kept for the next call in this process, for those that read again and
     again: to make one costs as much as to read thousands of records. ``ahead`` bounds how many

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from thulawa.brokers.kafka.errors import KafkaError, RecordTooLarge, UnknownTopic
+from thulawa.brokers.errors import BrokerError, RecordTooLarge, UnknownTopic
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import Headers
@@ -144,7 +144,7 @@ class Router:
         elif self._policies.missing == "fail" or topic == self._policies.dead_letter:
             raise UnknownTopic("there is no such topic", topic=topic)
 
-    def _dead(self, record: OutRecord, why: KafkaError) -> OutRecord:
+    def _dead(self, record: OutRecord, why: BrokerError) -> OutRecord:
         assert self._policies.dead_letter is not None
         self.dead_letters += 1
         facts = {

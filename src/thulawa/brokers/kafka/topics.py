@@ -22,13 +22,11 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from thulawa.brokers.errors import BrokerError, TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
-    KafkaError,
-    TopicDiffers,
-    UnknownTopic,
     again,
     translated,
 )
@@ -190,7 +188,7 @@ class Topics:
             else:
                 more = NewPartitions(topic, least)
                 self._done(self._client.create_partitions([more], **self._limit), topic)
-        except (KafkaError, _AlreadyThere):
+        except (BrokerError, _AlreadyThere):
             # another task may have done the same at this moment, for fewer or for more
             there = self.partitions(topic)[topic]
             if there is None:
@@ -205,7 +203,7 @@ class Topics:
         while True:
             try:
                 self.end_offsets(topic)
-            except KafkaError:  # unknown here still, or its leader not yet in office
+            except BrokerError:  # unknown here still, or its leader not yet in office
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -310,7 +308,7 @@ class Topics:
                 raise _AlreadyThere from error
             raise self._told(error, topic) from error
 
-    def _told(self, error: KafkaException, topic: str) -> KafkaError:
+    def _told(self, error: KafkaException, topic: str) -> BrokerError:
         told = translated(error, f"asking {self._connection.bootstrap}", topic=topic)
         if isinstance(told, BrokerUnreachable):
             # ask once more, in a way that says why: a wrong password looks like silence here

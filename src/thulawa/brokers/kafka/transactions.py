@@ -37,15 +37,9 @@ from typing import Any, Literal, TypeAlias, get_args
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as Code
 
+from thulawa.brokers.errors import BrokerError, Fenced
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import (
-    BrokerUnreachable,
-    Fenced,
-    KafkaError,
-    again,
-    bounded,
-    translated,
-)
+from thulawa.brokers.kafka.errors import BrokerUnreachable, again, bounded, translated
 from thulawa.brokers.kafka.reading import newest
 from thulawa.brokers.kafka.routing import OutRecord, Policies, Router
 from thulawa.brokers.kafka.topics import Topics
@@ -335,7 +329,7 @@ class _Sender:
         try:
             with self._told("looking after connections"):
                 self._producer.poll(0)
-        except KafkaError:
+        except BrokerError:
             self._shaken = True
         return not self._shaken
 
@@ -429,7 +423,7 @@ class _Sender:
         try:
             yield
         except BaseException:
-            with suppress(KafkaException, KafkaError, SystemError):
+            with suppress(KafkaException, BrokerError, SystemError):
                 self._producer.purge()
                 bounded(self._producer.abort_transaction, _ABORT)
             raise

@@ -12,8 +12,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from thulawa.brokers.errors import BrokerError
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import KafkaError
 from thulawa.brokers.kafka.groups import commit_offsets
 from thulawa.core.types import Offsets
 from thulawa.spark.connectors.offsets import KAFKA, Notes, of_topics
@@ -58,7 +58,7 @@ class GroupCommits(StreamingQueryListener):
         try:
             offsets = progress_offsets(event.progress)
             commit_offsets(self._connection, self._group, offsets, client=self._client)
-        except KafkaError as error:
+        except BrokerError as error:
             _log.warning("the offsets of group %s are out of date: %s", self._group, error)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:

@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import UnknownTopic
 from thulawa.brokers.kafka.topics import Topics, reachable
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import Offsets

@@ -11,8 +11,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.errors import BrokerError
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable, KafkaError, translated
+from thulawa.brokers.kafka.errors import BrokerUnreachable, translated
 from thulawa.brokers.kafka.groups import commit_offsets, committed, committed_offsets, delete_groups
 from thulawa.brokers.kafka.reading import await_committed, read_to_end
 from thulawa.brokers.kafka.routing import Policies
@@ -473,7 +474,7 @@ class KafkaTopics:
             stamp = f"{query}/{batch}"
             try:
                 commit_offsets(self.connection, application, offsets, client=client, metadata=stamp)
-            except KafkaError as error:
+            except BrokerError as error:
                 _log.warning("the offsets of group %s are out of date: %s", application, error)
 
         return commit
