@@ -149,7 +149,7 @@ def _planned(letters: Letters, to: str | None, *, skip: bool) -> Iterable[_Plan]
         if not _is_done(one, done):
             waiting.setdefault(one.partition, []).append(one)
     wanted = {to} if to else {one.told("topic") for some in waiting.values() for one in some}
-    topics = letters.topics(wanted - {"", None})
+    topics = letters.existing(wanted - {"", None})
     for partition, some in sorted(waiting.items()):
         plan = _Plan(partition, [], [], None)
         last = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from tests.brokers.kafka.conftest import PASSWORDS
+from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import fill
 from thulawa.brokers.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.brokers.kafka.conftest import PASSWORDS
+from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, judge, out, read
 from thulawa.brokers.errors import Fenced, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection

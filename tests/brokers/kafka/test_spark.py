@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tests.brokers.kafka.conftest import PASSWORDS
+from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, fill, judge, read
 from tests.spark.faults import fail, struck_within
 from thulawa.brokers.errors import UnknownTopic

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.brokers.kafka.conftest import PASSWORDS
+from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets, lag
@@ -90,7 +90,7 @@ def test_a_repartition_topic_is_read_once_also_without_the_checkpoint(
     updates = Counter((m.key(), m.value()) for m in read(connection, f"{name}-out"))
     assert updates == Counter((b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 31))
     assert topics.partitions(inner) == {inner: 2}
-    assert topics._setting(inner, "retention.ms") == "-1"
+    assert topics.settings(inner)["retention.ms"] == "-1"
     assert sum(topics.start_offsets(inner)[inner].values()) > 0, "what was read is deleted"
 
 

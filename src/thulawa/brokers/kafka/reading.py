@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import BrokerUnreachable, passes, translated
 from thulawa.brokers.kafka.topics import Topics
+from thulawa.brokers.records import ConsumerRecord
 from thulawa.core.types import Headers, TopicPartition
 from thulawa.priority.placement import LOOK_BACK
 
@@ -24,6 +25,7 @@ __all__ = [
     "read_between",
     "read_spans",
     "read_to_end",
+    "record_of",
     "topic_partition",
 ]
 
@@ -166,6 +168,19 @@ def columns_of(
     offsets = range(first, last + 1) if whole else [one.offset() or 0 for one in messages]
     times = [time for _, time in map(Message.timestamp, messages)]
     return offsets, times, cast("list[bytes | None]", list(map(Message.value, messages)))
+
+
+def record_of(message: Message) -> ConsumerRecord:
+    """Return a message of the client as the record it is."""
+    return ConsumerRecord(
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        headers_of(message),
+    )
 
 
 def headers_of(message: Message) -> Headers:

@@ -237,7 +237,7 @@ class Topics:
 
     def largest_record(self, topic: str) -> int:
         """Give how many bytes a batch of one record may have in this topic."""
-        return int(self._setting(topic, "max.message.bytes"))
+        return int(self.settings(topic)["max.message.bytes"])
 
     def start_offsets(self, *topics: str) -> Offsets:
         """Give the offset of the first record of each partition."""
@@ -256,7 +256,7 @@ class Topics:
             raise TopicDiffers(
                 f"it has {there} partitions, {spec.partitions} were asked for", topic=topic
             )
-        cleanup = self._setting(topic, "cleanup.policy")
+        cleanup = self.settings(topic)["cleanup.policy"]
         if set(cleanup.split(",")) != set(spec.cleanup.split(",")):
             raise TopicDiffers(
                 f"its cleanup.policy is {cleanup}, {spec.cleanup} was asked for", topic=topic
@@ -290,10 +290,12 @@ class Topics:
             found[place.topic][place.partition] = answer.result(self._timeout + 1).offset
         return found
 
-    def _setting(self, topic: str, name: str) -> str:
+    def settings(self, topic: str) -> dict[str, str]:
+        """Return the settings of a topic, by their names in Kafka."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answers = self._client.describe_configs([resource], **self._limit)
-        return str(self._result(answers[resource], topic)[name].value)
+        found = self._result(answers[resource], topic)
+        return {name: str(entry.value) for name, entry in found.items()}
 
     def _done(self, answers: Mapping[str, "Future[None]"], topic: str) -> None:
         self._result(answers[topic], topic)
