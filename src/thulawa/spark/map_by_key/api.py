@@ -35,7 +35,7 @@ from thulawa.spark.connectors.task_layout import (
     keeps_record_rows_together,
     row_places,
 )
-from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, place_of
+from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, dead_letter_topic
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.map_by_key.options import Choices
 from thulawa.spark.map_by_key.order_guard import refuse_broken_order, refuse_speculation, title_of
@@ -232,7 +232,7 @@ class _Mapping:
                 f"the input has several columns {unclear}: drop or rename all but one of each"
             )
         self._check_types(df.schema)
-        place = self._choices.get("dead_letters")
+        letters = self._choices.get("dead_letters")
         return Operator(
             name=self._name,
             function=self._function,
@@ -245,8 +245,8 @@ class _Mapping:
             lane=self._choices.get("lane"),
             resource=self._choices.get("resource"),
             cache=self._choices.get("cache"),
-            dead_letters=None if place is None else place_of(place),
-            row_identity=UNKNOWN if place is None else self._row_identity(df),
+            dead_letters=None if letters is None else dead_letter_topic(letters),
+            row_identity=UNKNOWN if letters is None else self._row_identity(df),
             report=self._choices.get("report"),
             identity=self._identity,
         )
