@@ -274,7 +274,7 @@ class EmbeddedTopics:
         """Return the ids of the topics that exist."""
         with Log(self.address) as log:
             there = set(log.topics())
-            return {name: str(log.topic_id(name)) for name in names if name in there}
+            return {name: str(log.topic(name).id) for name in names if name in there}
 
     @property
     def place(self) -> str:
