@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
-from thulawa.health.changelog import Changelog
+from thulawa.health.changelog import CountsChangelog
 from thulawa.health.columns import Added, Rule
 from thulawa.health.model import Cell, Count
-from thulawa.health.tasks import CountLog, Range, added_by
+from thulawa.health.tasks import CountRanges, Range, added_by
 
 FIRST = 1501273548000
 # one text for each window of each partition: v is valid, i is not
@@ -74,7 +75,8 @@ def counted(log: Log, ranges: Sequence[Range], rule: Rule) -> dict[TopicPartitio
     """Count ranges as a task of Spark would."""
     import pyarrow as pa  # noqa: PLC0415
 
-    (batch,) = CountLog(log.address, [ranges], rule)([pa.record_batch({"id": pa.array([0])})])
+    task = CountRanges(open_broker(log.address), [ranges], rule)
+    (batch,) = task([pa.record_batch({"id": pa.array([0])})])
     return added_by(batch)
 
 
@@ -95,7 +97,7 @@ def model(messages: Iterable[tuple[int, int, str]], window: int, expire: int) ->
 
 
 def written(
-    changelog: Changelog, place: TopicPartition, counts: Sequence[Count], now: int = 1
+    changelog: CountsChangelog, place: TopicPartition, counts: Sequence[Count], now: int = 1
 ) -> bool:
     """Write totals of a partition that was read up to the last of them."""
     end = max(count.offset for count in counts)

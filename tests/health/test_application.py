@@ -10,11 +10,12 @@ import pytest
 from tests.health.helpers import FIRST, LINES, is_valid, lines_of, story, values
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord, Retention
+from thulawa.brokers.port import open_broker
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.types import TopicPartition
 from thulawa.health import Count
 from thulawa.health.partition_leases import Fixed, Leases
-from thulawa.health.spark_jobs import inputs_at
+from thulawa.health.spark_jobs import partition_owner
 
 
 def counting(address: str, **more: Any) -> LocalCounts:
@@ -269,7 +270,8 @@ def test_jobs_of_one_application_do_not_take_each_others_partitions(
 ) -> None:
     address = f"file:{tmp_path}/topics"
     jobs = [("metrics", ["tx"]), (output, topics)]
-    owners = [inputs_at(address, out, "health").shared(wanted) for out, wanted in jobs]
+    broker = open_broker(address)
+    owners = [partition_owner(broker, f"health/{out}", wanted) for out, wanted in jobs]
     for _ in range(2):
         for owner, (_, wanted) in zip(owners, jobs, strict=True):
             places = {TopicPartition(topic, number) for topic in wanted for number in range(3)}
@@ -281,9 +283,8 @@ def test_jobs_of_one_application_do_not_take_each_others_partitions(
 def test_topics_may_be_named_in_any_order_to_be_shared(tmp_path: Path) -> None:
     places = [TopicPartition(topic, number) for topic in ("tx", "ty") for number in range(2)]
     orders = [["tx", "ty"], ["ty", "tx"]]
-    one, other = (
-        inputs_at(f"file:{tmp_path}/topics", "metrics", "health").shared(order) for order in orders
-    )
+    broker = open_broker(f"file:{tmp_path}/topics")
+    one, other = (partition_owner(broker, "health/metrics", order) for order in orders)
     one.owned(places), other.owned(places)  # gives up what the other is to have
     assert [len(one.owned(places)), len(other.owned(places))] == [2, 2]
     one.close()

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.health.helpers import counted, model, written
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
-from thulawa.health.changelog import restore
+from thulawa.health.changelog import CountsChangelog, restore
 from thulawa.health.columns import Rule
-from thulawa.health.embedded_counts import LogChangelog
 from thulawa.health.model import Cell, Count
 from thulawa.health.tasks import Range
 from thulawa.health.totals import Totals
@@ -44,7 +44,7 @@ class Counting(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.log = Log(f"file:{self.folder.name}/topics")
         self.log.create_topic("tx", partitions=PARTITIONS)
-        self.changelog = LogChangelog(self.log.address, "metrics", "health")
+        self.changelog = CountsChangelog(open_broker(self.log.address), "metrics", "health")
         self.changelog.prepare(["tx"])
         self.instances = [Instance() for _ in range(INSTANCES)]
         self.messages: list[tuple[int, int, str]] = []
@@ -100,7 +100,7 @@ class Counting(RuleBasedStateMachine):
         everything = dict.fromkeys(range(PARTITIONS), len(self.messages))
         assert self._in_topic() == self._expected(everything)
         self.log.close()
-        self.changelog.log.close()
+        self.changelog._broker.close()
         self.folder.cleanup()
 
     def _positions(self) -> dict[int, int]:
@@ -137,8 +137,8 @@ TestAnyInstancesInAnyOrder = Counting.TestCase
 
 
 def test_records_of_other_partitions_are_passed_over(tmp_path: Path) -> None:
-    changelog = LogChangelog(f"file:{tmp_path}/topics", "metrics", "health")
-    changelog.log.create_topic("tx", partitions=2)
+    changelog = CountsChangelog(open_broker(f"file:{tmp_path}/topics"), "metrics", "health")
+    changelog._broker.create_topic("tx", partitions=2)
     changelog.prepare(["tx"])
     for place in PLACES:
         cell = Cell("tx", place.partition, 0, "valid")
@@ -148,8 +148,8 @@ def test_records_of_other_partitions_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_the_last_batch_alone_is_shown_again(tmp_path: Path) -> None:
-    changelog = LogChangelog(f"file:{tmp_path}/topics", "metrics", "health")
-    changelog.log.create_topic("tx")
+    changelog = CountsChangelog(open_broker(f"file:{tmp_path}/topics"), "metrics", "health")
+    changelog._broker.create_topic("tx")
     changelog.prepare(["tx"])
     first, second = Cell("tx", 0, 0, "valid"), Cell("tx", 0, 10, "valid")
     written(changelog, PLACES[0], [Count(first, 1, 1)], 5)

@@ -16,10 +16,11 @@ import pytest
 from tests.health.helpers import FIRST, is_valid, story, written
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
 from thulawa.errors import ConfigurationError
 from thulawa.health import Cell, Count, Influx, InfluxUnreachable, Prometheus
-from thulawa.health.embedded_counts import LogChangelog
+from thulawa.health.changelog import CountsChangelog
 from thulawa.health.influx import lines
 from thulawa.health.merging import Merging
 
@@ -220,8 +221,8 @@ class Sums:
     """A topic, and sums that follow it."""
 
     def __init__(self, folder: Path) -> None:
-        self.changelog = LogChangelog(f"file:{folder}/topics", "metrics", "health")
-        self.changelog.log.create_topic("tx", partitions=2)
+        self.changelog = CountsChangelog(open_broker(f"file:{folder}/topics"), "metrics", "health")
+        self.changelog._broker.create_topic("tx", partitions=2)
         self.changelog.prepare(["tx"])
         self.merging = Merging(expire=5_000)
 

@@ -143,6 +143,12 @@ class Broker(Protocol):
     def partitions(self, *topics: str) -> dict[str, int]:
         """Return the number of partitions of those of the topics that exist."""
 
+    def topic_ids(self, *topics: str) -> dict[str, str]:
+        """Return the ids of those of the topics that exist.
+
+        A topic that is deleted and created again has another. Brokers before Kafka 2.8 have none.
+        """
+
     def describe(self, topic: str) -> TopicMetadata:
         """Return the settings of a topic."""
 
@@ -208,10 +214,16 @@ class Broker(Protocol):
         `OlderBatch` where the marker is of a later batch.
         """
 
-    def markers(self, writer: WriterId, *, timeout: float | None = None) -> dict[int, LastBatch]:
-        """Return the last batch of each task of a writer, of those that have committed any.
+    def markers(
+        self,
+        writer: WriterId,
+        tasks: Collection[int] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[int, LastBatch]:
+        """Return the last batch of these tasks, or of all, of those that have committed any.
 
-        Kafka answers when no transaction of the writer is open: `fence` tasks that may have died.
+        Kafka answers when none of them has an open transaction: `fence` tasks that may have died.
         Raise a `TimeoutError` where it has not answered after ``timeout`` seconds.
         """
 

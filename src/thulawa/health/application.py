@@ -12,17 +12,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, get_args
 
+from thulawa.brokers.port import open_broker
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
 from thulawa.core.types import TopicPartition
-from thulawa.health.changelog import restore
+from thulawa.health.changelog import CountsChangelog, restore
 from thulawa.health.columns import Added, Rule
 from thulawa.health.merging import Merging
 from thulawa.health.model import Count
 from thulawa.health.partition_leases import Fixed, Owner, Partitions
 from thulawa.health.sinks import AnySink, Sink, put_all, seed_all
-from thulawa.health.spark_jobs import Inputs, counted_rows, first_offsets, inputs_at
+from thulawa.health.spark_jobs import (
+    counted_ranges,
+    counted_rows,
+    first_offsets,
+    partition_owner,
+)
 from thulawa.health.statuses import Status
 from thulawa.health.tasks import Range, added_by
 from thulawa.health.totals import Totals
@@ -86,8 +92,8 @@ class WindowCounts:
         _check_division(partitions, self._topics)
         self._rule = Rule.of(status, window, expire)
         self._every = milliseconds(every, name="every") / 1000
-        self._inputs: Inputs = inputs_at(log, output, application_id)
-        self._changelog = self._inputs.changelog
+        self._broker = open_broker(log)
+        self._changelog = CountsChangelog(self._broker, output, application_id)
         self._division: Division = (
             partitions
             if isinstance(partitions, str)
@@ -275,7 +281,8 @@ class WindowCounts:
 
     def _counted(self, ranges: Sequence[Range]) -> dict[TopicPartition, list[Added]]:
         """Run step one as a job of Spark."""
-        return added_by(self._inputs.counted(self._session(), ranges, self._rule).toArrow())
+        counted = counted_ranges(self._session(), self._broker, ranges, self._rule)
+        return added_by(counted.toArrow())
 
     def _acquire_all(self) -> None:
         """Acquire partitions for a query that reads what it likes, whoever else counts."""
@@ -301,7 +308,7 @@ class WindowCounts:
                 put_all(self._sinks, sums)
             shared = self._division == "shared"
             self._owner = (
-                self._inputs.shared(self._topics)
+                partition_owner(self._broker, self._changelog.job, self._topics)
                 if shared
                 else Fixed(None if isinstance(self._division, str) else self._division)
             )

@@ -10,15 +10,17 @@ process, however that ends, and needs no clock. On Kafka it is membership in a c
 
 import fcntl
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
 from uuid import uuid4
 
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.membership import Membership
 from thulawa.core.types import TopicPartition
 
-__all__ = ["Fixed", "Leases", "Owner", "Partitions"]
+__all__ = ["Fixed", "GroupMembership", "Leases", "Owner", "Partitions"]
 
 Partitions: TypeAlias = Mapping[str, Iterable[int]]
 
@@ -130,6 +132,26 @@ class Leases:
 
     def _release(self, place: TopicPartition) -> None:
         os.close(self._held.pop(place))
+
+
+class GroupMembership:
+    """Partitions divided by a consumer group of Kafka."""
+
+    def __init__(self, connection: Connection, group: str, topics: Sequence[str]) -> None:
+        self._membership = Membership(connection, group, topics)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group has given this instance its first partitions, perhaps none."""
+        return self._membership.joined
+
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return those that the group has assigned to this instance."""
+        return {TopicPartition(*one) for one in self._membership.assigned()} & set(places)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._membership.close()
 
 
 def _locked(path: Path) -> int | None:

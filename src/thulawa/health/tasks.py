@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from thulawa.brokers.embedded import Log
-from thulawa.brokers.embedded.arrow import by_partition, gathered, read_arrow
+from thulawa.brokers.embedded.arrow import by_partition, gathered
+from thulawa.brokers.port import Broker
 from thulawa.core.gc_freeze import settle, uncollected
 from thulawa.core.types import TopicPartition
 from thulawa.health.columns import Added, Counter, Messages, Rule, Since
 
-__all__ = ["COUNTED", "CountLog", "CountRows", "Range", "added_by", "counted_shares"]
+__all__ = ["COUNTED", "CountRanges", "CountRows", "Range", "added_by", "counted_shares"]
 
 COUNTED = pa.schema(
     [
@@ -59,23 +59,20 @@ class CountRows:
 
 
 @dataclass(frozen=True, slots=True)
-class CountLog:
-    """Counts ranges of the embedded log; its rows are the numbers of the tasks' shares."""
+class CountRanges:
+    """Counts ranges of topics, read in the task; its rows are the numbers of the tasks' shares."""
 
-    address: str
+    broker: Broker
     shares: Sequence[Sequence[Range]]
     rule: Rule
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give what the messages of the shares add to each cell."""
-        with Log(self.address) as log:
+        """Yield what the messages of the shares add to each cell."""
+        yield counted_shares(batches, self.shares, self.rule, self._read)
 
-            def read(wanted: Range) -> Iterator[Messages]:
-                topic, partition = wanted.place
-                rows = read_arrow(log, topic, partition, wanted.since.offset, wanted.end)
-                return map(Messages.of, gathered(rows, rows=_ROWS, size=_BYTES))
-
-            yield counted_shares(batches, self.shares, self.rule, read)
+    def _read(self, wanted: Range) -> Iterator[Messages]:
+        columns = self.broker.read_columns(wanted.place, wanted.since.offset, wanted.end)
+        return (Messages(*one) for one in columns)
 
 
 def counted_shares(

@@ -18,13 +18,14 @@ from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.membership import Membership
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import forget_kept
+from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
 from thulawa.dev.kafka_broker import Broker
 from thulawa.health import WindowCounts
-from thulawa.health.changelog import restore
-from thulawa.health.kafka_counts import GroupMembership, KafkaChangelog
+from thulawa.health.changelog import CountsChangelog, restore
 from thulawa.health.model import Cell, Count, decode
-from thulawa.health.spark_jobs import inputs_at
+from thulawa.health.partition_leases import GroupMembership
+from thulawa.health.spark_jobs import partition_owner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,15 +38,15 @@ def total(topic: str, value: int, offset: int) -> list[Count]:
 
 
 @pytest.fixture
-def changelog(connection: Connection, topics: Topics, name: str) -> KafkaChangelog:
+def changelog(connection: Connection, topics: Topics, name: str) -> CountsChangelog:
     topics.ensure(name, TopicSpec(partitions=2))
-    made = KafkaChangelog(connection, f"{name}-metrics", f"{name}-app")
+    made = CountsChangelog(open_broker(connection), f"{name}-metrics", f"{name}-app")
     made.prepare([name])
     return made
 
 
 def test_a_topic_that_was_made_again_is_known_by_its_id(
-    topics: Topics, changelog: KafkaChangelog, name: str
+    topics: Topics, changelog: CountsChangelog, name: str
 ) -> None:
     place = TopicPartition(name, 0)
     before = changelog.identity(name)
@@ -63,7 +64,7 @@ def test_a_topic_that_was_made_again_is_known_by_its_id(
 
 
 def test_who_is_behind_does_not_get_through(
-    connection: Connection, changelog: KafkaChangelog, name: str
+    connection: Connection, changelog: CountsChangelog, name: str
 ) -> None:
     place = TopicPartition(name, 0)
     changelog.claim([place])
@@ -89,14 +90,14 @@ def test_names_that_hold_a_hyphen_are_not_mistaken_for_others(
     jobs = [(f"{name}-{a}", b, c), (name, f"{a}-{b}", c), (name, a, f"{b}-{c}")]
     for application, output, topic in jobs:
         topics.ensure(topic)
-        changelog = KafkaChangelog(connection, output, application)
+        changelog = CountsChangelog(open_broker(connection), output, application)
         changelog.prepare([topic])
         assert changelog.claim([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 0}
         assert written(changelog, TopicPartition(topic, 0), total(topic, 3, 5))
 
 
 def test_who_takes_a_partition_over_shuts_the_one_before_out(
-    connection: Connection, changelog: KafkaChangelog, name: str
+    connection: Connection, changelog: CountsChangelog, name: str
 ) -> None:
     place = TopicPartition(name, 0)
     producer = Producer(
@@ -116,13 +117,13 @@ def test_who_takes_a_partition_over_shuts_the_one_before_out(
     assert restored.totals.counts() == []
 
 
-def test_sums_are_read_on_from_where_reading_ended(changelog: KafkaChangelog, name: str) -> None:
+def test_sums_are_read_on_from_where_reading_ended(changelog: CountsChangelog, name: str) -> None:
     since: dict[int, int] = {}
     written(changelog, TopicPartition(name, 0), total(name, 3, 5), 1_000)
-    assert sum(map(len, changelog.read(since))) == 1
+    assert len(list(changelog.read(since))) == 1
     assert list(changelog.read(since)) == []
     written(changelog, TopicPartition(name, 0), total(name, 4, 6), 1_001)
-    (chunk,) = changelog.read(since)
+    chunk = list(changelog.read(since))
     assert decode(*chunk[0][:2]) == total(name, 4, 6)[0]
 
 
@@ -217,9 +218,9 @@ def test_jobs_of_one_application_do_not_take_each_others_partitions(
 ) -> None:
     for topic in (name, f"{name}-more"):
         topics.ensure(topic, TopicSpec(partitions=2))
-    address = f"kafka://{connection.bootstrap}"
+    broker = open_broker(connection)
     jobs = [("metrics", [name]), ("metrics-2", [name]), ("metrics", [f"{name}-more"])]
-    owners = [inputs_at(address, output, name).shared(wanted) for output, wanted in jobs]
+    owners = [partition_owner(broker, f"{name}/{output}", wanted) for output, wanted in jobs]
     wholes = [
         {TopicPartition(topic, number) for topic in wanted for number in (0, 1)}
         for _, wanted in jobs
@@ -238,11 +239,11 @@ def test_topics_that_do_not_fit_are_refused(
     connection: Connection, topics: Topics, name: str
 ) -> None:
     with pytest.raises(UnknownTopic):
-        KafkaChangelog(connection, f"{name}-metrics", name).prepare([name])
+        CountsChangelog(open_broker(connection), f"{name}-metrics", name).prepare([name])
     topics.ensure(name)
     topics.ensure(f"{name}-plain")
     with pytest.raises(TopicDiffers):
-        KafkaChangelog(connection, f"{name}-plain", name).prepare([name])
+        CountsChangelog(open_broker(connection), f"{name}-plain", name).prepare([name])
 
 
 def test_the_story_gives_its_eleven_lines(

@@ -40,6 +40,11 @@ class EmbeddedBroker:
         existing = set(self.log.topics())
         return {name: len(self.log.end_offsets(name)) for name in topics if name in existing}
 
+    def topic_ids(self, *topics: str) -> dict[str, str]:
+        """Return the ids of those of the topics that exist."""
+        existing = set(self.log.topics())
+        return {name: str(self.log.topic(name).id) for name in topics if name in existing}
+
     def describe(self, topic: str) -> TopicMetadata:
         """Return the settings of a topic."""
         found = self.log.topic(topic)
@@ -150,11 +155,13 @@ class EmbeddedBroker:
     def markers(
         self,
         writer: WriterId,
+        tasks: Collection[int] | None = None,
         *,
         timeout: float | None = None,  # noqa: ARG002 nothing is waited for
     ) -> dict[int, LastBatch]:
-        """Return the last batch of each task of a writer, of those that have committed any."""
-        return self.log.markers(_key(writer))
+        """Return the last batch of these tasks, or of all, of those that have committed any."""
+        found = self.log.markers(_key(writer))
+        return {task: last for task, last in found.items() if tasks is None or task in tasks}
 
     def fence(self, writer: WriterId, tasks: Collection[int] | None = None) -> None:
         """Make open transactions of these tasks, or of all that ever wrote, fail."""

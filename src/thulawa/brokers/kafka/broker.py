@@ -75,17 +75,20 @@ class KafkaBroker:
         found = self._topics.partitions(*topics)
         return {name: count for name, count in found.items() if count is not None}
 
+    def topic_ids(self, *topics: str) -> dict[str, str]:
+        """Return the ids of those of the topics that exist; brokers before 2.8 have none."""
+        return self._topics.ids(*topics)
+
     def describe(self, topic: str) -> TopicMetadata:
         """Return the settings of a topic."""
         partitions = self._topics.partitions(topic)[topic]
         if partitions is None:
             raise UnknownTopic("there is no such topic", topic=topic)
-        identity = self._topics.identity(topic)
         settings = self._topics.settings(topic)
         return TopicMetadata(
             topic,
             partitions,
-            None if identity is None else identity.decode(),
+            self.topic_ids(topic).get(topic),
             "compact" in settings["cleanup.policy"],
             int(settings["max.message.bytes"]),
         )
@@ -130,10 +133,12 @@ class KafkaBroker:
         """Yield the committed records with offsets in [start, end) as columns."""
         import pyarrow as pa  # noqa: PLC0415 not everybody who uses Kafka needs it
 
+        from thulawa.brokers.columns import int_column  # noqa: PLC0415 as above
+
         topic, number = partition
         for messages in read_between(self.connection, topic, {number: (start, end)}, keep=True):
             offsets, times, values = columns_of(messages)
-            yield RecordColumns(pa.array(offsets, pa.int64()), pa.array(times, pa.int64()), values)
+            yield RecordColumns(int_column(offsets), pa.array(times, pa.int64()), values)
 
     def append(self, topic: str, records: Sequence[ProducerRecord]) -> None:
         """Write records outside any transaction; they are stored when this returns."""
@@ -177,9 +182,15 @@ class KafkaBroker:
         with transaction(self._sink(writer), part) as opened:
             yield _KafkaTransaction(opened)
 
-    def markers(self, writer: WriterId, *, timeout: float | None = None) -> dict[int, LastBatch]:
-        """Return the last batch of each task of a writer, of those that have committed any."""
-        return markers(self._sink(writer), writer.query, timeout=timeout)
+    def markers(
+        self,
+        writer: WriterId,
+        tasks: Collection[int] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[int, LastBatch]:
+        """Return the last batch of these tasks, or of all, of those that have committed any."""
+        return markers(self._sink(writer), writer.query, tasks, timeout=timeout)
 
     def fence(self, writer: WriterId, tasks: Collection[int] | None = None) -> None:
         """Abort open transactions of these tasks, or of all that ever wrote."""

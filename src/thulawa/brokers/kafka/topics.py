@@ -154,13 +154,6 @@ class Topics:
                 found[topic] = None
         return found
 
-    def identity(self, topic: str) -> bytes | None:
-        """Return the id of a topic, which differs when it is made anew; None: brokers have none."""
-        asked = self._client.describe_topics(TopicCollection([topic]), **self._limit)
-        found = self._result(asked[topic], topic).topic_id
-        high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
-        return str(found).encode() if (high, low) != (0, 0) else None
-
     def ensure(self, topic: str, spec: TopicSpec | None = None) -> bool:
         """Make a topic unless it is there; True when this call made it.
 

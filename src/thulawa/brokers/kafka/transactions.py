@@ -239,16 +239,23 @@ def last_batches(spec: SinkSpec, query: str) -> dict[int, int]:
     return {task: last.number for task, last in markers(spec, query).items()}
 
 
-def markers(spec: SinkSpec, query: str, *, timeout: float | None = None) -> dict[int, LastBatch]:
-    """Return the last batch and the layout of each task of a query.
+def markers(
+    spec: SinkSpec,
+    query: str,
+    tasks: Collection[int] | None = None,
+    *,
+    timeout: float | None = None,
+) -> dict[int, LastBatch]:
+    """Return the last batch and the layout of these tasks of a query, or of all.
 
-    While a transaction of the sink is open Kafka does not tell: raise `BrokerUnreachable` after
+    While a transaction of one of them is open Kafka does not tell: raise `BrokerUnreachable` after
     ``timeout`` seconds, or after those that a delivery may take.
     """
     if not (width := marker_width(spec)):
         return {}
     with _reading(spec) as consumer:
-        return _markers(consumer, spec, range(width), query, timeout)
+        wanted = [task for task in range(width) if tasks is None or task in tasks]
+        return _markers(consumer, spec, wanted, query, timeout)
 
 
 def marker_width(spec: SinkSpec) -> int:
