@@ -12,7 +12,7 @@ from heapq import merge
 from math import inf
 from random import Random
 
-from thulawa.engine import Bounds, Engine, Lanes, Options, Outcome, Record
+from thulawa.engine import Bounds, Engine, Lanes, Options, Outcome, WorkItem
 
 __all__ = ["ENOUGH", "Load", "Ran", "overload", "run"]
 
@@ -79,7 +79,7 @@ class _Arriving:
         self._begun = begun
         self._next = 0
 
-    async def take(self, records: int, size: int) -> list[Record]:  # noqa: ARG002 no sizes
+    async def read(self, records: int, size: int) -> list[WorkItem]:  # noqa: ARG002 no sizes
         if self._next == len(self._due):
             return []
         loop = asyncio.get_running_loop()
@@ -87,12 +87,12 @@ class _Arriving:
         if wait > 0:
             await asyncio.sleep(wait)
         now = loop.time() - self._begun
-        taken: list[Record] = []
+        taken: list[WorkItem] = []
         while self._next < len(self._due) and len(taken) < records:
             due, lane, key = self._due[self._next]
             if taken and due > now:
                 break
-            taken.append(Record(self._next, key, None, due, 0, lane))
+            taken.append(WorkItem(self._next, key, None, due, 0, lane))
             self._next += 1
         return taken
 
@@ -133,7 +133,7 @@ async def run(
     called: dict[int, float] = {}
     ended: dict[int, float] = {}
 
-    async def call(record: Record) -> None:
+    async def call(record: WorkItem) -> None:
         called[record.offset] = asyncio.get_running_loop().time() - begun
         await asyncio.sleep(latency * (0.5 + random.random()))
 

@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import Any, TypeAlias, TypeVar
 
 from benchmarks.workload import Workload
-from thulawa.engine import Bounds, Engine, Options, Outcome, Record, new_event_loop
+from thulawa.engine import Bounds, Engine, Options, Outcome, WorkItem, new_event_loop
 
 __all__ = ["Arm", "Measured", "alone", "engine", "loops", "on_loop", "rare_gc", "sequential"]
 
@@ -44,7 +44,7 @@ class Service:
         self.threads: set[int] = set()
         self._now = 0
 
-    async def call(self, record: Record) -> Any:
+    async def call(self, record: WorkItem) -> Any:
         """Answer after the latency; at once, without giving way, when it is 0."""
         self._now += 1
         if self._now > self.peak:
@@ -54,7 +54,7 @@ class Service:
         self._now -= 1
         return record.value
 
-    def block(self, record: Record) -> Any:
+    def block(self, record: WorkItem) -> Any:
         """Answer after the latency and hold the thread meanwhile."""
         self.threads.add(get_ident())
         time.sleep(self.latency)
@@ -68,11 +68,11 @@ class _Source:
         self._keys = workload.keys
         self._next = 0
 
-    async def take(self, records: int, size: int) -> Sequence[Record]:  # noqa: ARG002 no sizes
+    async def read(self, records: int, size: int) -> Sequence[WorkItem]:  # noqa: ARG002 no sizes
         first = self._next
         self._next = min(first + min(records, _CHUNK), len(self._keys))
         keys = self._keys
-        return [Record(number, keys[number], None, number) for number in range(first, self._next)]
+        return [WorkItem(number, keys[number], None, number) for number in range(first, self._next)]
 
 
 class _Clock:
@@ -137,7 +137,7 @@ async def alone(workload: Workload) -> Measured:
     """
     service = Service(workload.latency)
     clock = _Clock(workload.lead_in)
-    records = (Record(number, key, None, number) for number, key in enumerate(workload.keys))
+    records = (WorkItem(number, key, None, number) for number, key in enumerate(workload.keys))
 
     async def work() -> None:
         for record in records:
@@ -153,7 +153,7 @@ async def sequential(workload: Workload) -> Measured:
     service = Service(workload.latency)
     clock = _Clock(workload.lead_in)
     for number, key in enumerate(workload.keys):
-        await service.call(Record(number, key, None, number))
+        await service.call(WorkItem(number, key, None, number))
         clock.count(1)
     return clock.read(service.peak)
 

@@ -19,7 +19,7 @@ from thulawa.spark.application import Streams
 from thulawa.spark.connectors.kafka_sink import kafka_sink
 from thulawa.spark.connectors.kafka_source import kafka_source
 from thulawa.streams import StreamsBuilder
-from thulawa.streams.options import Materialized
+from thulawa.streams.operator_options import Materialized
 
 __all__ = ["CALLING", "COUNTING", "Arm", "Place"]
 

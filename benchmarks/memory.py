@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.harness import on_loop
 from benchmarks.report import Progress, Row
-from thulawa.engine import Bounds, Engine, Options, Outcome, Quarantine, Record, Retry
+from thulawa.engine import Bounds, Engine, Options, Outcome, Quarantine, Retry, WorkItem
 
 __all__ = ["SCENARIOS", "Scenario", "memory_rows"]
 
@@ -71,12 +71,12 @@ class _Stream:
         self.base = self.top = 0
         self.dead = 0
 
-    async def take(self, records: int, size: int) -> Sequence[Record]:  # noqa: ARG002 no sizes
+    async def read(self, records: int, size: int) -> Sequence[WorkItem]:  # noqa: ARG002 no sizes
         first = self._made
         self._made = min(first + min(records, _CHUNK), self._scenario.records)
         key = self._random.randrange
         keys = self._scenario.keys
-        return [Record(number, key(keys), None, number) for number in range(first, self._made)]
+        return [WorkItem(number, key(keys), None, number) for number in range(first, self._made)]
 
     async def put(self, outcomes: list[Outcome]) -> None:
         self._done += len(outcomes)
@@ -98,12 +98,12 @@ class _Stream:
         self._progress(f"memory, {self._scenario.name}", f"{share:.0%}, {rss / _MIB:.0f} MiB")
 
 
-async def _fail(record: Record) -> Any:
+async def _fail(record: WorkItem) -> Any:
     await asyncio.sleep(0)
     raise ValueError(record.offset)
 
 
-async def _succeed(record: Record) -> Any:
+async def _succeed(record: WorkItem) -> Any:
     await asyncio.sleep(0)
     return record.offset
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from thulawa.engine import Bounds, Options, Record, Scheduler
+from thulawa.engine import Bounds, Options, Scheduler, WorkItem
 from thulawa.engine.events import (
     Arrived,
     Delivered,
@@ -69,12 +69,13 @@ class _Driver:
                 event = Arrived(records) if records else Drain()
                 self._obey(self._scheduler.handle(event, self._now))
 
-    def _make(self, count: int) -> list[Record]:
+    def _make(self, count: int) -> list[WorkItem]:
         begun = time.process_time()
         first = self._made
         self._made = min(first + count, self._records)
         records = [
-            Record(number, number % self._keys, None, number) for number in range(first, self._made)
+            WorkItem(number, number % self._keys, None, number)
+            for number in range(first, self._made)
         ]
         self.making += time.process_time() - begun
         return records

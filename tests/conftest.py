@@ -23,7 +23,7 @@ settings.load_profile("explore")
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    from thulawa.spark.session.builder import session  # noqa: PLC0415 most tests need no Spark
+    from thulawa.spark.session.spark_session import session  # noqa: PLC0415 most tests need no Spark
 
     made = session(
         "thulawa-tests",

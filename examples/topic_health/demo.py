@@ -73,7 +73,7 @@ def _run(
 ) -> tuple[Generator, list[Count]]:
     sinks: list[Any] = []
     if options.influx:
-        sinks.append(Influx(options.influx, database="health", patience="10 s"))
+        sinks.append(Influx(options.influx, database="health", retry_timeout="10 s"))
         sinks[0].create_database()
     console.print("Starting Spark …")
     spark = thulawa.session("topic-health", master="local[2]", settings=_SETTINGS)

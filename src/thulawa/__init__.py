@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from thulawa.spark.map_by_key.api import flat_map_by_key as flat_map_by_key
     from thulawa.spark.map_by_key.api import map_by_key as map_by_key
     from thulawa.spark.map_by_key.error_split import split_errors as split_errors
-    from thulawa.spark.session.builder import configure as configure
-    from thulawa.spark.session.builder import session as session
+    from thulawa.spark.session.spark_session import configure as configure
+    from thulawa.spark.session.spark_session import session as session
     from thulawa.streams import Serdes as Serdes
     from thulawa.streams import StreamsBuilder as StreamsBuilder
+    from thulawa.streams import deterministic as deterministic
 
 __version__ = "0.1.0"
 
@@ -55,13 +56,14 @@ __all__, _get, __dir__ = lazy_names(
             "map_by_key",
         ),
         "thulawa.spark.map_by_key.error_split": ("split_errors",),
-        "thulawa.spark.session.builder": (
+        "thulawa.spark.session.spark_session": (
             "configure",
             "session",
         ),
         "thulawa.streams": (
             "Serdes",
             "StreamsBuilder",
+            "deterministic",
         ),
     },
 )

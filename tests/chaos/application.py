@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.conformance.spark import QUIET, busy
 from thulawa.spark.application import Streams
-from thulawa.spark.session.builder import session
+from thulawa.spark.session.spark_session import session
 from thulawa.streams import (
     JoinWindows,
     Materialized,

@@ -201,7 +201,7 @@ class Run:
     def _batches(self) -> Iterator[Batch]:
         checkpoint = Checkpoint(str(self.folder / CHECKPOINT))
         for number in range(self._commits()):
-            yield Batch(checkpoint.offsets_of(number), checkpoint.more_than(number))
+            yield Batch(checkpoint.offsets_of(number), checkpoint.unread_after(number))
 
 
 def _end(driver: subprocess.Popen[bytes]) -> None:

@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.cli.commands import app
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
-from thulawa.streams.builder import StreamsBuilder
+from thulawa.runtime.task_options import TaskOptions
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 
 

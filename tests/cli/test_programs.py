@@ -11,6 +11,8 @@ from typer.testing import CliRunner, Result
 
 from thulawa.brokers.embedded import Log
 from thulawa.cli.commands import app
+from thulawa.cli.programs import load
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -58,6 +60,24 @@ def test_a_program_is_checked_against_its_topics(project: Path) -> None:
     assert "in stage 1, in 3 task(s)" in result.stdout
     assert "per-visitor" in result.stdout
     assert thulawa("validate", "app:topology").exit_code == 0
+
+
+def test_a_program_is_checked_against_its_checkpoint(project: Path) -> None:
+    with Log("file:./topics") as log:
+        log.create_topic("visits", partitions=3)
+    result = thulawa("validate", "app:streams")
+    assert "checkpoint: none at " in result.stdout
+    streams = load("app:streams")
+    checkpoint = Checkpoint(str(streams.checkpoint))
+    checkpoint.accept("visits", streams.planned(), allow_state_loss=False)
+    result = thulawa("validate", "app:streams")
+    assert result.exit_code == 0, result.output
+    assert f"checkpoint: {checkpoint.root}, all state is kept" in result.stdout
+    Path("app.py").write_text(Path("app.py").read_text().replace("per-visitor", "renamed"))
+    del sys.modules["app"]
+    result = thulawa("validate", "app:streams")
+    assert result.exit_code == 1
+    assert "state would be lost: the store 'per-visitor' is in the checkpoint" in result.stderr
 
 
 def checkpoint_of(project: Path, application: str) -> Path:
@@ -177,7 +197,7 @@ def test_validate_lists_the_topics_of_dead_letters(project: Path) -> None:
         .replace(
             "from thulawa import",
             """from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa import""",
         )
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """Give a value as Java would print it in a concatenation."""
+    """Return a value as Java would print it in a concatenation."""
     return "null" if value is None else str(value)
 
 

@@ -7,10 +7,10 @@ from tests.conformance import functions as f
 from tests.conformance.grammar import check
 from thulawa.core.records import Record
 from thulawa.state.specs import StoreSpec
-from thulawa.streams.builder import StreamsBuilder
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import KTable
-from thulawa.streams.options import Branched, Joined, Materialized
+from thulawa.streams.operator_options import Branched, Joined, Materialized
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.streams.suppressed import Suppressed
 from thulawa.streams.windowed import EmitStrategy
 from thulawa.topology.processor import Processor

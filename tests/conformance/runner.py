@@ -149,7 +149,7 @@ def _verdict(case: dict[str, Any], wanted: list[tuple[Row, bool]], actual: list[
 
 
 def expected_rows(case: dict[str, Any]) -> list[tuple[Row, bool]]:
-    """Give the recorded rows, each with whether it may be absent."""
+    """Return the recorded rows, each with whether it may be absent."""
     return [(_row(entry), bool(entry.get("redundant"))) for entry in case["expected"]]
 
 
@@ -172,7 +172,7 @@ def judge_batches(
 
 
 def _recorded(case: dict[str, Any]) -> int | None:
-    """Tell how many outputs were recorded, where the upstream test did not read them all."""
+    """Return how many outputs were recorded, where the upstream test did not read them all."""
     note = re.search(r"reads only the first (\d+) outputs", case.get("notes", ""))
     return int(note[1]) if note else None
 

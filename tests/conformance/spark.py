@@ -27,11 +27,11 @@ from tests.conformance.runner import (
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
-from thulawa.spark.session.builder import session
-from thulawa.streams.builder import StreamsBuilder
-from thulawa.streams.options import Produced
+from thulawa.spark.session.spark_session import session
+from thulawa.streams.operator_options import Produced
+from thulawa.streams.streams_builder import StreamsBuilder
 
 Case = dict[str, Any]
 _MOST = 6  # inputs of a case in one batch

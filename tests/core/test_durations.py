@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations in texts, numbers and timedeltas."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,11 +21,11 @@ from thulawa.core.errors import ConfigurationError
         (timedelta(minutes=1), 60_000),
     ],
 )
-def test_a_duration_is_understood(written: Any, meant: int) -> None:
+def test_durations_are_parsed(written: Any, meant: int) -> None:
     assert milliseconds(written) == meant
 
 
 @pytest.mark.parametrize("written", ["", "5", "five minutes", "5 parsecs", -1, 1.5, True, None])
-def test_what_is_no_duration_is_refused_by_name(written: Any) -> None:
+def test_an_invalid_duration_is_rejected_by_name(written: Any) -> None:
     with pytest.raises(ConfigurationError, match="grace"):
         milliseconds(written, name="grace")

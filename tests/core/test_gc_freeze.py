@@ -1,4 +1,4 @@
-"""What is there when a task begins costs the collector nothing, and is still collected."""
+"""Objects that are live before a task are not scanned after it, and still collected later."""
 
 import gc
 import weakref
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from thulawa.core.gc_freeze import settle, uncollected
+from thulawa.core.gc_freeze import freeze_gc, gc_disabled
 
 
 class Node:
@@ -22,27 +22,27 @@ def unfrozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_is_there_is_not_looked_at() -> None:
+def test_frozen_objects_are_not_scanned() -> None:
     kept = Node()
     looked_at = []
     for _ in range(100):
-        settle()
+        freeze_gc()
         looked_at.append(any(one is kept for one in gc.get_objects()))
     assert looked_at.count(True) == 1
 
 
-def test_garbage_of_what_was_there_is_collected_in_the_end() -> None:
+def test_frozen_objects_that_become_garbage_are_collected_in_the_end() -> None:
     node = Node()
     gone = weakref.ref(node)
-    settle()
+    freeze_gc()
     del node
     for _ in range(100):
-        settle()
+        freeze_gc()
         gc.collect()  # as Spark's worker does after each task
     assert gone() is None
 
 
-def test_the_collector_is_off_meanwhile_and_then_as_it_was() -> None:
-    with uncollected():
+def test_the_collector_is_disabled_and_then_restored() -> None:
+    with gc_disabled():
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""What a sink does with a micro-batch, and whether a query may go on from its checkpoint."""
+"""Whether a sink writes a micro-batch, and whether a query may continue from its checkpoint."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,9 @@ from thulawa.core.markers import LastBatch, OlderBatch, check_checkpoint, is_wri
 
 
 @given(st.integers(0, 9), st.none() | st.integers(0, 9))
-def test_a_batch_is_written_skipped_or_refused_by_its_number(batch: int, last: int | None) -> None:
+def test_the_number_of_a_batch_decides_whether_it_is_written_skipped_or_rejected(
+    batch: int, last: int | None
+) -> None:
     marker = None if last is None else LastBatch(last)
     if last is not None and batch < last:
         with pytest.raises(
@@ -45,7 +47,7 @@ def test_a_batch_that_is_run_again_must_have_the_layout_that_wrote_it(
         (7, 6, {0: LastBatch(7, "new"), 1: LastBatch(6, "old")}),
     ],
 )
-def test_a_query_goes_on_from_the_checkpoint_that_its_sink_has_written_from(
+def test_a_query_continues_from_the_checkpoint_that_its_sink_was_written_from(
     begun: int, committed: int, markers: Mapping[int, LastBatch]
 ) -> None:
     check_checkpoint(begun, committed, markers, writer="w", layout="new")
@@ -59,7 +61,7 @@ def test_a_query_goes_on_from_the_checkpoint_that_its_sink_has_written_from(
         (7, 6, {0: LastBatch(6, "old"), 1: LastBatch(7, "old")}, "task 1 .*'old'.* with 'new'"),
     ],
 )
-def test_a_query_does_not_go_on_where_one_task_has_written_something_else(
+def test_a_query_fails_if_one_task_has_written_another_batch(
     begun: int, committed: int, markers: Mapping[int, LastBatch], reason: str
 ) -> None:
     with pytest.raises(StateError, match=reason):

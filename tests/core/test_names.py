@@ -11,14 +11,12 @@ LEGAL = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 
 @given(st.text(LEGAL, min_size=1, max_size=LONGEST_NAME).filter(lambda name: name.strip(".")))
-def test_what_kafka_allows_is_given_back(name: str) -> None:
+def test_a_legal_name_is_returned(name: str) -> None:
     assert check_name(name, "topic") == name
 
 
 @given(st.text(max_size=20), st.characters(exclude_characters=LEGAL), st.text(max_size=20))
-def test_one_illegal_character_anywhere_is_refused_and_named(
-    before: str, odd: str, after: str
-) -> None:
+def test_an_illegal_character_is_rejected_and_shown(before: str, odd: str, after: str) -> None:
     with pytest.raises(ConfigurationError, match=r"holds '|holds \""):
         check_name(before + odd + after, "topic")
 
@@ -37,7 +35,7 @@ def test_one_illegal_character_anywhere_is_refused_and_named(
         ("x" * 250, "250 characters: use at most 249"),
     ],
 )
-def test_a_refusal_says_what_is_wrong(name: str, reason: str) -> None:
+def test_the_error_says_what_is_wrong(name: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^store name .*{reason}"):
         check_name(name, "store")
 
@@ -53,7 +51,7 @@ def test_a_name_is_a_str(name: object) -> None:
         check_name(name, "group")
 
 
-def test_a_long_name_is_not_repeated_whole() -> None:
+def test_a_long_name_is_truncated_in_the_error() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         check_name("x" * 100_000, "topic")
     assert len(str(refusal.value)) < 200

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from thulawa.core.errors import ConfigurationError, SerializationError
-from thulawa.core.registry import MemorySchemaRegistry
+from thulawa.core.registry import MemorySchemaRegistry, SchemaReference
 from thulawa.core.serdes import Serdes
 
 
@@ -43,11 +43,11 @@ def test_the_frame_names_the_schema_and_the_message(classes: Any) -> None:
         data = serde.dumps(value)
         assert data == b"\x00\x00\x00\x00\x01" + mark + value.SerializeToString()
         assert serde.loads(data) == value
-    file = descriptor_pb2.FileDescriptorProto.FromString(b64decode(registry.schema_of(1)))
+    file = descriptor_pb2.FileDescriptorProto.FromString(b64decode(registry.get_schema(1).text))
     assert [message.name for message in file.message_type] == ["First", "Second"]
 
 
-def test_what_is_another_message_or_no_frame_is_refused(classes: Any) -> None:
+def test_another_message_and_unframed_data_are_rejected(classes: Any) -> None:
     first, second, _ = classes
     registry = MemorySchemaRegistry()
     one = Serdes.protobuf(first, registry=registry, subject="v")
@@ -61,17 +61,28 @@ def test_what_is_another_message_or_no_frame_is_refused(classes: Any) -> None:
     assert read.text == "x"
 
 
-def test_a_file_that_imports_another_is_refused_and_the_well_known_ones_are_not() -> None:
+def test_files_that_are_imported_are_registered_and_referred_to() -> None:
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(_file("base.proto"))
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(_file("plain.proto", "google/protobuf/timestamp.proto"))
-    pool.Add(_file("user.proto", "base.proto"))
+    pool.Add(_file("base.proto", "google/protobuf/timestamp.proto"))
+    pool.Add(_file("middle.proto", "base.proto"))
+    pool.Add(_file("user.proto", "middle.proto", "base.proto"))
     registry = MemorySchemaRegistry()
-    plain = message_factory.GetMessageClass(pool.FindMessageTypeByName("plain.First"))
-    Serdes.protobuf(plain, registry=registry, subject="v")
     user = message_factory.GetMessageClass(pool.FindMessageTypeByName("user.First"))
-    with pytest.raises(ConfigurationError, match=r"imports base\.proto"):
-        Serdes.protobuf(user, registry=registry, subject="v")
+    serde = Serdes.protobuf(user, registry=registry, subject="v")
+    data = serde.dumps(user(text="x"))
+    assert serde.loads(data) == user(text="x")
+    assert data is not None
+    schema = registry.get_schema(int.from_bytes(data[1:5]))
+    assert schema.references == (
+        SchemaReference("middle.proto", "middle.proto", 1),
+        SchemaReference("base.proto", "base.proto", 1),
+    )
+    middle = registry.get_version("middle.proto", 1)
+    assert middle.references == (SchemaReference("base.proto", "base.proto", 1),)
+    assert registry.get_version("base.proto", 1).references == ()
+
+
+def test_a_registry_needs_a_subject(classes: Any) -> None:
     with pytest.raises(ConfigurationError, match="by subject"):
-        Serdes.protobuf(plain, registry=registry)
+        Serdes.protobuf(classes[0], registry=MemorySchemaRegistry())

@@ -36,7 +36,7 @@ ADDRESSES = [
     ],
     ids=["influx", "kafka", "registry", "log", "streams"],
 )
-def test_an_address_with_a_password_is_refused_without_showing_it(
+def test_an_address_with_a_password_is_rejected_without_showing_it(
     use: Callable[[str], Any], address: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -45,6 +45,6 @@ def test_an_address_with_a_password_is_refused_without_showing_it(
     assert "admin" not in str(caught.value)
 
 
-def test_an_address_without_one_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_an_address_without_a_password_is_shown_unchanged(tmp_path: Path) -> None:
     for address in ("localhost:9092", "http://localhost:8086/x", f"file:{tmp_path}"):
         assert masked_address(address) == address

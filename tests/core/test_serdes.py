@@ -1,5 +1,6 @@
-"""Serdes: what is written can be read, and what cannot be read is refused."""
+"""Serdes: round trips, and values and data that are rejected."""
 
+import subprocess
 import sys
 from typing import Any
 
@@ -23,19 +24,19 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_json_comes_back_as_it_was(value: Any) -> None:
+def test_json_survives_a_round_trip(value: Any) -> None:
     serde = Serdes.json()
     assert serde.loads(serde.dumps(value)) == value
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.binary())
-def test_numbers_and_bytes_come_back_as_they_were(whole: int, real: float, data: bytes) -> None:
+def test_numbers_and_bytes_survive_a_round_trip(whole: int, real: float, data: bytes) -> None:
     assert Serdes.long().loads(Serdes.long().dumps(whole)) == whole
     assert Serdes.double().loads(Serdes.double().dumps(real)) == real
     assert Serdes.byte_array().loads(Serdes.byte_array().dumps(data)) == data
 
 
-def test_windowed_keys_come_back_as_they_were() -> None:
+def test_windowed_keys_survive_a_round_trip() -> None:
     key = Windowed("k", Window(5, 9))
     session = Serdes.session_windowed(Serdes.string())
     assert session.loads(session.dumps(key)) == key
@@ -44,7 +45,7 @@ def test_windowed_keys_come_back_as_they_were() -> None:
     assert time.dumps(key) == b"k" + bytes(7) + b"\x05"
 
 
-def test_numbers_are_written_as_kafka_writes_them() -> None:
+def test_numbers_have_the_bytes_of_kafka() -> None:
     assert Serdes.long().dumps(1) == bytes(7) + b"\x01"
     assert Serdes.double().dumps(1.0) == b"\x3f\xf0" + bytes(6)
     assert Serdes.string().dumps("ä") == b"\xc3\xa4"
@@ -53,7 +54,7 @@ def test_numbers_are_written_as_kafka_writes_them() -> None:
 @pytest.mark.parametrize(
     "serde", [Serdes.json(), Serdes.long(), Serdes.string(), Serdes.byte_array(), Serdes.double()]
 )
-def test_nothing_stays_nothing(serde: Any) -> None:
+def test_none_is_null(serde: Any) -> None:
     assert serde.dumps(None) is None
     assert serde.loads(None) is None
 
@@ -70,7 +71,7 @@ def test_nothing_stays_nothing(serde: Any) -> None:
         (Serdes.string(), "\ud800"),
     ],
 )
-def test_what_cannot_be_written_is_refused(serde: Any, value: Any) -> None:
+def test_a_value_that_cannot_be_written_is_rejected(serde: Any, value: Any) -> None:
     with pytest.raises(SerializationError, match="cannot be written"):
         serde.dumps(value)
 
@@ -84,20 +85,75 @@ def test_what_cannot_be_written_is_refused(serde: Any, value: Any) -> None:
         (Serdes.double(), b""),
     ],
 )
-def test_what_cannot_be_read_is_refused(serde: Any, data: bytes) -> None:
+def test_data_that_cannot_be_read_is_rejected(serde: Any, data: bytes) -> None:
     with pytest.raises(SerializationError, match="cannot be read"):
         serde.loads(data)
 
 
 @pytest.mark.parametrize("number", [0, 7, 10**17, 10**18, 10**30])
-def test_json_reads_whole_numbers_of_any_size(number: int) -> None:
+def test_json_reads_integers_of_any_size(number: int) -> None:
     assert Serdes.json().loads(b"%d" % number) == number
 
 
 @pytest.mark.parametrize("text", [b"007", b"00", b"1_0", b"\xd9\xa1", b"+1", b""])
-def test_json_refuses_what_only_python_takes_for_a_number(text: bytes) -> None:
+def test_json_rejects_numbers_that_only_python_accepts(text: bytes) -> None:
     with pytest.raises(SerializationError):
         Serdes.json().loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":1,"a":2}',
+        b'{"a" : 1, "a":2}',
+        b'{"b":"\\u003a","a":1,"a":2}',
+        b'[{"b":{"a":"x:y","a":"x:y"}}]',
+        b'{"a":1,"\\u0061":2}',
+        b"NaN",
+        b"[-Infinity]",
+        b"1e999",
+        b'"\x01"',
+        b'{"\xff":1}',
+        b"\xef\xbb\xbf1",
+        b"[1,]",
+    ],
+)
+def test_json_that_is_not_strict_is_rejected(text: bytes) -> None:
+    with pytest.raises(SerializationError):
+        Serdes.json().loads(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [(1e16, b"1e+16"), (1e-05, b"1e-05"), ({"é": [None, True]}, '{"é":[null,true]}'.encode())],
+)
+def test_json_output_has_canonical_bytes(value: Any, data: bytes) -> None:
+    assert Serdes.json().dumps(value) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b'{"a":"\\u003a"}', {"a": ":"}),
+        (b'{"at":"12:30","b" : {"c":":"}}', {"at": "12:30", "b": {"c": ":"}}),
+        (b'"\\ud800"', "\ud800"),
+    ],
+)
+def test_json_with_colons_and_escapes_is_read(data: bytes, value: Any) -> None:
+    assert Serdes.json().loads(data) == value
+
+
+def test_core_is_imported_without_the_libraries_of_serdes() -> None:
+    program = (
+        "import sys\n"
+        "for name in ('fastavro', 'confluent_kafka', 'google.protobuf'):\n"
+        "    sys.modules[name] = None\n"
+        "from thulawa.core.serdes import Serdes\n"
+        "from thulawa.core.registry import HttpSchemaRegistry\n"
+        "assert Serdes.json().dumps([1]) == b'[1]'\n"
+        "HttpSchemaRegistry('http://localhost:1')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_json_may_be_500_levels_deep_whatever_the_recursion_limit() -> None:
@@ -114,7 +170,7 @@ def test_json_may_be_500_levels_deep_whatever_the_recursion_limit() -> None:
         sys.setrecursionlimit(limit)
 
 
-TRAVELLERS = {
+PICKLED = {
     "text": (Serdes.string(), "k"),
     "bytes": (Serdes.byte_array(), b"k"),
     "long": (Serdes.long(), 7),
@@ -130,15 +186,15 @@ TRAVELLERS = {
 }
 
 
-@pytest.mark.parametrize("kind", TRAVELLERS)
+@pytest.mark.parametrize("kind", PICKLED)
 def test_serdes_can_be_sent_to_workers(kind: str) -> None:
-    serde, value = TRAVELLERS[kind]
+    serde, value = PICKLED[kind]
     arrived = cloudpickle.loads(cloudpickle.dumps(serde))  # type: ignore[no-untyped-call]
     assert arrived.loads(arrived.dumps(value)) == value
 
 
 @given(st.lists(st.sampled_from([b"1", b"22", b"0", b"01", b"1,2", b"", b"-3", b'"a"', b"1" * 30])))
-def test_many_are_read_as_each_is(data: list[bytes]) -> None:
+def test_a_column_is_read_like_single_values(data: list[bytes]) -> None:
     serde = Serdes.json()
 
     def each() -> list[Any] | None:
@@ -155,12 +211,12 @@ def test_many_are_read_as_each_is(data: list[bytes]) -> None:
 
 
 @given(st.lists(st.integers() | st.booleans() | st.text() | st.none()))
-def test_many_are_written_as_each_is(values: list[Any]) -> None:
+def test_a_column_is_written_like_single_values(values: list[Any]) -> None:
     serde = Serdes.json()
     assert serde.dump_column(values) == [serde.dumps(value) for value in values]
 
 
 @given(st.lists(st.integers()))
-def test_whole_numbers_are_written_as_each_is(values: list[int]) -> None:
+def test_a_column_of_integers_is_written_like_single_values(values: list[int]) -> None:
     serde = Serdes.json()
     assert serde.dump_column(values) == [serde.dumps(value) for value in values]

@@ -1,4 +1,4 @@
-"""One bad record or call among twelve, and the answer of each policy to it."""
+"""One bad record or call among twelve, and what each error policy does with it."""
 
 import asyncio
 import functools
@@ -17,7 +17,7 @@ from tests.engine.driver_parts import (
 from thulawa.core.errors import (
     RecordError,
 )
-from thulawa.engine import Engine, Options, Record
+from thulawa.engine import Engine, Options, WorkItem
 
 Policy = Literal["fail", "drop", "dead_letter", "column"]
 POLICIES: tuple[Policy, ...] = ("fail", "drop", "dead_letter", "column")
@@ -26,7 +26,7 @@ Kind = Literal["on the loop", "on a thread"]
 KINDS: tuple[Kind, ...] = ("on the loop", "on a thread")
 
 
-async def good(record: Record) -> int:
+async def good(record: WorkItem) -> int:
     await asyncio.sleep(0)
     return record.offset
 
@@ -36,21 +36,21 @@ async def answer(
     function: Callable[..., Any],
     error: type[Exception],
     *,
-    records: list[Record] | None = None,
+    records: list[WorkItem] | None = None,
     options: dict[str, Any] | None = None,
     **engine_options: Any,
 ) -> Exception:
-    """Run twelve records of which one is bad; check the policy's answer; give the error."""
+    """Run twelve records of which one is bad; check the policy's effect; return the error."""
     engine = Engine(function, Options(on_error=policy, **(options or {})), **engine_options)
     source, sink = FakeSource(records or numbered("abc" * 4)), FakeSink()
     if policy == "fail":
         with pytest.raises(error) as raised:
             await engine.run(source, sink)
-        assert BAD in offsets(engine.given_back)
+        assert BAD in offsets(engine.unfinished)
         nothing_is_lost(engine, source, sink)
         return raised.value
     await engine.run(source, sink)
-    assert engine.given_back == []
+    assert engine.unfinished == []
     failed = [outcome for outcome in sink.outcomes if not outcome.ok]
     if policy == "drop":
         assert failed == []
@@ -65,10 +65,10 @@ async def answer(
     return failed[0].error
 
 
-def bad_at(make: Callable[[], object]) -> Callable[[Record], Any]:
-    """Make a plain function that does something bad with one record."""
+def bad_at(make: Callable[[], object]) -> Callable[[WorkItem], Any]:
+    """Return a plain function that does something bad with one record."""
 
-    def function(record: Record) -> object:
+    def function(record: WorkItem) -> object:
         return make() if record.offset == BAD else record.offset
 
     return function
@@ -81,13 +81,13 @@ def raising(error: BaseException) -> Callable[[], object]:
     return make
 
 
-def of_kind(kind: Kind, function: Callable[[Record], Any]) -> Callable[[Record], Any]:
+def of_kind(kind: Kind, function: Callable[[WorkItem], Any]) -> Callable[[WorkItem], Any]:
     return function if kind == "on a thread" else async_of(function)
 
 
-def async_of(function: Callable[[Record], Any]) -> Callable[[Record], Any]:
+def async_of(function: Callable[[WorkItem], Any]) -> Callable[[WorkItem], Any]:
     @functools.wraps(function)
-    async def wrapped(record: Record) -> Any:
+    async def wrapped(record: WorkItem) -> Any:
         await asyncio.sleep(0)
         return function(record)
 

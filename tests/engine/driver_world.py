@@ -1,9 +1,9 @@
-"""A simulated world around the real driver: what surrounds it, drawn from a seed, and its judge.
+"""A simulated environment of the real driver, drawn from a seed, that checks every run.
 
 A `World` draws options, records, latencies, faults, a source and a sink, runs the engine over
-them, and is told by the function, the source and the sink what really happened. The order
-oracle objects where the contract breaks; `Watched` looks at the scheduler after every event.
-What a run gives back goes into the next one, until nothing is left.
+them, and records what the function, the source and the sink see. The order oracle fails where the
+contract is broken; `CheckedScheduler` checks the scheduler after every event. The unfinished
+records of a run are the input of the next one, until none is left.
 """
 
 import asyncio
@@ -26,27 +26,27 @@ from thulawa.engine import (
     Outcome,
     Quarantine,
     Rate,
-    Record,
     Retry,
     Scheduler,
-    Sharing,
+    SingleFlight,
+    WorkItem,
 )
 from thulawa.engine.events import Event, Instruction
 from thulawa.testing import Latency, OrderOracle, Simulation, constant, lognormal, uniform
 
 __all__ = ["World"]
 
-PATIENCE = 5.0
+STOP_TIMEOUT = 5.0
 
 
-def value_of(record: Record) -> Hashable:
-    """Give what records with `Sharing` ask for."""
+def value_of(record: WorkItem) -> Hashable:
+    """Return the request of a record, for `SingleFlight`."""
     value: Hashable = record.value
     return value
 
 
 def draw_options(random: Random, on_error: tuple[str, ...]) -> Options:
-    """Draw one of all the engines there can be; the combinations refused are left out."""
+    """Draw random options, without the combinations that `Options` rejects."""
     chance = random.random
     order = random.choice(("key", "key", "key", "partition", "none", "emit"))
     batched = chance() < 0.3
@@ -68,7 +68,7 @@ def draw_options(random: Random, on_error: tuple[str, ...]) -> Options:
         "quarantine": Quarantine(after=2, seconds=1.0, keys=3) if quarantined else None,
         "batch": _batch(random, order) if batched else None,
         "rate": Rate(per_second=20, burst=random.choice((1, 5))) if chance() < 0.15 else None,
-        "sharing": Sharing(by=value_of) if chance() < 0.25 else None,
+        "single_flight": SingleFlight(by=value_of) if chance() < 0.25 else None,
     }
     return Options(**options)
 
@@ -117,8 +117,8 @@ def _batch(random: Random, order: str) -> Batch:
     )
 
 
-class Watched(Scheduler):
-    """A scheduler that is looked at after every event."""
+class CheckedScheduler(Scheduler):
+    """A scheduler that is checked after every event."""
 
     def __init__(self, world: "World", options: Options, **parts: Any) -> None:
         super().__init__(options, **parts)
@@ -126,50 +126,50 @@ class Watched(Scheduler):
         self._dropped_before = 0
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handle the event, then tell the world."""
+        """Handle the event, then check the state."""
         instructions = super().handle(event, now)
-        ledger = self.ledger
-        held = ledger.records + ledger.parked
-        assert held <= ledger.bounds.records + ledger.bounds.parked, "more is held than allowed"
-        if self.counters.dropped != self._dropped_before:
-            self._dropped_before = self.counters.dropped
+        held, counters = self.state.backpressure, self.state.counters
+        allowed = held.bounds.records + held.bounds.parked
+        assert held.records + held.parked <= allowed, "more is held than allowed"
+        if counters.dropped != self._dropped_before:
+            self._dropped_before = counters.dropped
             self._world.notice_drops({record.offset for record in self.unfinished()})
-        for record in self.emission.unfinished():
+        for record in self.state.emission.unfinished():
             self._world.oracle.settled(record.offset)
         self._world.after_event(self)
         return instructions
 
 
 class WatchedEngine(Engine):
-    """An engine whose scheduler is watched."""
+    """An engine with a `CheckedScheduler`."""
 
     def __init__(self, world: "World", function: Callable[..., Any], options: Options) -> None:
         self._world = world
         cache: dict[Hashable, Any] | None = {} if world.random.random() < 0.5 else None
-        if options.sharing is None:
+        if options.single_flight is None:
             cache = None
         super().__init__(
             function,
             options,
             resource=world.resource,
             cache=cache,
-            patience=PATIENCE,
-            watch=False,  # its timer would hide a stall
+            stop_timeout=STOP_TIMEOUT,
+            watchdog=False,  # its timer would hide a stall
             random=Random(world.seed),
         )
 
     def _new_scheduler(self) -> Scheduler:
-        return Watched(
+        return CheckedScheduler(
             self._world,
             self.options,
-            memory=self.memory,
+            learned=self.learned,
             cache=self._cache,
             random=self._random,
         )
 
 
 class World:
-    """All that surrounds an engine, and what it has seen."""
+    """The environment of an engine, and what it has observed."""
 
     def __init__(
         self, simulation: Simulation, on_error: tuple[str, ...] = ("drop", "dead_letter", "column")
@@ -185,8 +185,8 @@ class World:
             clock=simulation.now,
         )
         self.records = self._draw_records(random.choice((1, 10, 40)))
-        self.position = 0  # of the source: what is before it has been handed over
-        self.again: list[Record] = []  # given back, to be handed over first
+        self.position = 0  # of the source: records before it were read
+        self.again: list[WorkItem] = []  # unfinished records of earlier runs, to be read first
         self.healed = False
         self.latency = self._draw_latency()
         self.source_latency = self._draw_pause()
@@ -204,9 +204,9 @@ class World:
         self.dropped: set[int] = set()
         self.engine = WatchedEngine(self, self._function(), self.options)
 
-    # --- what is drawn
+    # --- random choices
 
-    def _draw_records(self, count: int) -> list[Record]:
+    def _draw_records(self, count: int) -> list[WorkItem]:
         random = self.random
         keys = [None, *range(random.choice((1, 3, 10)))] if random.random() < 0.9 else [None]
         records = []
@@ -218,7 +218,7 @@ class World:
                 key = f"key-{key}"
             lane = random.randrange(len(self.options.lanes.lanes))
             value, time, size = random.randrange(8), random.random(), random.randrange(4)
-            records.append(Record(offset, key, value, time, size, lane))
+            records.append(WorkItem(offset, key, value, time, size, lane))
         return records
 
     def _draw_latency(self) -> Latency:
@@ -229,7 +229,7 @@ class World:
         return self.random.choice((None, constant(0), uniform(0, 0.3)))
 
     def heal(self) -> None:
-        """Let every call succeed from now on."""
+        """Make every call succeed from now on."""
         self.healed = True
         self.latency = constant(0.01)
 
@@ -239,7 +239,7 @@ class World:
         wrapped = self.oracle.wrap(self._work)
 
         async def function(records: Any, resource: object) -> Any:
-            assert resource is self, "the resource is handed over"
+            assert resource is self, "not the resource"
             assert self.opened > self.closed, "called without its resource"
             return await wrapped(records)
 
@@ -254,7 +254,7 @@ class World:
             results: list[Exception | None] = [self._answer(record) for record in batch]
         except asyncio.CancelledError:
             await self._stop_slowly()
-            # a batch that answers too late would be taken for finished by the oracle
+            # the oracle would count a batch that returns too late as finished
             if isinstance(records, list) or self.random.random() < 0.7:
                 raise
             results = [None]
@@ -276,7 +276,7 @@ class World:
         if seconds:
             await asyncio.sleep(seconds)
 
-    def _answer(self, record: Record) -> Exception | None:
+    def _answer(self, record: WorkItem) -> Exception | None:
         self.attempts[record.offset] += 1
         if self.healed or not self.faults:
             return None
@@ -290,7 +290,7 @@ class World:
         return Terminal("never") if draw < 0.15 else None
 
     async def _stop_slowly(self) -> None:
-        """Take a while to give way, as a rollback does, or at once."""
+        """Stop after a while, as a rollback does, or at once."""
         if self.slow_to_stop:
             await asyncio.sleep(self.random.choice((0, 0.1, 1.0)))
 
@@ -298,7 +298,7 @@ class World:
         adaptive, top = self.options.adaptive, self.options.in_flight
         if adaptive is not None and adaptive.mode == "enforce":
             top = adaptive.maximum
-        assert self.running <= top, f"{self.running} calls at once, {top} allowed"
+        assert self.running <= top, f"{self.running} calls in flight, {top} allowed"
 
     @asynccontextmanager
     async def resource(self) -> AsyncIterator["World"]:
@@ -311,12 +311,12 @@ class World:
 
     # --- the source
 
-    def left(self) -> list[Record]:
-        """List what has not been handed over, or was given back."""
+    def left(self) -> list[WorkItem]:
+        """Return the records that were not read yet, or were returned as unfinished."""
         return self.again + self.records[self.position :]
 
-    async def take(self, records: int, size: int) -> Sequence[Record]:
-        """Hand over the next records; when cancelled, mostly none."""
+    async def read(self, records: int, size: int) -> Sequence[WorkItem]:
+        """Return the next records; when cancelled, mostly none."""
         assert records > 0
         assert size > 0
         try:
@@ -324,9 +324,9 @@ class World:
                 await self.source_latency(self.random)
         except asyncio.CancelledError:
             if self.random.random() < 0.7:
-                raise  # else: too late, they are on their way
+                raise  # else they are returned although cancelled
         count = self.random.randint(1, min(records, 10))
-        chunk: list[Record] = []
+        chunk: list[WorkItem] = []
         for record in self.left()[:count]:
             chunk.append(record)
             self._hand_over(record)
@@ -335,21 +335,21 @@ class World:
                 break
         return chunk
 
-    def iterate(self) -> Iterator[Record]:
-        """Hand over record by record."""
+    def iterate(self) -> Iterator[WorkItem]:
+        """Yield record by record."""
         for record in self.left():
             self._hand_over(record)
             yield record
 
-    async def iterate_async(self) -> AsyncIterator[Record]:
-        """Hand over record by record, with pauses."""
+    async def iterate_async(self) -> AsyncIterator[WorkItem]:
+        """Yield record by record, with pauses."""
         for record in self.left():
             if self.source_latency is not None:
                 await self.source_latency(self.random)
             self._hand_over(record)
             yield record
 
-    def _hand_over(self, record: Record) -> None:
+    def _hand_over(self, record: WorkItem) -> None:
         self.oracle.arrived(record.offset, record.key)
         if self.again:
             assert self.again.pop(0) is record
@@ -359,7 +359,7 @@ class World:
     # --- the sink
 
     async def put(self, outcomes: list[Outcome]) -> None:
-        """Take the outcomes, sometimes although cancelled."""
+        """Accept the outcomes, sometimes although cancelled."""
         if self.sink_latency is None:
             self._check_promptness(outcomes)
         try:
@@ -372,23 +372,23 @@ class World:
             self.accept(outcome)
 
     def accept(self, outcome: Outcome) -> None:
-        """Note that an outcome is safe."""
+        """Record that an outcome was delivered."""
         self.oracle.emitted(outcome.record.offset)
         self.delivered.append(outcome)
         if outcome.ok:
             assert outcome.result == outcome.record.value
 
     def _check_promptness(self, outcomes: list[Outcome]) -> None:
-        """Check that what nothing holds up is delivered in the moment in which it ends."""
+        """Check that a result that waits for nothing is delivered at the time at which it ends."""
         if self.options.emit == "finished" and self.options.order in ("key", "none"):
             for outcome in outcomes:
                 ended = self.ended_at.get(outcome.record.offset)
-                assert not outcome.ok or ended in (None, self.now()), "a result was left lying"
+                assert not outcome.ok or ended in (None, self.now()), "a result was not delivered"
 
-    # --- what the scheduler shows
+    # --- checks of the scheduler
 
     def after_event(self, scheduler: Scheduler) -> None:
-        """Check the scheduler now and then; do what is to happen at this event."""
+        """Validate the scheduler from time to time; do what is planned for this event."""
         self.events += 1
         if self.random.random() < 0.1:
             scheduler.validate()
@@ -396,7 +396,7 @@ class World:
             asyncio.get_running_loop().call_soon(action)
 
     def notice_drops(self, unfinished: set[int]) -> None:
-        """Tell the oracle of records that the policy has dropped."""
+        """Report records that the policy has dropped to the oracle."""
         emitted = {outcome.record.offset for outcome in self.delivered}
         waiting = {record.offset for record in self.left()}
         known = {record.offset for record in self.records}
@@ -407,22 +407,24 @@ class World:
     # --- after a run
 
     async def calls_are_over(self) -> None:
-        """Wait for calls that a run did not wait for because it was stopping when cancelled."""
+        """Wait for calls that a run did not wait for because it was cancelled while it stopped."""
         while self.running:  # noqa: ASYNC110 virtual time
             await asyncio.sleep(0.1)
 
     def take_back(self) -> None:
-        """Take what the engine gives back; all else must be finished."""
-        given_back = self.engine.given_back
-        offsets = [record.offset for record in given_back]
-        assert offsets == sorted(set(offsets)), f"given back out of order or twice: {offsets}"
-        for record in given_back:
+        """Collect the unfinished records; all others must be finished."""
+        returned = self.engine.unfinished
+        offsets = [record.offset for record in returned]
+        assert offsets == sorted(set(offsets)), (
+            f"unfinished records out of order or twice: {offsets}"
+        )
+        for record in returned:
             self.oracle.given_back(record.offset)
-        self.again = given_back + self.again
+        self.again = returned + self.again
         self.oracle.check_complete()
 
     def check_end(self) -> None:
-        """Check that all records are finished, once, and that nothing is left over."""
+        """Check that all records are finished exactly once."""
         assert not self.left()
         self.oracle.check_complete()
         seen = Counter(outcome.record.offset for outcome in self.delivered)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.engine.model_driver import Call, Drive, End, Step
-from tests.engine.model_facts import HAIR, Facts, Rule, told
+from tests.engine.model_facts import EPSILON, Facts, Rule, results_of
 from thulawa.core.errors import (
     AttemptTimedOut,
     DeadlineExceeded,
@@ -19,11 +19,11 @@ from thulawa.core.errors import (
     WrongResult,
 )
 from thulawa.engine.events import Cancel, Succeeded, Tick
-from thulawa.engine.model import Record, Ticket
+from thulawa.engine.model import Ticket, WorkItem
 
 
 class RetryRule(Rule):
-    """Attempts, waits, time-outs and deadlines."""
+    """Attempts, backoff, timeouts and deadlines."""
 
     def __init__(self, of: Drive, facts: Facts) -> None:
         super().__init__(of, facts)
@@ -40,11 +40,11 @@ class RetryRule(Rule):
             for offset in call.offsets:
                 assert offset in self.facts.pending, "started although final"
                 first = self.first.setdefault(offset, step.now)
-                assert step.now >= self.due.get(offset, 0) - HAIR, "too early"
+                assert step.now >= self.due.get(offset, 0) - EPSILON, "too early"
                 assert step.now < first + (self.options.deadline or 1e9), "after its deadline"
-        if isinstance(step.event, Tick) and not self.of.scheduler.stopped:
+        if isinstance(step.event, Tick) and not self.of.scheduler.state.stopped:
             for call in self.of.running.values():
-                assert step.now < self._must_end_by(call) + HAIR, "overdue"
+                assert step.now < self._must_end_by(call) + EPSILON, "overdue"
 
     def _must_end_by(self, call: Call) -> float:
         timeout = call.at + (self.options.timeout or 1e9)
@@ -53,9 +53,9 @@ class RetryRule(Rule):
 
     def _judge(self, end: End, now: float) -> None:
         tickets = end.call.tickets
-        results = told(end)
+        results = results_of(end)
         if end.abandoned:
-            assert now >= self._must_end_by(end.call) - HAIR, "abandoned too soon"
+            assert now >= self._must_end_by(end.call) - EPSILON, "abandoned too soon"
             late = [now >= self.first[o] + (self.options.deadline or 1e9) for o in end.call.offsets]
             timed_out = now >= end.call.at + (self.options.timeout or 1e9)
             slow: Exception = AttemptTimedOut("") if timed_out else Overload()
@@ -78,13 +78,13 @@ class RetryRule(Rule):
             else:
                 allowed = self._may_be(ticket.record.offset, result, now)
                 if is_final not in allowed:
-                    assert is_final, f"{ticket} must not be tried again after {result!r}"
+                    assert is_final, f"{ticket} must not be retried after {result!r}"
                     self._check_settled_since(ticket.record, now)
                 if True not in allowed or not is_final:
                     held.add(ticket.queue)
 
-    def _check_settled_since(self, record: Record, now: float) -> None:
-        """Retried without a wait, a record may meet its key's quarantine in the same step."""
+    def _check_settled_since(self, record: WorkItem, now: float) -> None:
+        """Allow a record to be retried at once and fail by its key's quarantine in one step."""
         assert self.options.quarantine is not None, f"{record} is final too soon"
         assert self.due.get(record.offset, now) <= now, f"{record} is final too soon"
         self.facts.by_call.discard(record.offset)
@@ -93,8 +93,8 @@ class RetryRule(Rule):
         allowed = [self._may_be(ticket.record.offset, error, now) for ticket in tickets]
         alone = {ticket.solo for ticket in tickets}
         assert len(alone) == 1
-        assert alone == {True} or {True} not in allowed, "not tried alone in the end"
-        assert alone == {False} or {False} != set().union(*allowed), "taken apart too soon"
+        assert alone == {True} or {True} not in allowed, "not retried alone in the end"
+        assert alone == {False} or {False} != set().union(*allowed), "retried alone too soon"
         for ticket in tickets:
             offset = ticket.record.offset
             if ticket.solo:
@@ -104,7 +104,7 @@ class RetryRule(Rule):
                 self._check_settled_since(ticket.record, now)
 
     def _may_be(self, offset: int, error: Exception, now: float) -> set[bool]:
-        """Count a failure; tell whether it may be final."""
+        """Count a failure; return whether it may be final."""
         retry = self.options.retry
         if isinstance(error, Overload):
             self.overloads[offset] += 1
@@ -116,11 +116,11 @@ class RetryRule(Rule):
             terminal = isinstance(error, Terminal | WrongResult | DeadlineExceeded)
             if terminal or not covered or times >= retry.attempts:
                 return {True}
-        soonest = now + max(least, retry.wait(times, 1.0))
-        latest = now + max(least, retry.wait(times, 0.0))
+        soonest = now + max(least, retry.backoff(times, 1.0))
+        latest = now + max(least, retry.backoff(times, 0.0))
         self.due[offset] = soonest
         deadline = self.first[offset] + (self.options.deadline or 1e9)
-        return {soonest + HAIR >= deadline, latest - HAIR >= deadline}
+        return {soonest + EPSILON >= deadline, latest - EPSILON >= deadline}
 
 
 class GateRule(Rule):
@@ -141,32 +141,34 @@ class GateRule(Rule):
         self.filled_at = step.now
         if not self.of.cancelled:
             for end in step.ended:
-                for result in told(end):
+                for result in results_of(end):
                     if isinstance(result, Overload) and result.retry_after:
                         until = step.now + result.retry_after
                         self.closed_until = max(self.closed_until, until)
         for _ in step.started:
-            assert step.now >= self.closed_until - HAIR, "before Retry-After"
+            assert step.now >= self.closed_until - EPSILON, "before Retry-After"
             self.tokens -= 1
-            assert self.tokens >= -HAIR, "faster than the rate"
+            assert self.tokens >= -EPSILON, "faster than the rate"
         if step.started:
-            assert self._permits_used() <= self.of.scheduler.limit.permits, "no permit"
+            assert self._permits_used() <= self.of.scheduler.state.limit.permits, "no permit"
         self._check_nothing_idles(step.now)
 
     def _permits_used(self) -> int:
-        return len(self.of.running) + len(self.of.unwinding)
+        return len(self.of.running) + len(self.of.abandoned)
 
     def _check_nothing_idles(self, now: float) -> None:
         scheduler = self.of.scheduler
-        idle = self._permits_used() < scheduler.limit.permits
-        if scheduler.stopped or not idle or not scheduler.ready.count:
+        idle = self._permits_used() < scheduler.state.limit.permits
+        if scheduler.state.stopped or not idle or not scheduler.state.ready.count:
             return
-        closed = self.tokens < 1 - HAIR or now < self.closed_until
+        closed = self.tokens < 1 - EPSILON or now < self.closed_until
         batch = self.options.batch
         lingers = batch is not None and batch.across_keys and batch.linger > 0
-        ready = scheduler.ready.keys()
-        fills = sum(map(len, ready)) < scheduler.size() and not any(q.retries for q in ready)
-        assert closed or (lingers and fills and not scheduler.draining), (
+        ready = scheduler.state.ready.keys()
+        fills = sum(map(len, ready)) < scheduler.state.max_batch() and not any(
+            q.retries for q in ready
+        )
+        assert closed or (lingers and fills and not scheduler.state.draining), (
             "a ready key, a free permit, and nothing starts"
         )
 
@@ -176,39 +178,39 @@ class FairRule(Rule):
 
     def after(self, step: Step) -> None:
         on_the_way = self.facts.now_final - self.facts.by_call - self.facts.rejected
-        if not on_the_way and not self.of.scheduler.stopped:
-            ready = self.of.scheduler.ready.keys()
+        if not on_the_way and not self.of.scheduler.state.stopped:
+            ready = self.of.scheduler.state.ready.keys()
             left = [queue.next_record() for queue in ready]
             self._check(step, [record for record in left if record is not None])
 
-    def _check(self, step: Step, left: list[Record]) -> None:
+    def _check(self, step: Step, left: list[WorkItem]) -> None:
         started = [call.tickets[0].record for call in step.started]
-        before = Counter(lead.record.lane for lead in (*self.of.running, *self.of.unwinding))
+        before = Counter(lead.record.lane for lead in (*self.of.running, *self.of.abandoned))
         before.subtract(record.lane for record in started)
         for place, record in enumerate(started):
             waiting = started[place + 1 :] + left
             ageing = self.options.lanes.ageing
             if ageing is None or not any(
-                step.now - other.taken >= ageing for other in (record, *waiting)
+                step.now - other.arrived >= ageing for other in (record, *waiting)
             ):
                 self._check_turn(record, waiting, before)
             elif self.options.batch is None:
-                assert record.taken == min(other.taken for other in (record, *waiting)), (
+                assert record.arrived == min(other.arrived for other in (record, *waiting)), (
                     "one that has aged was passed over"
                 )
             before[record.lane] += 1
 
-    def _check_turn(self, record: Record, waiting: list[Record], running: Counter[int]) -> None:
+    def _check_turn(self, record: WorkItem, waiting: list[WorkItem], running: Counter[int]) -> None:
         same = [other.timestamp for other in waiting if other.lane == record.lane]
         assert record.timestamp <= min(same, default=record.timestamp), "an older head waits"
         if len(self.options.lanes.lanes) == 1 or self.options.batch is not None:
             return
         busy = {other.lane for other in waiting} | {record.lane}
-        permits = self.of.scheduler.limit.permits
+        permits = self.of.scheduler.state.limit.permits
         short = [
             index
             for index, lane in enumerate(self.options.lanes.lanes)
-            if index in busy and running[index] + 1 <= lane.reserved * permits + HAIR
+            if index in busy and running[index] + 1 <= lane.reserved * permits + EPSILON
         ]
         if short:
             assert record.lane == short[0], "a reservation was passed over"
@@ -218,7 +220,7 @@ class FairRule(Rule):
 
 
 class BoundsRule(Rule):
-    """Records, bytes, keys and parked stay within their bounds; intake does not flutter."""
+    """Records, bytes, keys and parked stay within their bounds; intake has hysteresis."""
 
     def __init__(self, of: Drive, facts: Facts) -> None:
         super().__init__(of, facts)
@@ -238,7 +240,7 @@ class BoundsRule(Rule):
             records <= low * bounds.records and size <= low * bounds.bytes
         ) and keys <= low * bounds.keys
         if step.pull is not None:
-            assert not self.of.scheduler.draining, "asked for more while draining"
+            assert not self.of.scheduler.state.draining, "pulled while draining"
             assert 0 < step.pull.records <= bounds.records - records
             assert step.pull.records <= bounds.keys - keys
             assert 0 < step.pull.bytes <= bounds.bytes - size
@@ -247,15 +249,15 @@ class BoundsRule(Rule):
             self.closed = False
         elif not isinstance(step.event, Succeeded):
             self.closed = True
-            over = self.of.scheduler.draining or self.of.scheduler.stopped
+            over = self.of.scheduler.state.draining or self.of.scheduler.state.stopped
             assert over or not is_low, "intake is closed for no reason"
 
     def _fresh(self, sizes: list[int]) -> tuple[int, int, int]:
-        """Count the records, bytes and keys held, less what is parked within its allowance."""
-        queues, allowed = self.of.scheduler.queues.values(), self.options.bounds.parked
+        """Return the records, bytes and keys held, less what is parked within its allowance."""
+        queues, allowed = self.of.scheduler.state.queues.values(), self.options.bounds.parked
         parked = [t.record.size for q in queues for t in list(q.retries or ())[: q.parked]]
         parked_keys = sum(queue.parked > 0 for queue in queues)
-        tracked = {"key": queues, "emit": self.of.scheduler.emission.by_key or {}}
+        tracked = {"key": queues, "emit": self.of.scheduler.state.emission.by_key or {}}
         keys = len(tracked.get(self.options.order, ()))
         keys = max(0, keys - min(parked_keys, allowed))
         records = len(sizes) - min(len(parked), allowed)
@@ -271,20 +273,20 @@ class BatchRule(Rule):
             if batch is None:
                 assert len(call.tickets) == 1
                 continue
-            assert len(call.tickets) <= self.of.scheduler.size() <= batch.size
+            assert len(call.tickets) <= self.of.scheduler.state.max_batch() <= batch.size
             assert len(call.tickets) == 1 or not any(ticket.solo for ticket in call.tickets)
             assert batch.across_keys or len({ticket.queue for ticket in call.tickets}) == 1
             assert call.offsets == sorted(call.offsets) or batch.across_keys
             if self._lingers(call):
-                waited = step.now - min(ticket.record.taken for ticket in call.tickets)
-                assert waited >= batch.linger - HAIR, "it might have been filled"
+                waited = step.now - min(ticket.record.arrived for ticket in call.tickets)
+                assert waited >= batch.linger - EPSILON, "started before its linger was over"
 
     def _lingers(self, call: Call) -> bool:
         batch = self.options.batch
         assert batch is not None
-        fixed = batch.target is None and self.options.sharing is None
+        fixed = batch.target is None and self.options.single_flight is None
         fresh = all(ticket.attempt == 1 for ticket in call.tickets)
         queue = call.lead.queue
         partial = len(call.tickets) < batch.size and queue.head is None
         alone = not batch.across_keys and self.options.quarantine is None
-        return fixed and fresh and partial and alone and not self.of.scheduler.draining
+        return fixed and fresh and partial and alone and not self.of.scheduler.state.draining

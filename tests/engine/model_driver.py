@@ -1,4 +1,4 @@
-"""Drives a scheduler by hand: no loop, no clock, no calls.
+"""Drive a scheduler by hand: no loop, no clock, no calls.
 
 `Drive` carries out the instructions and remembers what is under way; the scheduler checks
 itself with ``validate()`` after every step. Tests say what happens next: records arrive, a call
@@ -15,8 +15,9 @@ from typing import Any, Protocol
 from thulawa.engine.events import (
     Abandon,
     Abort,
-    Answered,
     Arrived,
+    BatchReturned,
+    CallStopped,
     Cancel,
     Delivered,
     Drain,
@@ -24,24 +25,23 @@ from thulawa.engine.events import (
     Emit,
     Event,
     Failed,
-    GiveBack,
-    Gone,
     Instruction,
     Pull,
+    ReturnUnfinished,
     Start,
     Succeeded,
     Tick,
     WakeAt,
 )
-from thulawa.engine.model import Outcome, Record, Ticket
+from thulawa.engine.model import Outcome, Ticket, WorkItem
 from thulawa.engine.options import Options
 from thulawa.engine.scheduler import Scheduler
-from thulawa.engine.state import Memory
+from thulawa.engine.state import LearnedState
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call that was started: who shares it, and when."""
+    """A call that was started: its tickets, and when."""
 
     lead: Ticket
     attempt: int
@@ -65,21 +65,21 @@ class End:
 
 @dataclass(eq=False)
 class Step:
-    """One event, and all that came of it."""
+    """One event, and all its effects."""
 
     event: Event
     now: float
-    arrived: list[Record] = field(default_factory=list)
+    arrived: list[WorkItem] = field(default_factory=list)
     ended: list[End] = field(default_factory=list)
     emitted: list[Outcome] = field(default_factory=list)
     delivered: list[Outcome] = field(default_factory=list)
     started: list[Call] = field(default_factory=list)
-    given_back: list[Record] = field(default_factory=list)
+    returned: list[WorkItem] = field(default_factory=list)
     pull: Pull | None = None
 
 
 class Rule(Protocol):
-    """Something that must hold; told before and after every step."""
+    """A condition that must hold; called before and after every step."""
 
     def before(self, event: Event) -> None: ...
 
@@ -87,27 +87,27 @@ class Rule(Protocol):
 
 
 class Drive:
-    """A scheduler, the world around it, and the rules that watch both."""
+    """A scheduler, its environment, and the rules that check both."""
 
     def __init__(
         self,
         options: Options | None = None,
         *,
         cache: MutableMapping[Hashable, Any] | None = None,
-        memory: Memory | None = None,
+        learned: LearnedState | None = None,
         seed: int = 0,
         validate: bool = True,
     ) -> None:
         self.options = options or Options()
-        self.scheduler = Scheduler(self.options, memory=memory, cache=cache, random=Random(seed))
+        self.scheduler = Scheduler(self.options, learned=learned, cache=cache, random=Random(seed))
         self.rules: list[Rule] = []
         self.now = 0.0
         self.running: dict[Ticket, Call] = {}
-        self.unwinding: dict[Ticket, Call] = {}
+        self.abandoned: dict[Ticket, Call] = {}
         self.over: deque[Call] = deque(maxlen=20)
         self.outbox: deque[Outcome] = deque()
         self.emitted: list[Outcome] = []
-        self.given_back: list[Record] = []
+        self.returned: list[WorkItem] = []
         self.pull: Pull | None = None
         self.wake: float | None = None
         self.aborted: Exception | None = None
@@ -117,89 +117,91 @@ class Drive:
         self._validate = validate
 
     def begin(self) -> "Drive":
-        self.tell(Tick())
+        self.handle(Tick())
         return self
 
-    # --- what happens
+    # --- events
 
-    def arrive(self, *records: Record) -> Step:
+    def arrive(self, *records: WorkItem) -> Step:
         """Answer the outstanding pull."""
-        assert self.pull is not None, "nothing was asked for"
+        assert self.pull is not None, "nothing was pulled"
         self.pull = None
-        return self.tell(Arrived(records))
+        return self.handle(Arrived(records))
 
     def succeed(self, *calls: Call | int, result: Any = "ok") -> Step:
-        """Have calls over one record each return."""
+        """Report that calls over one record each returned."""
         ends = [End(self.call(call), [result]) for call in calls]
-        answers = [(end.call.lead, end.call.attempt, result) for end in ends]
-        return self._end(Succeeded(answers), ends)
+        results = [(end.call.lead, end.call.attempt, result) for end in ends]
+        return self._end(Succeeded(results), ends)
 
-    def answer(self, call: Call | int, results: Any) -> Step:
-        """Have a call over a batch return."""
+    def return_batch(self, call: Call | int, results: Any) -> Step:
+        """Report that a call over a batch returned."""
         call = self.call(call)
-        return self._end(Answered(call.lead, call.attempt, results), [End(call, results)])
+        return self._end(BatchReturned(call.lead, call.attempt, results), [End(call, results)])
 
     def fail(self, call: Call | int, error: Exception) -> Step:
-        """Have a call raise."""
+        """Report that a call raised."""
         call = self.call(call)
         return self._end(Failed(call.lead, call.attempt, error), [End(call, error=error)])
 
-    def answer_late(self, call: Call, result: Any = "too late") -> Step:
-        """Have a call return, or raise, that was abandoned or has returned already."""
-        assert self.running.get(call.lead) is not call, "it is still awaited"
-        if self.unwinding.get(call.lead) is call:
-            del self.unwinding[call.lead]
+    def return_late(self, call: Call, result: Any = "too late") -> Step:
+        """Report a result or error of a call that was abandoned or has ended already."""
+        assert self.running.get(call.lead) is not call, "it is still running"
+        if self.abandoned.get(call.lead) is call:
+            del self.abandoned[call.lead]
             self.over.append(call)
         if isinstance(result, Exception):
-            return self.tell(Failed(call.lead, call.attempt, result))
+            return self.handle(Failed(call.lead, call.attempt, result))
         if self.options.batch is not None:
-            return self.tell(Answered(call.lead, call.attempt, [result for _ in call.tickets]))
-        return self.tell(Succeeded([(call.lead, call.attempt, result)]))
+            return self.handle(
+                BatchReturned(call.lead, call.attempt, [result for _ in call.tickets])
+            )
+        return self.handle(Succeeded([(call.lead, call.attempt, result)]))
 
-    def gone(self, call: Call | int) -> Step:
-        """Have a call that was abandoned come to its end."""
+    def stop_call(self, call: Call | int) -> Step:
+        """Report that an abandoned call has stopped."""
         if isinstance(call, int):
-            call = next(each for each in self.unwinding.values() if call in each.offsets)
-        del self.unwinding[call.lead]
+            call = next(each for each in self.abandoned.values() if call in each.offsets)
+        del self.abandoned[call.lead]
         self.over.append(call)
-        return self.tell(Gone(call.lead, call.attempt))
+        return self.handle(CallStopped(call.lead, call.attempt))
 
-    def give_way(self) -> None:
-        """Have all calls that were abandoned come to their end."""
-        for call in list(self.unwinding.values()):
-            self.gone(call)
+    def stop_abandoned(self) -> None:
+        """Report that all abandoned calls have stopped."""
+        for call in list(self.abandoned.values()):
+            self.stop_call(call)
 
     def deliver(self, count: int | None = None) -> Step:
-        """Report outcomes delivered, all of them unless told otherwise."""
-        return self.tell(Delivered(len(self.outbox) if count is None else count))
+        """Report outcomes as delivered, by default all."""
+        return self.handle(Delivered(len(self.outbox) if count is None else count))
 
     def drain(self) -> Step:
-        return self.tell(Drain())
+        return self.handle(Drain())
 
     def cancel(self) -> Step:
         self.cancelled = True
-        return self.tell(Cancel())
+        return self.handle(Cancel())
 
     def tick(self, late: float = 0.0) -> Step:
-        """Jump to the time the scheduler wants to be woken at."""
-        assert self.wake is not None, "nothing is waited for"
+        """Advance to the time of the last `WakeAt`."""
+        assert self.wake is not None, "no `WakeAt` was sent"
         self.now = max(self.now, self.wake) + late
         self.wake = None
-        return self.tell(Tick())
+        return self.handle(Tick())
 
     def sleep(self, seconds: float, *, stubborn: bool = False) -> None:
-        """Let time pass, waking the scheduler when it asked for it; calls stop when told to."""
+        """Advance the time, with a `Tick` at each `WakeAt`; abandoned calls stop at once."""
         until = self.now + seconds
         while self.wake is not None and self.wake <= until:
             self.tick()
             if not stubborn:
-                self.give_way()
+                self.stop_abandoned()
         self.now = max(self.now, until)
 
-    # --- what can be seen
+    # --- observations
 
     def call(self, call: Call | int) -> Call:
-        """Find the running call of an offset."""
+        """Return the running call of an offset."""
         if isinstance(call, Call):
             return call
         return next(running for running in self.running.values() if call in running.offsets)
@@ -215,28 +217,28 @@ class Drive:
         return [outcome.record.offset for outcome in self.emitted]
 
     def errors(self) -> dict[int, type[Exception]]:
-        """Give the types of the errors that were emitted, by offset."""
+        """Return the types of the errors that were emitted, by offset."""
         return {o.record.offset: type(o.error) for o in self.emitted if o.error is not None}
 
     def wanted(self) -> tuple[int, int]:
-        """Give how many records and bytes are asked for; none while intake is closed."""
+        """Return how many records and bytes are pulled; zeros while intake is closed."""
         return (0, 0) if self.pull is None else (self.pull.records, self.pull.bytes)
 
-    def may_go_on(self) -> bool:
-        """Tell whether anything is under way that will lead to an event."""
-        under_way = self.running or self.unwinding or self.outbox or self.pull
+    def has_next_event(self) -> bool:
+        """Return whether anything in progress will lead to an event."""
+        under_way = self.running or self.abandoned or self.outbox or self.pull
         return bool(under_way) or self.wake is not None
 
-    # --- carrying out
+    # --- instructions
 
     def _end(self, event: Event, ends: list[End]) -> Step:
         for end in ends:
             assert self.running.pop(end.call.lead) is end.call
             self.over.append(end.call)
-        return self.tell(event, ends)
+        return self.handle(event, ends)
 
-    def tell(self, event: Event, ends: Iterable[End] = ()) -> Step:
-        """Hand an event in, carry out what comes out, and check."""
+    def handle(self, event: Event, ends: Iterable[End] = ()) -> Step:
+        """Handle an event, carry out the instructions, and check the rules."""
         self.sound = False
         step = Step(event, self.now, ended=list(ends))
         if isinstance(event, Arrived):
@@ -257,7 +259,7 @@ class Drive:
     def _carry_out(self, instruction: Instruction, step: Step) -> None:
         match instruction:
             case Pull():
-                assert self.pull is None, "asked twice"
+                assert self.pull is None, "pulled twice"
                 self.pull = step.pull = instruction
             case Start(tickets=leads):
                 for lead in leads:
@@ -269,7 +271,7 @@ class Drive:
             case Abandon(ticket=ticket, attempt=attempt):
                 call = self.running.pop(ticket)
                 assert call.attempt == attempt
-                self.unwinding[ticket] = call
+                self.abandoned[ticket] = call
                 step.ended.append(End(call, abandoned=True))
             case Emit(outcomes=outcomes):
                 self.emitted += outcomes
@@ -280,18 +282,18 @@ class Drive:
             case Abort(error=error):
                 assert self.aborted is None, "aborted twice"
                 self.aborted = error
-            case GiveBack(records=records):
-                self.given_back += records
-                step.given_back += records
+            case ReturnUnfinished(records=records):
+                self.returned += records
+                step.returned += records
             case Drained():
                 assert not self.drained, "drained twice"
                 self.drained = True
 
 
-def records(keys: str, *, first: int = 0, **fields: Any) -> list[Record]:
-    """Make one record per letter, its key; ``-`` is unkeyed. Timestamps follow offsets."""
+def records(keys: str, *, first: int = 0, **fields: Any) -> list[WorkItem]:
+    """Return one record per letter, its key; ``-`` is unkeyed. Timestamps follow offsets."""
     return [
-        Record(offset, None if key == "-" else key, timestamp=offset, **fields)
+        WorkItem(offset, None if key == "-" else key, timestamp=offset, **fields)
         for offset, key in enumerate(keys, first)
     ]
 

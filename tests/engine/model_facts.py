@@ -1,13 +1,13 @@
-"""What a random run is judged by: the facts of a step, and what a rule over them is."""
+"""The facts of a step of a random run, and the base class of rules over them."""
 
 from typing import Any
 
 from tests.engine.model_driver import Drive, End, Step
 from thulawa.core.errors import AttemptTimedOut, WrongResult
 from thulawa.engine.events import Event
-from thulawa.engine.model import Record
+from thulawa.engine.model import WorkItem
 
-HAIR = 1e-6  # rounding
+EPSILON = 1e-6  # rounding
 
 
 def can_be_a_key(key: Any) -> bool:
@@ -15,8 +15,8 @@ def can_be_a_key(key: Any) -> bool:
     return not isinstance(key, list) and all(part == part for part in parts)  # noqa: PLR0124
 
 
-def told(end: End) -> list[Any]:
-    """Give what a call said of each of its records."""
+def results_of(end: End) -> list[Any]:
+    """Return the result or error of each record of a call."""
     count = len(end.call.tickets)
     if end.error is not None:
         return [end.error] * count
@@ -28,11 +28,11 @@ def told(end: End) -> list[Any]:
 
 
 class Facts:
-    """What is true after a step, and what the step has made so. Comes before all rules."""
+    """The state after a step, and what the step changed; updated before all rules."""
 
     def __init__(self, of: Drive) -> None:
         self.of = of
-        self.arrived: dict[int, Record] = {}
+        self.arrived: dict[int, WorkItem] = {}
         self.rejected: set[int] = set()
         self.unfinished: set[int] = set()
         self.pending: set[int] = set()
@@ -52,7 +52,7 @@ class Facts:
             self.unfinished |= {record.offset for record in step.arrived}
             self.pending |= {record.offset for record in step.arrived}
         unfinished = {record.offset for record in scheduler.unfinished()}
-        final = {record.offset for record in scheduler.emission.unfinished()}
+        final = {record.offset for record in scheduler.state.emission.unfinished()}
         gone = self.unfinished - unfinished
         delivered = {outcome.record.offset for outcome in step.delivered}
         assert delivered <= gone, "delivered and still held"
@@ -64,9 +64,9 @@ class Facts:
         self.unfinished = unfinished
         assert self.pending == unfinished - final
         expected = min(unfinished, default=max(self.arrived, default=-1) + 1)
-        assert scheduler.emission.frontier.frontier == expected
+        assert scheduler.state.emission.frontier.frontier == expected
 
-    def _rejects(self, record: Record) -> bool:
+    def _rejects(self, record: WorkItem) -> bool:
         options = self.of.options
         ordered = options.order in ("key", "emit")
         no_lane = not 0 <= record.lane < len(options.lanes.lanes)

@@ -1,4 +1,4 @@
-"""The twelve rules as judges of a run, each written from the promise and not from the code.
+"""The twelve rules as checks of a run, each written from the promise and not from the code.
 
 `Facts` says what a step has changed; each rule looks at that and objects. Order is judged by
 the library's own `OrderOracle`.
@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.engine.model_admission import BatchRule, BoundsRule, FairRule, GateRule, RetryRule
 from tests.engine.model_driver import Drive, Step
-from tests.engine.model_facts import HAIR, Facts, Rule, can_be_a_key, told
+from tests.engine.model_facts import EPSILON, Facts, Rule, can_be_a_key, results_of
 from thulawa.core.errors import (
     AttemptTimedOut,
     BadKey,
@@ -21,8 +21,8 @@ from thulawa.core.errors import (
     WrongResult,
 )
 from thulawa.engine.events import Cancel, Event
-from thulawa.engine.model import Outcome, Record
-from thulawa.engine.options import Quarantine, Sharing
+from thulawa.engine.model import Outcome, WorkItem
+from thulawa.engine.options import Quarantine, SingleFlight
 from thulawa.testing import OrderOracle
 
 
@@ -46,7 +46,7 @@ class OrderRule(Rule):
         self._tell_what_ended(step)
         for call in step.started:
             self.oracle.started(*call.offsets)
-        for offset in self._known(record.offset for record in step.given_back):
+        for offset in self._known(record.offset for record in step.returned):
             if offset not in self.left:
                 self.oracle.given_back(offset)
         if self.options.emit == "partition":
@@ -65,7 +65,7 @@ class OrderRule(Rule):
             for offset in end.call.offsets:
                 (oracle.finished if offset in facts.now_final else oracle.failed)(offset)
         for offset in self._known(sorted(facts.now_final - facts.by_call)):
-            oracle.started(offset)  # settled without a call, but in its turn all the same
+            oracle.started(offset)  # completed without a call, in order nevertheless
             oracle.finished(offset)
         for offset in self._known(facts.dropped):
             oracle.dropped(offset)
@@ -81,13 +81,13 @@ class AbandonedRule(Rule):
     """No call begins while an abandoned one of its keys runs on."""
 
     def after(self, step: Step) -> None:
-        taken = {ticket.queue.key for call in self.of.unwinding.values() for ticket in call.tickets}
+        taken = {ticket.queue.key for call in self.of.abandoned.values() for ticket in call.tickets}
         for call in step.started:
             assert not taken.intersection(ticket.queue.key for ticket in call.tickets), "overlap"
 
 
 class ResultRule(Rule):
-    """Every outcome is what its last call said, or is accounted for without a call."""
+    """Every outcome is the result of its last call, or has a reason to exist without a call."""
 
     def __init__(self, of: Drive, facts: Facts) -> None:
         super().__init__(of, facts)
@@ -95,11 +95,11 @@ class ResultRule(Rule):
         self.starts: Counter[int] = Counter()
         self.first_start: dict[int, float] = {}
         self.emitted: set[int] = set()
-        self.answers: dict[Hashable, list[Any]] = defaultdict(list)
+        self.results: dict[Hashable, list[Any]] = defaultdict(list)
 
     def after(self, step: Step) -> None:
         for end in step.ended:
-            for ticket, result in zip(end.call.tickets, told(end), strict=True):
+            for ticket, result in zip(end.call.tickets, results_of(end), strict=True):
                 offset = ticket.record.offset
                 if offset in self.facts.by_call:
                     self.verdicts[offset] = result
@@ -113,9 +113,9 @@ class ResultRule(Rule):
             for offset in call.offsets:
                 self.first_start.setdefault(offset, step.now)
 
-    def _learn(self, record: Record, result: Any) -> None:
-        if self.options.sharing is not None:
-            self.answers[self.options.sharing.by(record)].append(result)
+    def _learn(self, record: WorkItem, result: Any) -> None:
+        if self.options.single_flight is not None:
+            self.results[self.options.single_flight.by(record)].append(result)
 
     def _check(self, outcome: Outcome, now: float) -> None:
         offset = outcome.record.offset
@@ -124,7 +124,7 @@ class ResultRule(Rule):
         self.emitted.add(offset)
         assert outcome.attempts == self.starts[offset]
         keeps = self.options.on_error in ("dead_letter", "column")
-        assert outcome.ok or keeps, "the policy lets no error out"
+        assert outcome.ok or keeps, "the policy emits no errors"
         if offset in self.verdicts:
             verdict = self.verdicts[offset]
             if not isinstance(verdict, Exception):
@@ -137,7 +137,7 @@ class ResultRule(Rule):
             else:
                 assert outcome.error is verdict
         else:
-            assert self._is_accounted_for(outcome, now), f"{outcome} came from nowhere"
+            assert self._is_accounted_for(outcome, now), f"{outcome} has no reason"
 
     def _is_accounted_for(self, outcome: Outcome, now: float) -> bool:
         record, options = outcome.record, self.options
@@ -145,24 +145,24 @@ class ResultRule(Rule):
             return isinstance(outcome.error, BadKey | BadLane)
         if isinstance(outcome.error, Quarantined):
             return options.quarantine is not None
-        if isinstance(outcome.error, DeadlineExceeded) and options.sharing is None:
-            return now >= self.first_start[record.offset] + (options.deadline or 1e9) - HAIR
-        return options.sharing is not None and self._is_shared(outcome, options.sharing)
+        if isinstance(outcome.error, DeadlineExceeded) and options.single_flight is None:
+            return now >= self.first_start[record.offset] + (options.deadline or 1e9) - EPSILON
+        return options.single_flight is not None and self._is_shared(outcome, options.single_flight)
 
-    def _is_shared(self, outcome: Outcome, sharing: Sharing) -> bool:
+    def _is_shared(self, outcome: Outcome, flight: SingleFlight) -> bool:
         try:
-            answers = self.answers[sharing.by(outcome.record)]
+            results = self.results[flight.by(outcome.record)]
         except ZeroDivisionError:
             return isinstance(outcome.error, ZeroDivisionError)
         if isinstance(outcome.error, DeadlineExceeded):  # its own, or that of its leader
             return self.options.deadline is not None
         if outcome.ok:
-            return outcome.result in answers
-        return any(isinstance(each, Exception) for each in answers)
+            return outcome.result in results
+        return any(isinstance(each, Exception) for each in results)
 
 
-class SharingRule(Rule):
-    """No question is under way twice, and none is asked that the cache can answer."""
+class SingleFlightRule(Rule):
+    """No request is in flight twice, and none is made that is cached."""
 
     def __init__(self, of: Drive, facts: Facts, *, cached: bool) -> None:
         super().__init__(of, facts)
@@ -170,22 +170,22 @@ class SharingRule(Rule):
         self.known: set[Hashable] = set()
 
     def after(self, step: Step) -> None:
-        if self.options.sharing is None:
+        if self.options.single_flight is None:
             return
-        by = self.options.sharing.by
+        by = self.options.single_flight.by
         asked = [by(t.record) for call in self.of.running.values() for t in call.tickets]
-        assert len(asked) == len(set(asked)), "asked twice at the same time"
+        assert len(asked) == len(set(asked)), "a request is in flight twice"
         for end in step.ended if self.cached else ():
-            for ticket, result in zip(end.call.tickets, told(end), strict=True):
+            for ticket, result in zip(end.call.tickets, results_of(end), strict=True):
                 final = ticket.record.offset in self.facts.now_final
                 if final and not isinstance(result, Exception):
                     self.known.add(by(ticket.record))
         started = [by(t.record) for call in step.started for t in call.tickets]
-        assert not self.known.intersection(started), "asked although it is known"
+        assert not self.known.intersection(started), "a call though its result is cached"
 
 
 class QuarantineRule(Rule):
-    """A key in quarantine is not called, and none is that has not failed often enough."""
+    """A key in quarantine is not called, and no other key is in quarantine."""
 
     def __init__(self, of: Drive, facts: Facts) -> None:
         super().__init__(of, facts)
@@ -201,7 +201,7 @@ class QuarantineRule(Rule):
 
     def _learn(self, step: Step) -> None:
         for end in step.ended:
-            for ticket, result in zip(end.call.tickets, told(end), strict=True):
+            for ticket, result in zip(end.call.tickets, results_of(end), strict=True):
                 record = ticket.record
                 if record.offset in self.facts.by_call:
                     self._count(record.key, step.now, failed=isinstance(result, Exception))
@@ -222,7 +222,7 @@ class QuarantineRule(Rule):
             for ticket in call.tickets:
                 key = ticket.record.key
                 often = key is not None and self.at_least[key] >= quarantine.after
-                blocked = often and step.now < self.last[key] + quarantine.seconds - HAIR
+                blocked = often and step.now < self.last[key] + quarantine.seconds - EPSILON
                 assert not blocked, "called in quarantine"
 
     def _count(self, key: Hashable, now: float, *, failed: bool) -> None:
@@ -236,32 +236,32 @@ class QuarantineRule(Rule):
 
 
 class EndRule(Rule):
-    """Drained means done; what is given back is what is not finished; there is always a next."""
+    """Drained means finished; what is returned is what is unfinished; a next event always comes."""
 
     def before(self, event: Event) -> None:
-        self.was_cancelled = self.of.scheduler.cancelled
+        self.was_cancelled = self.of.scheduler.state.cancelled
 
     def after(self, step: Step) -> None:
         of = self.of
         if self.was_cancelled:
-            assert step.given_back == step.arrived
+            assert step.returned == step.arrived
             assert [step.started, step.ended, step.emitted] == [[], [], []]
         elif isinstance(step.event, Cancel):
-            given = sorted(record.offset for record in step.given_back)
+            given = sorted(record.offset for record in step.returned)
             assert given == sorted(self.facts.unfinished), "not what is unfinished"
             assert not of.running, "still running"
-        elif step.given_back:
-            assert step.given_back == step.arrived
-            assert of.scheduler.stopped
+        elif step.returned:
+            assert step.returned == step.arrived
+            assert of.scheduler.state.stopped
         if of.drained:
             assert not self.facts.unfinished
-            assert of.scheduler.draining
+            assert of.scheduler.state.draining
         elif of.aborted is None and not of.cancelled:
-            assert of.may_go_on(), "nothing will ever happen"
+            assert of.has_next_event(), "no event will ever come"
 
 
 class StatisticsRule(Rule):
-    """Every record taken in is in exactly one place, and what is counted is there."""
+    """Every record that arrived is in exactly one place, and statistics count it there."""
 
     dropped = 0
 
@@ -272,24 +272,24 @@ class StatisticsRule(Rule):
             return
         seen = of.scheduler.statistics()
         calls = (seen.in_flight, seen.in_flight_records, seen.abandoned)
-        there = len(of.running) + len(of.unwinding), len(of.in_flight), len(of.unwinding)
+        there = len(of.running) + len(of.abandoned), len(of.in_flight), len(of.abandoned)
         assert calls == there, "calls are miscounted"
         assert seen.undelivered == len(of.outbox)
         places = seen.waiting + seen.in_flight_records + seen.following + seen.parked
         places += seen.reordering + seen.undelivered
         assert places == len(facts.unfinished), "a record is in no place, or in two"
-        assert seen.taken == len(facts.arrived)
-        assert seen.succeeded + seen.failed == seen.taken - len(facts.pending)
+        assert seen.arrived == len(facts.arrived)
+        assert seen.succeeded + seen.failed == seen.arrived - len(facts.pending)
         assert seen.dropped == self.dropped
 
 
 def watch(of: Drive, *, cached: bool) -> OrderOracle:
-    """Have a run judged by all rules; give the oracle, for its word at the end."""
+    """Check a run by all rules; return the oracle, for its check at the end."""
     facts = Facts(of)
     order = OrderRule(of, facts)
     rules = (AbandonedRule, ResultRule, GateRule, FairRule, BoundsRule, BatchRule)
     of.rules += [facts, RetryRule(of, facts), order, *(rule(of, facts) for rule in rules)]
-    of.rules += [SharingRule(of, facts, cached=cached), QuarantineRule(of, facts)]
+    of.rules += [SingleFlightRule(of, facts, cached=cached), QuarantineRule(of, facts)]
     of.rules.append(StatisticsRule(of, facts))
     of.rules.append(EndRule(of, facts))
     return order.oracle

@@ -1,4 +1,4 @@
-"""A world around a scheduler: records that come, calls that end, and a run's good end."""
+"""The environment of a scheduler: records that arrive, calls that end, and the end of a run."""
 
 from collections.abc import Callable
 from random import Random
@@ -8,13 +8,13 @@ from tests.engine.model_driver import Call, Drive
 from tests.engine.model_rules import watch
 from tests.engine.strategies import AWKWARD, BAD_KEYS, ERRORS, KEYS
 from thulawa.core.errors import Overload
-from thulawa.engine.model import Record
+from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Options
 from thulawa.testing import OrderOracle
 
 
 class World:
-    """A watched run and the records that are still to come."""
+    """A checked run and the records that are still to arrive."""
 
     def __init__(self, of_options: Options, *, cached: bool, seed: int = 0) -> None:
         self.of = Drive(of_options, cache={} if cached else None, seed=seed)
@@ -30,13 +30,13 @@ class World:
         size: int = 0,
         lane: int = 0,
         gap: int = 1,
-    ) -> Record:
-        """Make the next record of the partition."""
+    ) -> WorkItem:
+        """Return the next record of the partition."""
         self.offset += gap
-        return Record(self.offset, key, value, timestamp, size, lane)
+        return WorkItem(self.offset, key, value, timestamp, size, lane)
 
-    def arrive(self, made: list[Record]) -> None:
-        """Answer the pull with as many as it allows; the others never were."""
+    def arrive(self, made: list[WorkItem]) -> None:
+        """Answer the pull with as many records as it allows; discard the others."""
         pull = self.of.pull
         assert pull is not None
         taken, size = [], 0
@@ -50,19 +50,19 @@ class World:
     def end(self, call: Call, outcomes: list[Any]) -> None:
         """End a call; ``outcomes`` says how, per record where the function is given a batch."""
         tried = call.attempt
-        told = [
+        results = [
             outcome if isinstance(outcome, Exception) else f"{ticket.record.value}#{tried}"
             for ticket, outcome in zip(call.tickets, _endless(outcomes), strict=False)
         ]
         if self.of.options.batch is not None:
-            self.of.answer(call, told)
-        elif isinstance(told[0], Exception):
-            self.of.fail(call, told[0])
+            self.of.return_batch(call, results)
+        elif isinstance(results[0], Exception):
+            self.of.fail(call, results[0])
         else:
-            self.of.succeed(call, result=told[0])
+            self.of.succeed(call, result=results[0])
 
     def finish(self) -> None:
-        """With no fault active the run must come to its end, and soon."""
+        """Check that without faults the run ends soon."""
         of = self.of
         if of.aborted is not None and not of.cancelled:
             of.cancel()
@@ -72,22 +72,26 @@ class World:
             self._go_on()
         assert of.drained or of.cancelled, f"no end in sight: {of.scheduler.statistics()}"
         self.oracle.check_complete()
-        if of.drained and not of.scheduler.cancelled:
-            of.give_way()
-            assert not of.scheduler.queues
-            assert not of.scheduler.calls
-            assert of.scheduler.ledger.records == of.scheduler.ledger.bytes == 0
+        if of.drained and not of.scheduler.state.cancelled:
+            of.stop_abandoned()
+            assert not of.scheduler.state.queues
+            assert not of.scheduler.state.calls
+            assert (
+                of.scheduler.state.backpressure.records
+                == of.scheduler.state.backpressure.bytes
+                == 0
+            )
 
     def _go_on(self) -> None:
         of = self.of
-        if not of.scheduler.draining:
+        if not of.scheduler.state.draining:
             of.drain()
         elif of.outbox:
             of.deliver()
         elif of.running:
             self.end(next(iter(of.running.values())), ["ok"])
-        elif of.unwinding:
-            of.give_way()
+        elif of.abandoned:
+            of.stop_abandoned()
         else:
             of.tick()
         if of.aborted is not None:
@@ -99,7 +103,7 @@ def _endless(outcomes: list[Any]) -> list[Any]:
 
 
 def play(world: World, random: Random, total: int) -> None:
-    """Do ``total`` random things that the world can do, then let the run end."""
+    """Do ``total`` random actions, then let the run end."""
     of = world.of
     for _ in range(total):
         if of.aborted is not None or of.drained:
@@ -113,13 +117,13 @@ def play(world: World, random: Random, total: int) -> None:
 
 
 def _possible(of: Drive, random: Random) -> list[Callable[[World, Random], None]]:
-    """List what can happen next, the likelier the more often."""
+    """Return the actions that are possible now, likely ones several times."""
     acts: list[Callable[[World, Random], None]] = []
     if of.pull is not None:
         acts += [_arrive] * 2
     if of.running:
         acts += [_end] * 4
-    if of.unwinding:
+    if of.abandoned:
         acts += [_give_way] * 2
     if of.outbox:
         acts += [_deliver]
@@ -150,7 +154,7 @@ def _end(world: World, random: Random) -> None:
     if wrong < 0.15:
         world.of.fail(call, random.choice(ERRORS)())
     elif wrong < 0.17 and world.of.options.batch is not None:
-        world.of.answer(call, random.choice(([], None, "x")))
+        world.of.return_batch(call, random.choice(([], None, "x")))
     else:
         faulty = 0.1 if world.of.options.batch is not None else 0.0
         world.end(
@@ -168,13 +172,13 @@ def _tick(world: World, random: Random) -> None:
 
 
 def _give_way(world: World, random: Random) -> None:
-    call = random.choice(list(world.of.unwinding.values()))
+    call = random.choice(list(world.of.abandoned.values()))
     if random.random() < 0.5:
-        world.of.gone(call)
+        world.of.stop_call(call)
     else:
-        world.of.answer_late(call, random.choice(("too late", ValueError("too late"))))
+        world.of.return_late(call, random.choice(("too late", ValueError("too late"))))
 
 
 def _answer_late(world: World, random: Random) -> None:
     late = random.choice(("too late", ValueError("too late"), Overload(retry_after=9.0)))
-    world.of.answer_late(random.choice(world.of.over), late)
+    world.of.return_late(random.choice(world.of.over), late)

@@ -1,4 +1,4 @@
-"""What random runs are made of: options by family, keys, and errors."""
+"""Hypothesis strategies of random runs: options by family, keys, and errors."""
 
 from collections.abc import Callable
 from math import nan
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from thulawa.core.errors import Overload, Retriable, Terminal
 from thulawa.engine.limits import Adaptive
-from thulawa.engine.model import Record
+from thulawa.engine.model import WorkItem
 from thulawa.engine.options import (
     Batch,
     Bounds,
@@ -18,15 +18,15 @@ from thulawa.engine.options import (
     Quarantine,
     Rate,
     Retry,
-    Sharing,
+    SingleFlight,
 )
 
 KEYS: tuple[Any, ...] = (None, "a", "b", "c", b"a", 1, ("a", 1))
 BAD_KEYS: tuple[Any, ...] = ([1], nan, ("a", nan))
-AWKWARD = 9  # a value whose question cannot be put
+AWKWARD = 9  # a value whose request cannot be computed
 
 
-def question(record: Record) -> Any:
+def request_of(record: WorkItem) -> Any:
     return 1 / 0 if record.value == AWKWARD else record.value
 
 
@@ -82,7 +82,7 @@ lingers = one_of([0.0, 0.05])
 targets = one_of([None, 0.05])
 same_key = st.builds(Batch, size=sizes, linger=lingers, target=targets)
 across = st.builds(Batch, size=sizes, linger=lingers, target=targets, across_keys=one_of([True]))
-sharing = st.just(Sharing(by=question))
+single_flight = st.just(SingleFlight(by=request_of))
 in_flight = one_of([1, 2, 5, 50])
 timeouts = one_of([None, 0.3])
 deadlines = one_of([None, 0.5, 1.0])
@@ -94,7 +94,7 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def options(draw: st.DrawFn, /, **chosen: st.SearchStrategy[Any]) -> Options:
-    """Draw options that `Options` allows, from a family's choices."""
+    """Draw options that `Options` accepts, from a family's choices."""
     picked: dict[str, Any] = {name: draw(choice) for name, choice in chosen.items()}
     order = picked.setdefault("order", draw(ORDERS))
     adapts = picked.get("adaptive") is not None and picked["adaptive"].mode == "enforce"
@@ -134,9 +134,9 @@ FAMILIES: dict[str, st.SearchStrategy[Options]] = {
         deadline=deadlines,
         on_error=POLICIES,
     ),
-    "sharing": options(
+    "single_flight": options(
         bounds=roomy,
-        sharing=sharing,
+        single_flight=single_flight,
         retry=waits,
         batch=maybe(across),
         on_error=POLICIES,
@@ -160,7 +160,7 @@ FAMILIES: dict[str, st.SearchStrategy[Options]] = {
         timeout=timeouts,
         deadline=deadlines,
         batch=maybe(same_key | across),
-        sharing=maybe(sharing),
+        single_flight=maybe(single_flight),
         on_error=POLICIES,
         quarantine=maybe(quarantines),
     ),

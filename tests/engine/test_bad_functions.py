@@ -1,4 +1,4 @@
-"""Functions that raise or return what they must not: the policy's answer, and nothing lost."""
+"""Functions that raise or return what they must not: `on_error` applies, nothing is lost."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,13 +34,13 @@ from thulawa.core.errors import (
     ThulawaError,
     WrongResult,
 )
-from thulawa.engine import Batch, Engine, Options, Record, Retry
+from thulawa.engine import Batch, Engine, Options, Retry, WorkItem
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_function_that_raises_gets_the_policys_answer(
+def test_a_function_that_raises_is_handled_by_on_error(
     policy: Policy, loop: str, kind: Kind
 ) -> None:
     function = bad_at(raising(ZeroDivisionError("by nothing")))
@@ -56,10 +56,10 @@ def test_a_function_that_raises_gets_the_policys_answer(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_argument_that_cannot_be_made_gets_the_policys_answer(
+def test_an_argument_function_that_raises_is_handled_by_on_error(
     policy: Policy, kind: Kind
 ) -> None:
-    def argument(record: Record) -> Record:
+    def argument(record: WorkItem) -> WorkItem:
         if record.offset == BAD:
             raise KeyError("no such field")
         return record
@@ -70,13 +70,13 @@ def test_an_argument_that_cannot_be_made_gets_the_policys_answer(
 
 
 class Panic(BaseException):
-    """What Rust extensions raise: no Exception."""
+    """A BaseException that is no Exception, as Rust extensions raise."""
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("panic", [Panic("at the disco"), GeneratorExit()], ids=repr)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_exception_gets_the_policys_answer_too(
+def test_a_base_exception_is_handled_by_on_error(
     policy: Policy, panic: BaseException, kind: Kind
 ) -> None:
     function = bad_at(raising(panic))
@@ -94,7 +94,7 @@ def test_a_plain_function_that_exits_ends_the_run_and_nothing_is_lost(
     with pytest.raises(ThulawaError, match=f"raised {type(stop).__name__}") as raised:
         run_on(engine.run(source, sink))
     assert raised.value.__cause__ is stop
-    assert BAD in offsets(engine.given_back)
+    assert BAD in offsets(engine.unfinished)
     nothing_is_lost(engine, source, sink)
 
 
@@ -108,12 +108,12 @@ def test_a_coroutine_can_end_the_process_and_nothing_is_lost(
     source, sink = FakeSource(numbered("abc" * 4)), FakeSink()
     with pytest.raises(stop):
         run_on(engine.run(source, sink), loop)
-    assert BAD in offsets(engine.given_back)
+    assert BAD in offsets(engine.unfinished)
     nothing_is_lost(engine, source, sink)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_loop_that_outlives_a_coroutine_that_exits_sees_its_run_end(loop: str) -> None:
+def test_a_run_ends_when_its_loop_goes_on_after_a_coroutine_exits(loop: str) -> None:
     engine = Engine(async_of(bad_at(raising(SystemExit(3)))))
     source, sink = FakeSource(numbered("abc" * 4)), FakeSink()
     with closing(LOOPS[loop]()) as lasting:
@@ -122,12 +122,12 @@ def test_a_loop_that_outlives_a_coroutine_that_exits_sees_its_run_end(loop: str)
             lasting.run_until_complete(running)
         with pytest.raises(ThulawaError, match="raised SystemExit"):
             lasting.run_until_complete(asyncio.wait_for(running, 20))
-    assert BAD in offsets(engine.given_back)
+    assert BAD in offsets(engine.unfinished)
     nothing_is_lost(engine, source, sink)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_plain_function_that_returns_a_coroutine_is_told_so(policy: Policy) -> None:
+def test_a_plain_function_that_returns_a_coroutine_is_a_clear_error(policy: Policy) -> None:
     records = numbered("abc" * 4)
     function = bad_at(lambda: good(records[0]))
     error = run_on(answer(policy, function, WrongResult, records=records))
@@ -141,9 +141,7 @@ def check(result: object) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_result_that_the_check_refuses_gets_the_policys_answer(
-    policy: Policy, kind: Kind
-) -> None:
+def test_a_result_that_the_check_rejects_is_handled_by_on_error(policy: Policy, kind: Kind) -> None:
     function = bad_at(lambda: "bad")
     error = run_on(answer(policy, of_kind(kind, function), WrongResult, check=check))
     if policy != "drop":
@@ -152,8 +150,8 @@ def test_a_result_that_the_check_refuses_gets_the_policys_answer(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_check_is_made_of_each_result_of_a_batch(policy: Policy) -> None:
-    async def function(records: list[Record]) -> list[object]:
+def test_the_check_is_called_with_each_result_of_a_batch(policy: Policy) -> None:
+    async def function(records: list[WorkItem]) -> list[object]:
         return ["bad" if record.offset == BAD else 1 for record in records]
 
     options = {"batch": Batch(size=3)}
@@ -161,7 +159,7 @@ def test_the_check_is_made_of_each_result_of_a_batch(policy: Policy) -> None:
     assert policy == "drop" or "not a number" in str(error)
 
 
-WRONG_ANSWERS: dict[str, Callable[[list[Record]], object]] = {
+WRONG_ANSWERS: dict[str, Callable[[list[WorkItem]], object]] = {
     "too few": lambda records: [1] * (len(records) - 1),
     "too many": lambda records: [1] * (len(records) + 1),
     "no list": lambda records: None,
@@ -171,10 +169,10 @@ WRONG_ANSWERS: dict[str, Callable[[list[Record]], object]] = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("wrong", WRONG_ANSWERS.values(), ids=WRONG_ANSWERS)
-def test_a_wrong_answer_to_a_batch_gets_the_policys_answer(
-    wrong: Callable[[list[Record]], object], policy: Policy
+def test_a_wrong_result_of_a_batch_is_handled_by_on_error(
+    wrong: Callable[[list[WorkItem]], object], policy: Policy
 ) -> None:
-    async def function(records: list[Record]) -> object:
+    async def function(records: list[WorkItem]) -> object:
         return wrong(records)
 
     async def main() -> None:
@@ -183,7 +181,7 @@ def test_a_wrong_answer_to_a_batch_gets_the_policys_answer(
         if policy == "fail":
             with pytest.raises(WrongResult, match="batch"):
                 await engine.run(source, sink)
-            assert offsets(engine.given_back) == [0, 1, 2, 3]
+            assert offsets(engine.unfinished) == [0, 1, 2, 3]
             return
         await engine.run(source, sink)
         assert engine.statistics().failed == 4

@@ -1,4 +1,4 @@
-"""Bad records, parts and caches: a clear error or the policy's answer, and nothing lost."""
+"""Bad records, arguments and caches: a clear error or `on_error`, and nothing is lost."""
 
 from decimal import Decimal
 from typing import Any
@@ -25,7 +25,7 @@ from thulawa.core.errors import (
     ConfigurationError,
     ThulawaError,
 )
-from thulawa.engine import Engine, Options, Record, Sharing
+from thulawa.engine import Engine, Options, SingleFlight, WorkItem
 
 
 class HashRaises:
@@ -34,7 +34,7 @@ class HashRaises:
 
 
 class EqualToNothing:
-    """As pandas' NA: whether it equals itself cannot be said."""
+    """A value like pandas' NA, whose comparison has no truth value."""
 
     def __hash__(self) -> int:
         return 1
@@ -64,7 +64,7 @@ BAD_KEYS: dict[str, Any] = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("key", BAD_KEYS.values(), ids=BAD_KEYS)
-def test_a_bad_key_gets_the_policys_answer(key: Any, policy: Policy) -> None:
+def test_a_bad_key_is_handled_by_on_error(key: Any, policy: Policy) -> None:
     records = numbered("abc" * 4)
     records[BAD].key = key
     error = run_on(answer(policy, good, BadKey, records=records))
@@ -77,7 +77,7 @@ def test_a_bad_key_gets_the_policys_answer(key: Any, policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("order", "emit"), [("key", "finished"), ("key", "partition"), ("emit", "finished")]
 )
-def test_a_bad_key_does_not_upset_the_order(order: Any, emit: Any) -> None:
+def test_a_bad_key_does_not_change_the_order(order: Any, emit: Any) -> None:
     records = numbered("abc" * 4)
     records[BAD].key = BAD_KEYS["a list"]
     options = {"order": order, "emit": emit}
@@ -86,7 +86,7 @@ def test_a_bad_key_does_not_upset_the_order(order: Any, emit: Any) -> None:
 
 
 @pytest.mark.parametrize("order", ["partition", "none"])
-def test_a_key_that_nothing_is_ordered_by_may_be_anything(order: Any) -> None:
+def test_without_order_a_key_may_be_anything(order: Any) -> None:
     async def main() -> None:
         sink = FakeSink()
         await Engine(good, Options(order=order)).run(FakeSource(numbered([[], {}, "a"])), sink)
@@ -97,7 +97,7 @@ def test_a_key_that_nothing_is_ordered_by_may_be_anything(order: Any) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lane", [1, 7, -1])
-def test_a_lane_that_does_not_exist_gets_the_policys_answer(lane: int, policy: Policy) -> None:
+def test_a_lane_that_does_not_exist_is_handled_by_on_error(lane: int, policy: Policy) -> None:
     records = numbered("abc" * 4)
     records[BAD].lane = lane
     error = run_on(answer(policy, good, BadLane, records=records))
@@ -111,13 +111,13 @@ def test_offsets_that_do_not_rise_end_the_run_and_nothing_is_lost(
 ) -> None:
     async def main() -> None:
         engine = Engine(good)
-        records = [Record(offset, key) for offset, key in zip(sequence, "abcab", strict=True)]
+        records = [WorkItem(offset, key) for offset, key in zip(sequence, "abcab", strict=True)]
         source, sink = FakeSource(records, chunk=chunk), FakeSink()
         with pytest.raises(ValueError, match="offsets must rise"):
             await engine.run(source, sink)
         delivered = [outcome.record for outcome in sink.outcomes]
-        assert {id(r) for r in [*delivered, *engine.given_back]} == {id(r) for r in source.taken}
-        assert len(delivered) + len(engine.given_back) == len(source.taken)
+        assert {id(r) for r in [*delivered, *engine.unfinished]} == {id(r) for r in source.taken}
+        assert len(delivered) + len(engine.unfinished) == len(source.taken)
 
     run_on(main())
 
@@ -131,26 +131,28 @@ def test_offsets_that_do_not_rise_end_the_run_and_nothing_is_lost(
     ],
     ids=repr,
 )
-def test_what_is_no_record_ends_the_run_by_name_and_nothing_is_lost(stray: Any, named: str) -> None:
+def test_an_object_that_is_no_work_item_ends_the_run_and_nothing_is_lost(
+    stray: Any, named: str
+) -> None:
     async def main() -> None:
         engine = Engine(good, Options(name="locate"))
-        records = [Record(0, "a"), Record(1, "b"), stray]
-        message = rf"locate: records must be made with Record\(offset, key, value, ...\), {named}"
+        records = [WorkItem(0, "a"), WorkItem(1, "b"), stray]
+        message = rf"locate: records must be made with WorkItem\(offset, key, value, ...\), {named}"
         with pytest.raises(ThulawaError, match=message):
             async for _ in engine.map(records):
                 pass
-        assert engine.given_back == records
+        assert engine.unfinished == records
 
     run_on(main())
 
 
-def test_a_cache_that_breaks_is_no_cache_and_nothing_is_lost() -> None:
+def test_a_broken_cache_is_ignored_and_nothing_is_lost() -> None:
     class Broken(dict[Any, Any]):
         def __setitem__(self, key: Any, value: Any) -> None:
             raise ConnectionError("no cache")
 
     async def main() -> None:
-        options = Options(sharing=Sharing(by=lambda record: record.key))
+        options = Options(single_flight=SingleFlight(by=lambda record: record.key))
         engine = Engine(good, options, cache=Broken())
         source, sink = FakeSource(numbered("abcabc")), FakeSink()
         await engine.run(source, sink)
@@ -160,8 +162,8 @@ def test_a_cache_that_breaks_is_no_cache_and_nothing_is_lost() -> None:
     run_on(main())
 
 
-def test_a_cache_without_a_question_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="sharing"):
+def test_a_cache_without_single_flight_is_rejected() -> None:
+    with pytest.raises(ConfigurationError, match="single_flight"):
         Engine(good, cache={})
 
 
@@ -172,11 +174,11 @@ def test_a_cache_without_a_question_is_refused() -> None:
         ({"options": {"in_flight": 3}}, "not a dict"),
         ({"threads": 0}, "threads must be a whole number from 1 on, not 0"),
         ({"threads": "8"}, "threads must be a whole number"),
-        ({"patience": -1.0}, "patience is seconds, not negative"),
-        ({"patience": "5s"}, "patience is seconds"),
+        ({"stop_timeout": -1.0}, "stop_timeout must be seconds from 0 on"),
+        ({"stop_timeout": "5s"}, "stop_timeout must be seconds"),
     ],
     ids=repr,
 )
-def test_an_engine_refuses_parts_that_cannot_work(parts: dict[str, Any], reason: str) -> None:
+def test_an_engine_rejects_arguments_that_cannot_work(parts: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         Engine(**{"function": good, **parts})

@@ -1,4 +1,4 @@
-"""Batches: what goes into one, when it starts, and what stands when part of it fails."""
+"""Batches: what goes into one, when it starts, and what is final when part of it fails."""
 
 import asyncio
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 from tests.engine.model_driver import Drive, drive, records
 from thulawa.core.errors import Overload, Terminal, WrongResult
 from thulawa.engine.batching import BatchSize
-from thulawa.engine.events import Answered, Arrived, Emit, Start, Tick
-from thulawa.engine.model import Record
+from thulawa.engine.events import Arrived, BatchReturned, Emit, Start, Tick
+from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Batch, Options, Retry
 from thulawa.engine.scheduler import Scheduler
 
@@ -35,12 +35,12 @@ def batches(of: Drive) -> list[list[int]]:
 def test_a_same_key_batch_holds_records_of_one_key_in_order() -> None:
     of = drive(same_key(), "ababab-aa")
     assert batches(of) == [[0, 2, 4], [1, 3, 5], [6]]
-    of.answer(0, ["x", "y", "z"])
+    of.return_batch(0, ["x", "y", "z"])
     assert [outcome.result for outcome in of.emitted] == ["x", "y", "z"]
     assert batches(of) == [[1, 3, 5], [6], [7, 8]]
 
 
-def test_a_batch_across_keys_takes_the_oldest_heads_first_then_more_of_each_in_turn() -> None:
+def test_a_batch_across_keys_has_the_oldest_heads_first_then_more_of_each_key_in_turn() -> None:
     of = drive(across(size=5), "aaabc")
     assert batches(of) == [[0, 3, 4, 1, 2]]
 
@@ -48,16 +48,16 @@ def test_a_batch_across_keys_takes_the_oldest_heads_first_then_more_of_each_in_t
 def test_a_key_is_in_one_batch_at_a_time() -> None:
     of = drive(across(size=2), "aaaab")
     assert batches(of) == [[0, 4]]
-    of.answer(0, ["ok", "ok"])
+    of.return_batch(0, ["ok", "ok"])
     assert batches(of) == [[1, 2]]
 
 
-def test_without_order_a_batch_takes_any_records() -> None:
+def test_without_order_a_batch_may_have_any_records() -> None:
     of = drive(across(order="none"), "aaaa")
     assert batches(of) == [[0, 1, 2], [3]]
 
 
-def test_a_batch_takes_one_permit() -> None:
+def test_a_batch_needs_one_permit() -> None:
     of = drive(across(in_flight=1), "abcdef")
     assert batches(of) == [[0, 1, 2]]
 
@@ -101,7 +101,7 @@ def test_a_retry_does_not_linger_again() -> None:
         assert batches(of) == [[0]]
 
 
-def test_draining_ends_all_lingering() -> None:
+def test_draining_starts_lingering_batches() -> None:
     for options in (same_key(linger=60), across(linger=60)):
         of = drive(options, "a")
         of.drain()
@@ -111,33 +111,33 @@ def test_draining_ends_all_lingering() -> None:
 # --- failures
 
 
-def test_after_a_failure_the_prefix_stands_and_the_rest_retries_in_order() -> None:
+def test_after_a_failure_the_prefix_is_final_and_the_rest_is_retried_in_order() -> None:
     of = drive(same_key(size=4, retry=STEADY), "aaaa")
-    of.answer(0, ["ok", ValueError(), "ok", "ok"])
+    of.return_batch(0, ["ok", ValueError(), "ok", "ok"])
     assert of.outcomes == [0]
     of.sleep(1)
     assert batches(of) == [[1, 2, 3]]
-    of.answer(1, ["ok", "ok", "ok"])
+    of.return_batch(1, ["ok", "ok", "ok"])
     assert of.outcomes == [0, 1, 2, 3]
 
 
-def test_a_terminal_failure_is_final_so_what_follows_it_stands_too() -> None:
+def test_after_a_terminal_failure_the_records_behind_it_are_final_too() -> None:
     of = drive(same_key(retry=STEADY), "aaa")
-    of.answer(0, ["ok", Terminal("no"), "ok"])
+    of.return_batch(0, ["ok", Terminal("no"), "ok"])
     assert of.outcomes == [0, 1, 2]
     assert of.errors() == {1: Terminal}
 
 
-def test_across_keys_a_failure_holds_up_its_own_key_only() -> None:
+def test_across_keys_a_failure_delays_its_own_key_only() -> None:
     of = drive(across(size=4, retry=STEADY), "abab")
     assert batches(of) == [[0, 1, 2, 3]]
-    of.answer(0, [ValueError(), "ok", "ok", "ok"])
+    of.return_batch(0, [ValueError(), "ok", "ok", "ok"])
     assert of.outcomes == [1, 3]
     of.sleep(1)
     assert batches(of) == [[0, 2]]
 
 
-def test_a_batch_that_fails_as_a_whole_is_tried_again_as_it_was() -> None:
+def test_a_batch_that_fails_as_a_whole_is_retried_as_a_whole() -> None:
     of = drive(across(retry=STEADY), "abc")
     of.fail(0, ValueError())
     assert of.outcomes == []
@@ -145,21 +145,21 @@ def test_a_batch_that_fails_as_a_whole_is_tried_again_as_it_was() -> None:
     assert batches(of) == [[0, 1, 2]]
 
 
-def test_when_its_attempts_are_used_up_its_records_are_tried_one_by_one() -> None:
+def test_when_its_attempts_are_used_up_its_records_are_retried_one_by_one() -> None:
     of = drive(same_key(retry=Retry(attempts=1)), "aaaaa")
     of.fail(0, ValueError("one of them is bad"))
     of.tick()
     assert batches(of) == [[0]]
-    of.answer(0, ["ok"])
+    of.return_batch(0, ["ok"])
     assert batches(of) == [[1]]
     of.fail(1, ValueError("this one"))
     assert batches(of) == [[2]]
-    of.answer(2, ["ok"])
+    of.return_batch(2, ["ok"])
     assert batches(of) == [[3, 4]], "what had no part in it is batched as ever"
     assert of.errors() == {1: ValueError}
 
 
-def test_a_record_tried_alone_has_all_its_attempts_before_it() -> None:
+def test_a_record_retried_alone_has_all_its_attempts() -> None:
     of = drive(same_key(retry=Retry(attempts=3, first=0)), "aa")
     for _ in range(3):
         of.fail(0, ValueError())
@@ -174,45 +174,45 @@ def test_a_record_tried_alone_has_all_its_attempts_before_it() -> None:
     assert of.emitted[0].attempts == 6
 
 
-def test_a_batch_passes_over_records_that_are_to_be_tried_alone_and_they_go_next() -> None:
+def test_a_batch_skips_solo_retries_and_they_start_next() -> None:
     of = Drive(across(in_flight=1, retry=Retry(attempts=1))).begin()
-    of.arrive(Record(0, "a", timestamp=5), Record(1, "b", timestamp=5))
+    of.arrive(WorkItem(0, "a", timestamp=5), WorkItem(1, "b", timestamp=5))
     of.fail(0, ValueError())
-    of.arrive(Record(2, "busy"))
-    of.arrive(Record(3, "c", timestamp=1), Record(4, "d", timestamp=9))
+    of.arrive(WorkItem(2, "busy"))
+    of.arrive(WorkItem(3, "c", timestamp=1), WorkItem(4, "d", timestamp=9))
     of.tick()
     started = []
     while of.running:
         started += batches(of)
-        of.answer(next(iter(of.running.values())), ["ok"] * len(batches(of)[0]))
+        of.return_batch(next(iter(of.running.values())), ["ok"] * len(batches(of)[0]))
     assert started == [[2], [3, 4], [0], [1]]
 
 
-def test_across_keys_too_they_are_tried_one_by_one_at_once() -> None:
+def test_across_keys_solo_retries_start_one_by_one_at_once() -> None:
     of = drive(across(linger=60.0, retry=Retry(attempts=1)), "abc")
     of.fail(0, ValueError("one of them is bad"))
     of.tick()
     assert batches(of) == [[0], [1], [2]]
-    of.answer(0, ["ok"])
+    of.return_batch(0, ["ok"])
     of.fail(1, Terminal("this one"))
-    of.answer(2, ["ok"])
+    of.return_batch(2, ["ok"])
     assert of.errors() == {1: Terminal}
 
 
-def test_to_try_one_record_alone_does_not_turn_over_all_ready_keys() -> None:
+def test_a_solo_retry_does_not_requeue_all_ready_keys() -> None:
     of = drive(across(size=2, in_flight=1, retry=Retry(attempts=1)), "ab")
-    of.arrive(*(Record(offset, offset, timestamp=offset) for offset in range(2, 500)))
+    of.arrive(*(WorkItem(offset, offset, timestamp=offset) for offset in range(2, 500)))
     of.fail(0, ValueError())
-    of.answer(2, ["ok", "ok"])
-    before = of.scheduler.ready._sequence
+    of.return_batch(2, ["ok", "ok"])
+    before = of.scheduler.state.ready._sequence
     of.tick()
     assert batches(of) == [[0]] or batches(of) == [[4, 5]]
     while 1 not in of.in_flight:
-        of.answer(next(iter(of.running.values())), ["ok"] * len(batches(of)[0]))
-    assert of.scheduler.ready._sequence - before < 20
+        of.return_batch(next(iter(of.running.values())), ["ok"] * len(batches(of)[0]))
+    assert of.scheduler.state.ready._sequence - before < 20
 
 
-def test_an_overloaded_batch_waits_and_is_not_taken_apart() -> None:
+def test_an_overloaded_batch_is_retried_as_a_whole() -> None:
     options = across(retry=Retry(attempts=1, first=2, jitter=0), deadline=3.0)
     of = drive(options, "ab")
     of.sleep(1.5)
@@ -239,31 +239,29 @@ def test_an_overloaded_batch_waits_and_is_not_taken_apart() -> None:
     ],
     ids=repr,
 )
-def test_an_answer_that_does_not_fit_the_batch_is_a_terminal_error(
-    results: Any, reason: str
-) -> None:
+def test_a_result_of_the_wrong_shape_is_a_terminal_error(results: Any, reason: str) -> None:
     of = drive(same_key(retry=STEADY), "aa")
-    of.answer(0, results)
+    of.return_batch(0, results)
     assert of.errors() == {0: WrongResult, 1: WrongResult}
     assert reason in str(of.emitted[0].error)
 
 
-def test_the_answer_of_a_batch_that_was_abandoned_is_ignored() -> None:
+def test_the_result_of_an_abandoned_batch_is_ignored() -> None:
     of = drive(across(timeout=1, retry=STEADY), "ab")
     late = of.call(0)
     of.sleep(1)
-    of.answer_late(late)
+    of.return_late(late)
     assert of.outcomes == []
     of.sleep(1)
     assert batches(of) == [[0, 1]]
-    of.answer_late(late)
+    of.return_late(late)
     assert of.outcomes == []
 
 
 # --- adaptive size
 
 
-def test_a_full_batch_within_the_target_lets_the_size_grow_by_one() -> None:
+def test_a_full_batch_within_the_target_increases_the_size_by_one() -> None:
     size = BatchSize(Batch(size=100, target=1.0))
     assert size.now == 10
     size.observe(10, 0.5)
@@ -280,7 +278,7 @@ def test_a_batch_beyond_the_target_cuts_the_size_by_a_tenth_of_what_it_was() -> 
     assert size.now == 3
 
 
-def test_the_size_stays_between_one_and_what_was_agreed() -> None:
+def test_the_size_stays_between_one_and_the_configured_size() -> None:
     size = BatchSize(Batch(size=12, target=1.0))
     for _ in range(20):
         size.observe(size.now, 0.1)
@@ -301,18 +299,20 @@ def test_without_a_target_the_size_is_fixed() -> None:
 def test_the_scheduler_learns_the_size_from_successful_batches_only() -> None:
     of = drive(Options(batch=Batch(size=50, target=1.0), on_error="drop", in_flight=1), "a" * 40)
     of.sleep(5)
-    of.answer(0, [Terminal("no")] * 10)
+    of.return_batch(0, [Terminal("no")] * 10)
     assert of.scheduler.statistics().batch_size == 10
     of.sleep(5)
-    of.answer(10, ["ok"] * 10)
+    of.return_batch(10, ["ok"] * 10)
     assert of.scheduler.statistics().batch_size == 9
 
 
-def test_an_answer_that_is_a_cancellation_is_a_failure_of_its_record() -> None:
+def test_a_cancellation_in_the_results_of_a_batch_fails_its_record() -> None:
     scheduler = Scheduler(Options(batch=Batch(size=2, across_keys=True), on_error="dead_letter"))
     scheduler.handle(Tick(), 0.0)
-    started = scheduler.handle(Arrived([Record(0, "a"), Record(1, "b")]), 0.0)
+    started = scheduler.handle(Arrived([WorkItem(0, "a"), WorkItem(1, "b")]), 0.0)
     ticket = next(i.tickets[0] for i in started if isinstance(i, Start))
-    told = scheduler.handle(Answered(ticket, 1, ["fine", asyncio.CancelledError()]), 1.0)
-    outcomes = next(i.outcomes for i in told if isinstance(i, Emit))
+    instructions = scheduler.handle(
+        BatchReturned(ticket, 1, ["fine", asyncio.CancelledError()]), 1.0
+    )
+    outcomes = next(i.outcomes for i in instructions if isinstance(i, Emit))
     assert [type(outcome.error).__name__ for outcome in outcomes] == ["NoneType", "SelfCancelled"]

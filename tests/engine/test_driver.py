@@ -1,4 +1,4 @@
-"""The driver on real event loops: functions of every kind, contexts, runs after runs."""
+"""The driver on real event loops: kinds of functions, contexts, several runs."""
 
 import asyncio
 import functools
@@ -34,36 +34,36 @@ from thulawa.engine import (
     Options,
     Quarantine,
     Rate,
-    Record,
+    WorkItem,
 )
 from thulawa.testing import Simulation, simulate
 
 # --- functions of every kind
 
 
-async def scaled_coroutine(factor: int, record: Record) -> int:
+async def scaled_coroutine(factor: int, record: WorkItem) -> int:
     await asyncio.sleep(0)
     return factor * record.offset
 
 
-def scaled(factor: int, record: Record) -> int:
+def scaled(factor: int, record: WorkItem) -> int:
     return factor * record.offset
 
 
 class Called:
-    async def __call__(self, record: Record) -> int:
+    async def __call__(self, record: WorkItem) -> int:
         await asyncio.sleep(0)
         return -record.offset
 
-    async def method(self, record: Record) -> int:
+    async def method(self, record: WorkItem) -> int:
         return await self(record)
 
 
 class CalledPlainly:
-    def __call__(self, record: Record) -> int:
+    def __call__(self, record: WorkItem) -> int:
         return -record.offset
 
-    def method(self, record: Record) -> int:
+    def method(self, record: WorkItem) -> int:
         return -record.offset
 
 
@@ -89,7 +89,7 @@ def test_functions_of_every_kind_run(function: Callable[..., Any], loop: str) ->
         engine = Engine(function)
         await engine.run(FakeSource(numbered("abcab" * 20)), sink)
         assert sink.results() == [-offset for offset in range(100)]
-        assert engine.given_back == []
+        assert engine.unfinished == []
 
     run_on(main(), loop)
 
@@ -101,10 +101,10 @@ def test_a_plain_function_runs_on_threads_and_a_coroutine_function_does_not(
     seen: set[int] = set()
 
     @functools.wraps(function)
-    async def async_spy(record: Record) -> None:
+    async def async_spy(record: WorkItem) -> None:
         seen.add(threading.get_ident())
 
-    def spy(record: Record) -> None:
+    def spy(record: WorkItem) -> None:
         seen.add(threading.get_ident())
 
     async def main() -> None:
@@ -115,12 +115,12 @@ def test_a_plain_function_runs_on_threads_and_a_coroutine_function_does_not(
     assert (threading.get_ident() in seen) == (function is coroutine)
 
 
-def test_a_plain_function_gets_no_more_calls_at_once_than_there_are_threads() -> None:
+def test_a_plain_function_has_no_more_calls_in_flight_than_threads() -> None:
     lock = threading.Lock()
     all_in = threading.Barrier(3)
     now = peak = 0
 
-    def function(record: Record) -> None:
+    def function(record: WorkItem) -> None:
         nonlocal now, peak
         with lock:
             now += 1
@@ -138,7 +138,7 @@ def test_a_plain_function_gets_no_more_calls_at_once_than_there_are_threads() ->
     assert peak == 3
 
 
-def test_the_argument_of_a_call_can_be_made_of_its_record() -> None:
+def test_the_argument_of_a_call_can_be_computed_from_its_record() -> None:
     async def double(value: int) -> int:
         return value * 2
 
@@ -169,12 +169,12 @@ TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 def test_a_function_sees_the_context_of_its_run_and_no_other_calls(kind: str) -> None:
-    def look(record: Record) -> str:
+    def look(record: WorkItem) -> str:
         seen = TENANT.get()
         TENANT.set(f"record {record.offset}")
         return seen
 
-    async def look_async(record: Record) -> str:
+    async def look_async(record: WorkItem) -> str:
         seen = look(record)
         await asyncio.sleep(0)
         assert TENANT.get() == f"record {record.offset}"
@@ -200,7 +200,7 @@ def test_context_values_that_cannot_be_compared_do_no_harm() -> None:
 
     variable: ContextVar[Incomparable] = ContextVar("variable")
 
-    async def function(record: Record) -> None:
+    async def function(record: WorkItem) -> None:
         variable.set(Incomparable())
 
     async def main() -> None:
@@ -215,10 +215,10 @@ def test_context_values_that_cannot_be_compared_do_no_harm() -> None:
 # --- runs one after the other, and beside each other
 
 
-def test_what_an_engine_has_learned_it_keeps_for_its_next_run() -> None:
+def test_an_engine_keeps_what_it_has_learned_for_its_next_run() -> None:
     calls: list[int] = []
 
-    async def function(record: Record) -> None:
+    async def function(record: WorkItem) -> None:
         calls.append(record.offset)
         raise Terminal("no")
 
@@ -228,17 +228,17 @@ def test_what_an_engine_has_learned_it_keeps_for_its_next_run() -> None:
         )
         await engine.run(FakeSource(numbered("aa")), FakeSink())
         sink = FakeSink()
-        await engine.run(FakeSource([Record(2, "a"), Record(3, "b")]), sink)
+        await engine.run(FakeSource([WorkItem(2, "a"), WorkItem(3, "b")]), sink)
         assert calls == [0, 1, 3]
         assert isinstance(sink.outcomes[0].error, Quarantined)
-        assert engine.statistics().taken == 2, "counts are of the last run"
+        assert engine.statistics().arrived == 2, "counts are of the last run"
 
     run_on(main())
 
 
 def test_a_rate_holds_over_two_runs() -> None:
     async def main(simulation: Simulation) -> None:
-        engine = Engine(coroutine, Options(rate=Rate(per_second=1)), watch=False)
+        engine = Engine(coroutine, Options(rate=Rate(per_second=1)), watchdog=False)
         for _ in range(2):
             await engine.run(FakeSource(numbered("abc")), FakeSink())
         assert simulation.now() == pytest.approx(5.0)
@@ -250,7 +250,7 @@ def test_a_run_after_a_failed_one_starts_afresh() -> None:
     async def main() -> None:
         broken = True
 
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             if broken and record.offset == 1:
                 raise Terminal("no")
 
@@ -259,10 +259,10 @@ def test_a_run_after_a_failed_one_starts_afresh() -> None:
         with pytest.raises(RecordError):
             await engine.run(source, sink)
         broken = False
-        again = FakeSource(engine.given_back)
+        again = FakeSource(engine.unfinished)
         await engine.run(again, sink)
         assert offsets(sink.outcomes) == [0, 1, 2, 3]
-        assert engine.given_back == []
+        assert engine.unfinished == []
 
     run_on(main())
 
@@ -281,7 +281,7 @@ def test_several_engines_run_on_one_loop(loop: str) -> None:
     run_on(main(), loop)
 
 
-def test_one_engine_refuses_two_runs_at_a_time() -> None:
+def test_an_engine_rejects_a_second_run_at_the_same_time() -> None:
     async def main() -> None:
         engine = Engine(coroutine)
         source, sink = FakeSource(numbered("abc"), open_end=True), FakeSink()
@@ -303,7 +303,7 @@ def test_twenty_thousand_plain_calls_keep_the_order_of_their_keys() -> None:
     busy: set[object] = set()
     overlaps: list[object] = []
 
-    def function(record: Record) -> int:
+    def function(record: WorkItem) -> int:
         if record.key in busy:
             overlaps.append(record.key)
         busy.add(record.key)

@@ -1,4 +1,4 @@
-"""Sources and sinks that break, and `map`, which is both."""
+"""Sources and sinks that fail, and `map`, which has both."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -29,14 +29,14 @@ from thulawa.engine import (
     Engine,
     Options,
     Outcome,
-    Record,
+    WorkItem,
 )
 from thulawa.engine.sources import Channel
 from thulawa.testing import Simulation, simulate
 
 
 class Panic(BaseException):
-    """What Rust extensions raise: no Exception."""
+    """A BaseException that is no Exception, as Rust extensions raise."""
 
 
 BREAKS: dict[str, tuple[Callable[[], BaseException], type[Exception]]] = {
@@ -51,10 +51,10 @@ def test_a_source_that_raises_ends_the_run(
     make: Callable[[], BaseException], raised: type[Exception]
 ) -> None:
     class Source(FakeSource):
-        async def take(self, records: int, size: int) -> Sequence[Record]:
+        async def read(self, records: int, size: int) -> Sequence[WorkItem]:
             if len(self.taken) == 4:
                 raise make()
-            return await super().take(records, size)
+            return await super().read(records, size)
 
     async def main() -> None:
         engine = Engine(coroutine)
@@ -68,7 +68,7 @@ def test_a_source_that_raises_ends_the_run(
 
 
 @pytest.mark.parametrize(("make", "raised"), BREAKS.values(), ids=BREAKS)
-def test_a_sink_that_raises_ends_the_run_and_its_outcomes_are_given_back(
+def test_a_sink_that_raises_ends_the_run_and_its_outcomes_are_unfinished(
     make: Callable[[], BaseException], raised: type[Exception]
 ) -> None:
     class Sink(FakeSink):
@@ -83,20 +83,20 @@ def test_a_sink_that_raises_ends_the_run_and_its_outcomes_are_given_back(
         with pytest.raises(raised):
             await engine.run(source, sink)
         assert sink.outcomes
-        assert engine.given_back
+        assert engine.unfinished
         nothing_is_lost(engine, source, sink)
 
     run_on(main())
 
 
-def test_an_error_that_a_cancellation_overtakes_is_not_left_lying() -> None:
+def test_an_error_followed_by_a_cancellation_is_retrieved() -> None:
     async def main(simulation: Simulation) -> None:
         class Sink(FakeSink):
             async def put(self, outcomes: list[Outcome]) -> None:
                 simulation.loop.call_soon(running.cancel)
                 raise OSError("gone")
 
-        engine = Engine(coroutine, watch=False)
+        engine = Engine(coroutine, watchdog=False)
         source, sink = FakeSource(numbered("abc")), Sink()
         running = asyncio.create_task(engine.run(source, sink))
         await asyncio.wait([running])
@@ -107,13 +107,13 @@ def test_an_error_that_a_cancellation_overtakes_is_not_left_lying() -> None:
 
     cancelled: set[bool] = set()
     for seed in range(20):
-        simulate(main, seed=seed)  # objects to exceptions that nobody retrieves
+        simulate(main, seed=seed)  # fails on exceptions that are never retrieved
     assert True in cancelled
 
 
-def test_an_iterable_that_raises_has_its_records_before_that_taken_in() -> None:
+def test_records_before_the_error_of_an_iterable_arrive() -> None:
     async def main() -> None:
-        def records() -> Iterator[Record]:
+        def records() -> Iterator[WorkItem]:
             yield from numbered("abc")
             raise OSError("gone")
 
@@ -121,29 +121,29 @@ def test_an_iterable_that_raises_has_its_records_before_that_taken_in() -> None:
         with pytest.raises(OSError, match="gone"):
             async for _ in engine.map(records()):
                 pass
-        assert engine.statistics().taken == 3
+        assert engine.statistics().arrived == 3
 
     run_on(main())
 
 
-def test_a_source_that_gives_more_than_was_asked_for_ends_the_run() -> None:
+def test_a_source_that_returns_more_than_requested_ends_the_run() -> None:
     class Generous:
-        async def take(self, records: int, size: int) -> list[Record]:
+        async def read(self, records: int, size: int) -> list[WorkItem]:
             return numbered(range(records + 1))
 
     async def main() -> None:
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             await asyncio.sleep(0)
 
         engine = Engine(function, Options(bounds=Bounds(records=10)))
         with pytest.raises(ThulawaError, match="11 records where at most 10"):
             await engine.run(Generous(), FakeSink())
-        assert len(engine.given_back) == 11
+        assert len(engine.unfinished) == 11
 
     run_on(main())
 
 
-async def waiting_records(records: list[Record]) -> AsyncIterator[Record]:
+async def waiting_records(records: list[WorkItem]) -> AsyncIterator[WorkItem]:
     for record in records:
         await asyncio.sleep(0)
         yield record
@@ -151,8 +151,8 @@ async def waiting_records(records: list[Record]) -> AsyncIterator[Record]:
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("of", [list, iter, waiting_records])
-def test_map_gives_outcomes_in_the_order_of_the_contract(
-    of: Callable[[list[Record]], Any], loop: str
+def test_map_yields_outcomes_in_the_emit_order(
+    of: Callable[[list[WorkItem]], Any], loop: str
 ) -> None:
     async def main() -> None:
         engine = Engine(coroutine, Options(emit="partition"))
@@ -162,7 +162,7 @@ def test_map_gives_outcomes_in_the_order_of_the_contract(
     run_on(main(), loop)
 
 
-def test_closing_map_half_way_gives_back_all_but_what_was_read() -> None:
+def test_closing_map_half_way_leaves_unfinished_all_but_what_was_read() -> None:
     async def main() -> None:
         engine = Engine(coroutine, Options(emit="partition"))
         records = iter(numbered("abc" * 10))
@@ -170,38 +170,38 @@ def test_closing_map_half_way_gives_back_all_but_what_was_read() -> None:
         async with aclosing(engine.map(records)) as outcomes:
             async for _ in outcomes:
                 if read == 7:
-                    break  # this one is not counted as read: nobody came back for the next
+                    break  # this one is not delivered: the next was not requested
                 read += 1
         taken = 30 - len(list(records))
-        assert offsets(engine.given_back) == list(range(7, taken))
-        again = [outcome.record.offset async for outcome in engine.map(engine.given_back)]
+        assert offsets(engine.unfinished) == list(range(7, taken))
+        again = [outcome.record.offset async for outcome in engine.map(engine.unfinished)]
         assert again == list(range(7, taken))
 
     run_on(main())
 
 
-def test_a_reader_that_stops_after_a_failure_does_not_have_to_hear_of_it() -> None:
+def test_a_reader_of_map_may_stop_without_seeing_the_failure() -> None:
     async def main(simulation: Simulation) -> None:
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             if record.offset == 2:
                 await reading.wait()
                 raise Terminal("no")
 
         reading = asyncio.Event()
-        engine = Engine(function, Options(order="partition"), watch=False)
+        engine = Engine(function, Options(order="partition"), watchdog=False)
         async with aclosing(engine.map(numbered("abc"))) as outcomes:
             async for _ in outcomes:
                 reading.set()
                 await until(lambda: not engine._busy)
                 break
-        assert offsets(engine.given_back) == [0, 1, 2]
+        assert offsets(engine.unfinished) == [0, 1, 2]
 
-    simulate(main, seed=1)  # objects to exceptions that nobody retrieves
+    simulate(main, seed=1)  # fails on exceptions that are never retrieved
 
 
-def test_map_raises_what_ended_the_run_after_what_was_finished_before() -> None:
+def test_map_yields_what_was_finished_before_it_raises() -> None:
     async def main() -> None:
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             if record.offset == 2:
                 await until(lambda: len(read) == 2)
                 raise Terminal("no")
@@ -212,12 +212,12 @@ def test_map_raises_what_ended_the_run_after_what_was_finished_before() -> None:
             async for outcome in engine.map(numbered("abc")):
                 read.append(outcome.record.offset)  # noqa: PERF401 the function looks at it
         assert sorted(read) == [0, 1]
-        assert offsets(engine.given_back) == [2]
+        assert offsets(engine.unfinished) == [2]
 
     run_on(main())
 
 
-def test_records_left_in_an_iterator_are_not_touched_by_a_drained_run() -> None:
+def test_a_drained_run_does_not_consume_the_rest_of_an_iterator() -> None:
     async def main() -> None:
         records = iter(numbered("abc" * 10_000))
         engine = Engine(coroutine)
@@ -230,13 +230,13 @@ def test_records_left_in_an_iterator_are_not_touched_by_a_drained_run() -> None:
     run_on(main())
 
 
-def test_an_iterable_without_end_leaves_the_loop_its_turns() -> None:
+def test_an_endless_iterable_does_not_block_the_loop() -> None:
     async def main() -> None:
         unhashable: Any = []
         engine = Engine(coroutine, Options(on_error="drop"))
 
         async def read() -> None:
-            async for _ in engine.map(Record(offset, unhashable) for offset in count()):
+            async for _ in engine.map(WorkItem(offset, unhashable) for offset in count()):
                 pytest.fail("all are dropped")
 
         reading = asyncio.create_task(read())
@@ -247,12 +247,12 @@ def test_an_iterable_without_end_leaves_the_loop_its_turns() -> None:
     run_on(main())
 
 
-def test_a_channel_remembers_no_more_than_was_read_of_the_last_put() -> None:
+def test_a_channel_lists_only_the_delivered_outcomes_of_the_last_put() -> None:
     async def main() -> None:
         channel = Channel()
 
         async def read() -> list[int]:
-            return [len(channel.read) async for _ in channel]
+            return [len(channel.delivered) async for _ in channel]
 
         reading = asyncio.create_task(read())
         for record in numbered("abc"):

@@ -1,4 +1,4 @@
-"""Resources: opened once, handed over, closed when no call uses them."""
+"""Resources: opened once, passed to the function, closed when no call uses them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ from thulawa.core.errors import (
 )
 from thulawa.engine import (
     Engine,
-    Record,
+    WorkItem,
 )
 
 
@@ -42,10 +42,10 @@ class Resource:
             self.closed += 1
 
 
-def test_a_resource_is_opened_once_handed_over_and_closed() -> None:
+def test_a_resource_is_opened_once_passed_to_the_function_and_closed() -> None:
     resource = Resource()
 
-    async def function(record: Record, opened: Resource) -> bool:
+    async def function(record: WorkItem, opened: Resource) -> bool:
         return opened is resource and opened.opened > opened.closed
 
     async def main() -> None:
@@ -67,7 +67,7 @@ def test_a_resource_is_closed_after_the_calls_of_a_run_that(end: str) -> None:
     resource = Resource()
     still_open = []
 
-    async def function(record: Record, opened: Resource) -> None:
+    async def function(record: WorkItem, opened: Resource) -> None:
         try:
             if end == "fails" and record.offset == 1:
                 raise Terminal("no")
@@ -90,7 +90,7 @@ def test_a_resource_is_closed_after_the_calls_of_a_run_that(end: str) -> None:
 
 
 def test_an_engine_with_a_resource_must_be_entered() -> None:
-    async def function(record: Record, opened: Resource) -> None: ...
+    async def function(record: WorkItem, opened: Resource) -> None: ...
 
     async def main() -> None:
         engine = Engine(function, resource=Resource())
@@ -100,7 +100,7 @@ def test_an_engine_with_a_resource_must_be_entered() -> None:
     run_on(main())
 
 
-def test_a_resource_that_does_not_open_fails_before_anything_is_taken() -> None:
+def test_a_resource_that_does_not_open_fails_before_anything_is_read() -> None:
     class Broken(nullcontext[None]):
         async def __aenter__(self) -> None:
             raise OSError("no route")
@@ -113,7 +113,7 @@ def test_a_resource_that_does_not_open_fails_before_anything_is_taken() -> None:
         run_on(main())
 
 
-def test_leaving_the_engine_stops_its_run_before_the_resource_is_closed() -> None:
+def test_exiting_the_engine_stops_its_run_before_the_resource_is_closed() -> None:
     events: list[str] = []
 
     @asynccontextmanager
@@ -122,7 +122,7 @@ def test_leaving_the_engine_stops_its_run_before_the_resource_is_closed() -> Non
         events.append("closed")
 
     async def main() -> None:
-        async def function(record: Record, resource: None) -> None:
+        async def function(record: WorkItem, resource: None) -> None:
             if record.offset:
                 try:
                     await asyncio.sleep(60)
@@ -133,8 +133,8 @@ def test_leaving_the_engine_stops_its_run_before_the_resource_is_closed() -> Non
             reading = engine.map(numbered("abc"))
             assert (await anext(reading)).record.offset == 0
         assert events == ["stopped", "stopped", "closed"]
-        # the reader has not come back for more, so nobody has said that the first one is safe
-        assert offsets(engine.given_back) == [0, 1, 2]
+        # the reader has not asked for the next, so the first one is not delivered
+        assert offsets(engine.unfinished) == [0, 1, 2]
         await reading.aclose()
 
     run_on(main())

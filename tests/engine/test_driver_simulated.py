@@ -1,4 +1,4 @@
-"""The real driver in virtual time: what a seed draws, and what must hold whatever it draws.
+"""The real driver in virtual time: properties that hold for every seed.
 
 Each run draws an engine, records, latencies, faults, a source and a sink (see `driver_world`).
 Whatever happens to it, each record ends exactly once, in the order of the contract, within the
@@ -27,7 +27,7 @@ def run(scenario: Scenario, block: int) -> None:
 
 
 async def to_the_end(world: World) -> None:
-    """Run what is left, with nothing in the way any more."""
+    """Run the remaining records without faults."""
     await world.engine.run(world, world)
     world.take_back()
 
@@ -39,14 +39,14 @@ def test_a_run_ends_every_record_once_and_in_order(block: int) -> None:
         async with world.engine:
             await to_the_end(world)
             world.check_end()
-            assert world.engine.given_back == []
+            assert world.engine.unfinished == []
         assert world.opened == world.closed == 1
 
     run(main, block)
 
 
 @pytest.mark.parametrize("block", range(5))
-def test_a_run_cancelled_at_any_event_gives_back_what_is_not_finished(block: int) -> None:
+def test_a_run_cancelled_at_any_event_returns_the_unfinished_records(block: int) -> None:
     async def main(simulation: Simulation) -> None:
         world = World(simulation)
         random = simulation.random
@@ -66,7 +66,7 @@ def test_a_run_cancelled_at_any_event_gives_back_what_is_not_finished(block: int
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_a_run_cancelled_twice_gives_back_what_is_not_finished(block: int) -> None:
+def test_a_run_cancelled_twice_returns_the_unfinished_records(block: int) -> None:
     async def main(simulation: Simulation) -> None:
         world = World(simulation)
         random = simulation.random
@@ -90,7 +90,7 @@ def test_a_run_cancelled_twice_gives_back_what_is_not_finished(block: int) -> No
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_a_run_cancelled_at_any_time_ends_within_its_patience(block: int) -> None:
+def test_a_run_cancelled_at_any_time_ends_within_its_stop_timeout(block: int) -> None:
     async def main(simulation: Simulation) -> None:
         world = World(simulation)
         async with world.engine:
@@ -110,13 +110,13 @@ def test_a_run_cancelled_at_any_time_ends_within_its_patience(block: int) -> Non
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_a_drained_run_finishes_what_was_taken_in(block: int) -> None:
+def test_a_drained_run_finishes_the_records_that_arrived(block: int) -> None:
     async def main(simulation: Simulation) -> None:
         world = World(simulation)
         async with world.engine:
             world.on_event[simulation.random.randint(1, 60)] = world.engine.drain
             await world.engine.run(world, world)
-            late = {record.offset for record in world.engine.given_back}
+            late = {record.offset for record in world.engine.unfinished}
             world.take_back()
             finished = {outcome.record.offset for outcome in world.delivered} | world.dropped
             taken = {record.offset for record in world.records[: world.position]}
@@ -128,7 +128,7 @@ def test_a_drained_run_finishes_what_was_taken_in(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_a_failed_run_gives_back_what_is_not_finished(block: int) -> None:
+def test_a_failed_run_returns_the_unfinished_records(block: int) -> None:
     async def main(simulation: Simulation) -> None:
         world = World(simulation, on_error=("fail",))
         async with world.engine:
@@ -145,7 +145,7 @@ def test_a_failed_run_gives_back_what_is_not_finished(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_outcomes_that_are_read_half_way_are_given_back_from_there(block: int) -> None:
+def test_outcomes_that_were_not_read_are_returned_as_unfinished(block: int) -> None:
     async def main(simulation: Simulation) -> None:
         world = World(simulation)
         random = simulation.random
@@ -167,7 +167,7 @@ def test_outcomes_that_are_read_half_way_are_given_back_from_there(block: int) -
     run(main, block)
 
 
-def test_a_seed_means_one_run() -> None:
+def test_a_seed_determines_a_run() -> None:
     async def main(simulation: Simulation) -> list[tuple[float, int, int, object]]:
         world = World(simulation)
         async with world.engine:

@@ -1,4 +1,4 @@
-"""The driver when a run is drained, cancelled or left."""
+"""The driver when a run is drained or cancelled."""
 
 import asyncio
 import threading
@@ -28,8 +28,8 @@ from thulawa.engine import (
     Engine,
     Options,
     Outcome,
-    Record,
     Retry,
+    WorkItem,
 )
 from thulawa.testing import Simulation, simulate
 
@@ -49,14 +49,14 @@ def test_a_drained_run_ends_although_its_source_does_not(
         await running
         engine.drain()
         assert offsets(sink.outcomes) == list(range(30))
-        assert engine.given_back == []
+        assert engine.unfinished == []
 
     run_on(main(), loop)
 
 
 def test_a_function_may_drain_its_own_run() -> None:
     async def main() -> None:
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             if record.offset == 5:
                 engine.drain()
 
@@ -69,29 +69,29 @@ def test_a_function_may_drain_its_own_run() -> None:
     run_on(main())
 
 
-def test_records_that_come_although_the_source_was_told_to_stop_are_not_lost() -> None:
+def test_records_that_a_cancelled_source_returns_are_not_lost() -> None:
     class Late(FakeSource):
-        async def take(self, records: int, size: int) -> Sequence[Record]:
+        async def read(self, records: int, size: int) -> Sequence[WorkItem]:
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
                 await asyncio.sleep(self.delay)
-            return await super().take(records, size)
+            return await super().read(records, size)
 
         delay = 0.0
 
     async def main() -> None:
         engine = Engine(coroutine)
         source, sink = Late(numbered("abc")), FakeSink()
-        source.delay = 0.01  # all that was taken in, nothing, is finished long before
+        source.delay = 0.01  # nothing arrived, so the drain is over long before
         running = asyncio.create_task(engine.run(source, sink))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        for _ in range(3):  # once it has been told it is not disturbed again
+        for _ in range(3):  # further drains do not cancel it again
             engine.drain()
             await asyncio.sleep(0)
         await running
-        assert offsets(engine.given_back) == [0, 1, 2]
+        assert offsets(engine.unfinished) == [0, 1, 2]
         nothing_is_lost(engine, source, sink)
 
     run_on(main())
@@ -99,7 +99,7 @@ def test_records_that_come_although_the_source_was_told_to_stop_are_not_lost() -
 
 def test_a_drain_before_the_run_has_begun_is_not_lost() -> None:
     async def main() -> None:
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             await asyncio.sleep(0)
 
         engine = Engine(function)
@@ -114,15 +114,15 @@ def test_a_drain_before_the_run_has_begun_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("who", ["function", "source", "sink", "all"])
-def test_a_cancelled_run_ends_within_its_patience_whoever_is_stubborn(who: str) -> None:
+def test_a_cancelled_run_ends_within_its_stop_timeout_whichever_part_ignores_it(who: str) -> None:
     async def main(simulation: Simulation) -> None:
         stubborn = Stubborn()
 
         class Source(FakeSource):
-            async def take(self, records: int, size: int) -> Sequence[Record]:
+            async def read(self, records: int, size: int) -> Sequence[WorkItem]:
                 if self.taken and who in ("source", "all"):
                     await stubborn.stay()
-                return await super().take(records, size)
+                return await super().read(records, size)
 
         class Sink(FakeSink):
             async def put(self, outcomes: list[Outcome]) -> None:
@@ -130,11 +130,11 @@ def test_a_cancelled_run_ends_within_its_patience_whoever_is_stubborn(who: str) 
                     await stubborn.stay()
                 await super().put(outcomes)
 
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             if record.offset and who in ("function", "all"):
                 await stubborn.stay()
 
-        engine = Engine(function, patience=3.0, watch=False)
+        engine = Engine(function, stop_timeout=3.0, watchdog=False)
         source, sink = Source(numbered("abc"), chunk=2), Sink()
         running = asyncio.create_task(engine.run(source, sink))
         await stubborn.entered.wait()
@@ -156,10 +156,10 @@ def test_a_second_cancellation_ends_a_run_at_once() -> None:
     async def main(simulation: Simulation) -> None:
         stubborn = Stubborn()
 
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             await stubborn.stay()
 
-        engine = Engine(function, patience=60.0, watch=False)
+        engine = Engine(function, stop_timeout=60.0, watchdog=False)
         source, sink = FakeSource(numbered("aabb")), FakeSink()
         running = asyncio.create_task(engine.run(source, sink))
         await stubborn.entered.wait()
@@ -169,7 +169,7 @@ def test_a_second_cancellation_ends_a_run_at_once() -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
         assert simulation.now() == 1.0
-        assert offsets(engine.given_back) == [0, 1, 2, 3]
+        assert offsets(engine.unfinished) == [0, 1, 2, 3]
         stubborn.over.set()
 
     simulate(main, seed=1)
@@ -179,11 +179,11 @@ def test_a_second_cancellation_ends_a_run_at_once() -> None:
 def test_a_cancelled_run_does_not_wait_for_a_thread_that_does_not_return(loop: str) -> None:
     over = threading.Event()
 
-    def function(record: Record) -> None:
+    def function(record: WorkItem) -> None:
         over.wait(timeout=60)
 
     async def main() -> None:
-        engine = Engine(function, patience=0.05)
+        engine = Engine(function, stop_timeout=0.05)
         source, sink = FakeSource(numbered("aabb")), FakeSink()
         running = asyncio.create_task(engine.run(source, sink))
         await until(lambda: engine.statistics().in_flight == 2)
@@ -191,7 +191,7 @@ def test_a_cancelled_run_does_not_wait_for_a_thread_that_does_not_return(loop: s
         with pytest.raises(asyncio.CancelledError):
             await running
         assert not over.is_set()
-        assert offsets(engine.given_back) == [0, 1, 2, 3]
+        assert offsets(engine.unfinished) == [0, 1, 2, 3]
 
     try:
         run_on(main(), loop)
@@ -200,11 +200,11 @@ def test_a_cancelled_run_does_not_wait_for_a_thread_that_does_not_return(loop: s
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_threads_that_answer_while_a_run_ends_take_nothing_away(loop: str) -> None:
-    """The answer comes after the end was decided and before what is left is counted."""
+def test_threads_that_return_while_a_run_ends_lose_nothing(loop: str) -> None:
+    """The result comes after the run has ended and before the unfinished records are counted."""
     entered, over = threading.Semaphore(0), threading.Event()
 
-    def function(record: Record) -> None:
+    def function(record: WorkItem) -> None:
         entered.release()
         over.wait(timeout=60)
 
@@ -219,12 +219,12 @@ def test_threads_that_answer_while_a_run_ends_take_nothing_away(loop: str) -> No
         over.set()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert offsets(engine.given_back) == [0, 1, 2, 3, 4, 5]
+        assert offsets(engine.unfinished) == [0, 1, 2, 3, 4, 5]
 
     run_on(main(), loop)
 
 
-def test_what_a_sink_has_taken_although_cancelled_is_not_given_back() -> None:
+def test_outcomes_that_a_cancelled_sink_accepted_are_not_unfinished() -> None:
     async def main() -> None:
         entered = asyncio.Event()
 
@@ -295,11 +295,11 @@ def test_a_run_that_is_cancelled_leaves_no_task_behind() -> None:
 
 def test_a_run_that_is_cancelled_leaves_no_timer_behind() -> None:
     async def main(simulation: Simulation) -> None:
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             raise Retriable("later")
 
         options = Options(retry=Retry(attempts=2, first=1000, longest=1000))
-        engine = Engine(function, options, watch=False)
+        engine = Engine(function, options, watchdog=False)
         running = asyncio.create_task(engine.run(FakeSource(numbered("a")), FakeSink()))
         await asyncio.sleep(1)
         assert engine.statistics().parked == 1

@@ -1,4 +1,4 @@
-"""In which order results leave, and when a record counts as finished."""
+"""The order in which results are emitted, and when a record is finished."""
 
 from itertools import permutations
 from typing import Any
@@ -7,12 +7,12 @@ import pytest
 
 from tests.engine.model_driver import Drive, drive
 from thulawa.core.errors import BadKey, BadLane, Terminal
-from thulawa.engine.model import Record
+from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Lane, Lanes, Options
 
 
 @pytest.mark.parametrize("finishing", list(permutations(range(4))))
-def test_in_partition_order_results_leave_by_offset_however_they_finish(
+def test_in_partition_order_results_are_emitted_by_offset(
     finishing: tuple[int, ...],
 ) -> None:
     of = drive(Options(order="none", emit="partition"), "abcd")
@@ -22,7 +22,7 @@ def test_in_partition_order_results_leave_by_offset_however_they_finish(
 
 
 @pytest.mark.parametrize("finishing", list(permutations(range(4))))
-def test_with_order_emit_results_of_one_key_leave_in_its_order_and_wait_for_no_other(
+def test_with_order_emit_results_of_a_key_are_emitted_in_order_and_wait_for_no_other_key(
     finishing: tuple[int, ...],
 ) -> None:
     of = drive(Options(order="emit"), "abab")
@@ -68,7 +68,7 @@ def test_a_record_is_finished_when_it_is_delivered_and_not_before(emit: Any) -> 
     assert of.scheduler.statistics().frontier == 2
 
 
-def test_the_frontier_waits_for_the_slowest_and_says_how_far_others_are() -> None:
+def test_the_frontier_waits_for_the_slowest_and_has_a_lag() -> None:
     of = drive(Options(), "abcd")
     of.succeed(1, 3)
     of.deliver()
@@ -78,7 +78,7 @@ def test_the_frontier_waits_for_the_slowest_and_says_how_far_others_are() -> Non
 
 def test_gaps_in_the_offsets_are_legal() -> None:
     of = Drive(Options(emit="partition")).begin()
-    of.arrive(*(Record(offset, offset) for offset in (5, 6, 100, 10**12)))
+    of.arrive(*(WorkItem(offset, offset) for offset in (5, 6, 100, 10**12)))
     for offset in (10**12, 6, 100, 5):
         of.succeed(offset)
     of.deliver()
@@ -86,63 +86,61 @@ def test_gaps_in_the_offsets_are_legal() -> None:
     assert of.scheduler.statistics().frontier == 10**12 + 1
 
 
-def test_offsets_that_do_not_rise_are_refused_before_anything_is_taken_in() -> None:
+def test_offsets_that_do_not_rise_are_rejected_before_any_record_is_accepted() -> None:
     of = drive(Options(), "ab")
     with pytest.raises(ValueError, match="offset 1 arrived after 1"):
-        of.arrive(Record(1, "c"))
-    assert of.scheduler.statistics().taken == 2
-    of.scheduler.pulling = True
+        of.arrive(WorkItem(1, "c"))
+    assert of.scheduler.statistics().arrived == 2
+    of.scheduler.state.pull_pending = True
     of.scheduler.validate()
 
 
 @pytest.mark.parametrize("order", ["key", "emit"])
 @pytest.mark.parametrize("key", [[1], float("nan")], ids=["unhashable", "nan"])
-def test_a_record_without_a_place_in_the_order_gets_the_policy_s_answer_at_once(
-    order: Any, key: Any
-) -> None:
+def test_a_rejected_record_is_emitted_at_once(order: Any, key: Any) -> None:
     of = Drive(Options(order=order, on_error="dead_letter", name="locate")).begin()
-    of.arrive(Record(0, "a"), Record(1, key), Record(2, "b"))
+    of.arrive(WorkItem(0, "a"), WorkItem(1, key), WorkItem(2, "b"))
     assert of.in_flight == [0, 2]
     assert of.errors() == {1: BadKey}
     assert of.emitted[0].error.__dict__["node"] == "locate"
 
 
-def test_a_bad_key_leaves_in_partition_order_where_that_is_asked_for() -> None:
+def test_a_bad_key_is_emitted_in_partition_order() -> None:
     of = Drive(Options(on_error="column", emit="partition")).begin()
-    of.arrive(Record(0, "a"), Record(1, [1]), Record(2, "b"))  # type: ignore[arg-type]
+    of.arrive(WorkItem(0, "a"), WorkItem(1, [1]), WorkItem(2, "b"))  # type: ignore[arg-type]
     of.succeed(2)
     assert of.outcomes == []
     of.succeed(0)
     assert of.outcomes == [0, 1, 2]
 
 
-def test_a_bad_key_fails_the_run_by_policy_and_nothing_is_lost() -> None:
+def test_with_on_error_fail_a_bad_key_ends_the_run_and_nothing_is_lost() -> None:
     of = Drive(Options()).begin()
-    of.arrive(Record(0, "a"), Record(1, [1]), Record(2, "b"))  # type: ignore[arg-type]
+    of.arrive(WorkItem(0, "a"), WorkItem(1, [1]), WorkItem(2, "b"))  # type: ignore[arg-type]
     assert isinstance(of.aborted, BadKey)
     assert of.aborted.offset == 1
     of.cancel()
-    assert [record.offset for record in of.given_back] == [0, 1, 2]
+    assert [record.offset for record in of.returned] == [0, 1, 2]
 
 
 def test_a_run_fails_once_however_many_bad_keys_come_together() -> None:
     of = Drive(Options()).begin()
-    of.arrive(Record(0, [1]), Record(1, [2]))  # type: ignore[arg-type]
+    of.arrive(WorkItem(0, [1]), WorkItem(1, [2]))  # type: ignore[arg-type]
     assert isinstance(of.aborted, BadKey)
     assert of.aborted.offset == 0
 
 
-def test_a_lane_that_does_not_exist_is_answered_in_the_order_of_its_key() -> None:
+def test_a_lane_that_does_not_exist_is_emitted_in_the_order_of_its_key() -> None:
     two = Lanes(lanes=(Lane(name="a"), Lane(name="b")))
     of = Drive(Options(order="emit", lanes=two, on_error="column")).begin()
-    of.arrive(Record(0, "a"), Record(1, "a", lane=2), Record(2, "a", lane=1))
+    of.arrive(WorkItem(0, "a"), WorkItem(1, "a", lane=2), WorkItem(2, "a", lane=1))
     of.succeed(2)
     of.succeed(0)
     assert of.outcomes == [0, 1, 2]
     assert of.errors() == {1: BadLane}
 
 
-def test_a_function_that_raises_what_the_engine_raises_holds_up_nobody() -> None:
+def test_a_function_may_raise_the_errors_of_the_engine() -> None:
     of = drive(Options(order="emit", on_error="column"), "aaa")
     of.fail(0, BadKey("says the function"))
     of.succeed(1)

@@ -1,4 +1,4 @@
-"""Every lane gets its share, however few the permits are, however many lanes, over time."""
+"""Every lane gets its share of the starts over time, however few permits there are."""
 
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.arrivals import Load, run
-from thulawa.engine import Lane, Lanes, Record
+from thulawa.engine import Lane, Lanes, WorkItem
 from thulawa.engine.lanes import ReadyKeys
 from thulawa.engine.queues import KeyQueue
 from thulawa.priority.buckets import Buckets
@@ -20,7 +20,7 @@ STARTS = 4_000
 
 
 def bought(lanes: Lanes) -> list[float]:
-    """Give the shares: by weight, at least what is reserved; strictly all the rest to the first."""
+    """Return the shares: by weight, at least what is reserved; if strict, the rest to the first."""
     reserved = [lane.reserved for lane in lanes.lanes]
     if lanes.strict:
         return [1 - sum(reserved[1:]), *reserved[1:]]
@@ -33,7 +33,7 @@ def bought(lanes: Lanes) -> list[float]:
 
 
 def starts(lanes: Lanes, permits: Callable[[int], int], seed: int = 0) -> Iterator[int]:
-    """Give the lane of each start while every lane always has work.
+    """Return the lane of each start while every lane always has work.
 
     Calls take half to one and a half seconds; the number of permits may change with each.
     """
@@ -41,7 +41,7 @@ def starts(lanes: Lanes, permits: Callable[[int], int], seed: int = 0) -> Iterat
     ready = ReadyKeys(lanes)
     calls: list[tuple[float, int, int]] = []
     for lane in range(len(lanes.lanes)):
-        ready.add(KeyQueue(object(), Record(0, None, lane=lane)))
+        ready.add(KeyQueue(object(), WorkItem(0, None, lane=lane)))
     for start in count():
         while len(calls) >= permits(start):
             now, _, over = heappop(calls)
@@ -49,7 +49,7 @@ def starts(lanes: Lanes, permits: Callable[[int], int], seed: int = 0) -> Iterat
         head = ready.pop(permits(start)).head
         assert head is not None
         ready.started(head.lane)
-        ready.add(KeyQueue(object(), Record(0, None, lane=head.lane)))
+        ready.add(KeyQueue(object(), WorkItem(0, None, lane=head.lane)))
         heappush(calls, (now + 0.5 + random.random(), next(number), head.lane))
         yield head.lane
 
@@ -89,7 +89,7 @@ def test_every_lane_with_work_gets_its_share_of_any_number_of_permits(
 def test_every_lane_gets_its_share_while_the_number_of_permits_changes(
     lanes: Lanes, limits: list[int], every: int
 ) -> None:
-    # no limit adapts with every call: what is reserved of it lasts for a round or two
+    # a limit does not change with every call: reserved permits last for a round or two
     assert_shared(lanes, lambda start: limits[start // every % len(limits)], max(limits))
 
 
@@ -124,49 +124,49 @@ def test_an_overloaded_engine_gives_every_bucket_its_share(
         assert done[name] == pytest.approx(sum(done.values()) * share / 100, abs=6 + in_flight / 4)
 
 
-def test_a_strict_lane_with_a_reservation_leaves_the_urgent_one_the_rest_at_one_permit() -> None:
+def test_with_one_permit_the_urgent_strict_lane_has_all_that_is_not_reserved() -> None:
     lanes = Lanes(lanes=(Lane(name="urgent"), Lane(name="bulk", reserved=0.01)), strict=True)
     seen = list(islice(starts(lanes, lambda _: 1), 1_000))
     assert seen.count(1) == pytest.approx(10, abs=1)
 
 
-def test_what_a_lane_had_beyond_its_share_is_not_held_against_it_for_long() -> None:
-    """Short calls start more often; when permits become few, that is not paid back for ever."""
+def test_a_lane_that_exceeded_its_share_is_held_back_for_a_few_rounds_only() -> None:
+    """Short calls start more often; when permits become few, that is not made up for long."""
     lanes = Lanes(lanes=(Lane(name="a", reserved=0.5), Lane(name="b", reserved=0.5)))
     ready = ReadyKeys(lanes)
 
     def start(permits: int) -> int:
         head = ready.pop(permits).head
         assert head is not None
-        ready.add(KeyQueue(object(), Record(0, None, lane=head.lane)))
+        ready.add(KeyQueue(object(), WorkItem(0, None, lane=head.lane)))
         return head.lane
 
     for lane in (0, 1):
-        ready.add(KeyQueue(object(), Record(0, None, lane=lane)))
-    ready.started(1)  # one long call of b all the while, within its reservation
+        ready.add(KeyQueue(object(), WorkItem(0, None, lane=lane)))
+    ready.started(1)  # one long call of b throughout, within its reservation
     for _ in range(10_000):
         assert start(2) == 0
     assert 0 in [start(1) for _ in range(30)]
 
 
-def test_a_lane_that_was_not_called_strictly_does_not_make_up_for_it_at_others_expense() -> None:
+def test_a_strict_lane_that_was_not_served_does_not_catch_up_later() -> None:
     lanes = Lanes(
         lanes=(Lane(name="first"), Lane(name="second"), Lane(name="reserved", reserved=0.1)),
         strict=True,
     )
     ready = ReadyKeys(lanes)
     for lane in (1, 2):
-        ready.add(KeyQueue(object(), Record(0, None, lane=lane)))
+        ready.add(KeyQueue(object(), WorkItem(0, None, lane=lane)))
 
     def start() -> int:
         head = ready.pop(1).head
         assert head is not None
         if head.lane:
-            ready.add(KeyQueue(object(), Record(0, None, lane=head.lane)))
+            ready.add(KeyQueue(object(), WorkItem(0, None, lane=head.lane)))
         return head.lane
 
     for _ in range(900):
-        ready.add(KeyQueue(object(), Record(0, None, lane=0)))
+        ready.add(KeyQueue(object(), WorkItem(0, None, lane=0)))
     before = [start() for _ in range(1_000)]
     assert before.count(1) <= 1, "while the first has work the second is not called"
     seen = [start() for _ in range(100)]

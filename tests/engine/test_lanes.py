@@ -1,4 +1,4 @@
-"""Whose turn it is: the oldest head, and between lanes what was agreed."""
+"""The order of ready keys: the oldest head first, and between lanes by their options."""
 
 from collections import Counter
 from random import Random
@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.model_driver import Drive, calls_by_lane, drive
 from thulawa.engine.lanes import ReadyKeys
-from thulawa.engine.model import Record
+from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Lane, Lanes, Options
 from thulawa.engine.queues import KeyQueue
 
@@ -17,8 +17,8 @@ def lanes(*weights: float, **options: object) -> Lanes:
     return Lanes(lanes=named, **options)  # type: ignore[arg-type]
 
 
-def key(timestamp: float = 0, lane: int = 0, taken: float = 0) -> KeyQueue:
-    return KeyQueue(object(), Record(0, None, timestamp=timestamp, lane=lane, taken=taken))
+def key(timestamp: float = 0, lane: int = 0, arrived: float = 0) -> KeyQueue:
+    return KeyQueue(object(), WorkItem(0, None, timestamp=timestamp, lane=lane, arrived=arrived))
 
 
 def lane_of(queue: KeyQueue) -> int:
@@ -26,13 +26,13 @@ def lane_of(queue: KeyQueue) -> int:
     return queue.head.lane
 
 
-def place(head: Record | None) -> float:
+def place(head: WorkItem | None) -> float:
     assert head is not None
     return head.timestamp
 
 
 def served(ready: ReadyKeys, count: int, permits: int = 100) -> Counter[int]:
-    """Count whose turn it was, lane by lane, while every lane always has a ready key."""
+    """Return the number of starts by lane while every lane always has a ready key."""
     turns: Counter[int] = Counter()
     for _ in range(count):
         lane = lane_of(ready.pop(permits))
@@ -58,7 +58,7 @@ def test_among_ready_keys_the_oldest_head_goes_first(options: Lanes) -> None:
 @pytest.mark.parametrize("options", [Lanes(), Lanes(ageing=1_000)])
 @pytest.mark.parametrize("ready_before", [0, 7])
 @pytest.mark.parametrize("most", [1, 13, 47, 100])
-def test_keys_that_come_and_go_together_do_so_in_turn(
+def test_keys_added_and_taken_in_bulk_keep_the_order(
     options: Lanes, ready_before: int, most: int
 ) -> None:
     together, one_by_one = ReadyKeys(options), ReadyKeys(options)
@@ -87,11 +87,11 @@ def test_of_equally_old_heads_the_one_that_was_ready_first_goes_first() -> None:
     assert [ready.pop(100) for _ in keys] == keys
 
 
-def test_a_retried_record_stands_by_its_own_timestamp() -> None:
+def test_a_retry_is_ordered_by_its_own_timestamp() -> None:
     ready = ReadyKeys(Lanes())
     retried, fresh = key(timestamp=1), key(timestamp=5)
     ticket = retried.pop()
-    retried.append(Record(9, None, timestamp=9))
+    retried.append(WorkItem(9, None, timestamp=9))
     retried.put_back([ticket])
     ready.add(fresh)
     ready.add(retried)
@@ -99,7 +99,7 @@ def test_a_retried_record_stands_by_its_own_timestamp() -> None:
 
 
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (5, 3, 2), (0.5, 0.25, 0.25)])
-def test_busy_lanes_share_the_turns_by_weight(weights: tuple[float, ...]) -> None:
+def test_busy_lanes_share_the_starts_by_weight(weights: tuple[float, ...]) -> None:
     ready = ReadyKeys(lanes(*weights))
     for lane in range(len(weights)):
         ready.add(key(lane=lane))
@@ -108,13 +108,13 @@ def test_busy_lanes_share_the_turns_by_weight(weights: tuple[float, ...]) -> Non
         assert turns[lane] == pytest.approx(1_000 * weight / sum(weights), abs=2)
 
 
-def test_a_lane_alone_has_all_turns_whatever_its_weight() -> None:
+def test_a_lane_alone_has_all_starts_whatever_its_weight() -> None:
     ready = ReadyKeys(lanes(100, 1))
     ready.add(key(lane=1))
     assert served(ready, 50) == {1: 50}
 
 
-def test_a_lane_that_was_idle_has_not_saved_up_turns() -> None:
+def test_an_idle_lane_does_not_save_up_starts() -> None:
     ready = ReadyKeys(lanes(1, 1))
     ready.add(key(lane=0))
     served(ready, 500)
@@ -129,14 +129,14 @@ def test_strict_lanes_serve_the_first_one_that_has_work() -> None:
     assert [lane_of(ready.pop(100)) for _ in range(4)] == [0, 1, 1, 2]
 
 
-def test_a_lane_below_its_reservation_goes_before_a_more_urgent_one() -> None:
+def test_a_lane_below_its_reservation_precedes_a_more_urgent_one() -> None:
     reserved = Lanes(
         lanes=(Lane(name="urgent"), Lane(name="bulk", reserved=0.2)), strict=True, ageing=None
     )
     of = Drive(Options(lanes=reserved, in_flight=10)).begin()
-    of.arrive(*(Record(offset, offset, lane=0) for offset in range(30)))
+    of.arrive(*(WorkItem(offset, offset, lane=0) for offset in range(30)))
     of.succeed(*of.running.values())
-    of.arrive(*(Record(offset, offset, lane=1) for offset in range(30, 60)))
+    of.arrive(*(WorkItem(offset, offset, lane=1) for offset in range(30, 60)))
     of.succeed(*of.running.values())
     assert calls_by_lane(of) == [8, 2]
 
@@ -144,16 +144,16 @@ def test_a_lane_below_its_reservation_goes_before_a_more_urgent_one() -> None:
 def test_a_reservation_without_work_is_used_by_others() -> None:
     reserved = Lanes(lanes=(Lane(name="urgent", reserved=0.9), Lane(name="bulk")), strict=True)
     of = Drive(Options(lanes=reserved, in_flight=10)).begin()
-    of.arrive(*(Record(offset, offset, lane=1) for offset in range(30)))
+    of.arrive(*(WorkItem(offset, offset, lane=1) for offset in range(30)))
     assert calls_by_lane(of) == [0, 10]
 
 
-def test_a_reservation_keeps_no_permit_idle_and_takes_none_from_a_call_that_runs() -> None:
+def test_a_reservation_keeps_no_permit_idle_and_cancels_no_call() -> None:
     urgent, slow = Lane(name="urgent", reserved=0.5), Lane(name="slow", weight=100)
     of = Drive(Options(in_flight=2, lanes=Lanes(lanes=(urgent, slow)))).begin()
-    of.arrive(*(Record(offset, offset, lane=1) for offset in range(4)))
+    of.arrive(*(WorkItem(offset, offset, lane=1) for offset in range(4)))
     assert of.in_flight == [0, 1], "nothing urgent is there, so all permits are used"
-    step = of.arrive(*(Record(offset, offset, lane=0) for offset in (4, 5)))
+    step = of.arrive(*(WorkItem(offset, offset, lane=0) for offset in (4, 5)))
     assert (step.ended, step.started) == ([], []), "no call has been stopped for it"
     of.succeed(0)
     assert of.in_flight == [1, 4], "the first permit that is free is its own"
@@ -162,11 +162,11 @@ def test_a_reservation_keeps_no_permit_idle_and_takes_none_from_a_call_that_runs
 
 
 def starts_in_a_flood(of: Drive, urgent: range) -> dict[int, float]:
-    """Let an urgent record come and a call end every second; say when each record is called."""
+    """Return when each record is called if an urgent one arrives and a call ends every second."""
     started: dict[int, float] = {}
     for offset in urgent:
         assert of.pull is not None
-        of.arrive(Record(offset, f"urgent-{offset}"))
+        of.arrive(WorkItem(offset, f"urgent-{offset}"))
         of.sleep(1)
         (call,) = of.running.values()
         of.succeed(call)
@@ -175,26 +175,26 @@ def starts_in_a_flood(of: Drive, urgent: range) -> dict[int, float]:
     return started
 
 
-def test_with_ageing_no_ready_key_waits_longer_than_that_and_for_those_who_came_before_it() -> None:
+def test_with_ageing_a_key_waits_only_for_older_ones_after_that_time() -> None:
     of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
-    of.arrive(Record(0, "patient", timestamp=99, lane=1), Record(1, "urgent-1"))
+    of.arrive(WorkItem(0, "patient", timestamp=99, lane=1), WorkItem(1, "urgent-1"))
     started = starts_in_a_flood(of, range(2, 30))
     assert 5 <= started[0] <= 7
 
 
-def test_of_a_key_that_has_aged_one_record_goes_after_the_other() -> None:
+def test_records_of_an_aged_key_start_one_after_the_other() -> None:
     of = Drive(Options(lanes=lanes(1, 1, strict=True, ageing=5.0), in_flight=1)).begin()
-    patient = [Record(offset, "patient", timestamp=99, lane=1) for offset in range(1, 6)]
-    of.arrive(Record(0, "urgent-0"), *patient)
+    patient = [WorkItem(offset, "patient", timestamp=99, lane=1) for offset in range(1, 6)]
+    of.arrive(WorkItem(0, "urgent-0"), *patient)
     started = starts_in_a_flood(of, range(6, 30))
     assert [started[offset] for offset in range(1, 6)] == [5, 6, 7, 8, 9]
 
 
 def test_without_ageing_a_strict_lane_may_starve_the_others() -> None:
     of = Drive(Options(lanes=lanes(1, 1, strict=True), in_flight=1)).begin()
-    of.arrive(Record(0, "urgent-0"), Record(1, "patient", lane=1))
+    of.arrive(WorkItem(0, "urgent-0"), WorkItem(1, "patient", lane=1))
     for offset in range(2, 30):
-        of.arrive(Record(offset, f"urgent-{offset}"))
+        of.arrive(WorkItem(offset, f"urgent-{offset}"))
         of.sleep(1)
         of.succeed(*of.running.values())
         of.deliver()
@@ -202,24 +202,27 @@ def test_without_ageing_a_strict_lane_may_starve_the_others() -> None:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_keys_given_out_by_age_or_by_heap_leave_nothing_behind(strict: bool) -> None:  # noqa: FBT001 a parameter of the table
+def test_stale_entries_of_both_heaps_are_removed(strict: bool) -> None:  # noqa: FBT001 a parameter of the table
     ready = ReadyKeys(lanes(1_000, 1, strict=strict, ageing=10))
     for round_ in range(10_000):
         ready.now = round_ * 5.0
-        ready.add(key(timestamp=-round_, taken=ready.now))
-        ready.add(key(timestamp=round_, lane=1, taken=ready.now))
+        ready.add(key(timestamp=-round_, arrived=ready.now))
+        ready.add(key(timestamp=round_, lane=1, arrived=ready.now))
         if round_ > 3:
             ready.pop(100)
             ready.pop(100)
     assert len(ready) == 8
-    held = len(ready._line) + sum(len(lane.heap) for lane in ready._lanes)
+    held = len(ready._by_arrival) + sum(len(lane.heap) for lane in ready._lanes)
     assert held < 1_000
 
 
 def test_a_key_is_in_the_lane_of_its_head() -> None:
     of = drive(Options(lanes=lanes(1, 1, strict=True), in_flight=1))
     of.arrive(
-        Record(0, "busy"), Record(1, "a", lane=1), Record(2, "a", lane=0), Record(3, "b", lane=0)
+        WorkItem(0, "busy"),
+        WorkItem(1, "a", lane=1),
+        WorkItem(2, "a", lane=0),
+        WorkItem(3, "b", lane=0),
     )
     starts = []
     while of.running:

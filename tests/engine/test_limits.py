@@ -55,7 +55,7 @@ def settled(make: Controller, seed: int) -> Simulation:
     sim = simulate(make, seed)
     sim.run(60)
     assert_fits(sim.run(10), sim.server)
-    while sim.limit.report().why.startswith("probing"):
+    while sim.limit.report().reason.startswith("probing"):
         sim.run(calls=1)
     return sim
 
@@ -157,9 +157,9 @@ def holds_while_little_arrives(make: Controller, seed: int) -> None:
     sim.server.latency *= 3
     sim.run(600)
     after = sim.limit.report()
-    assert (after.permits, after.would_be, after.baseline) == (
+    assert (after.permits, after.proposed, after.baseline) == (
         before.permits,
-        before.would_be,
+        before.proposed,
         before.baseline,
     )
     sim.server.latency /= 3
@@ -173,10 +173,10 @@ def holds_while_keys_are_too_few(make: Controller, seed: int) -> None:
     before = sim.limit.report()
     sim.demand = before.permits - 1
     sim.run(2 * LATENCY)
-    moves = sim.limit.report().moves
+    moves = sim.limit.report().changes
     sim.run(120)
-    assert sim.limit.report().moves == moves
-    assert sim.limit.report().why.startswith("holding")
+    assert sim.limit.report().changes == moves
+    assert sim.limit.report().reason.startswith("holding")
     sim.demand = inf
     sim.run(2 * LATENCY)
     assert_fits(sim.run(10), sim.server)
@@ -305,7 +305,7 @@ def observing(capacity: int, in_flight: int) -> Simulation:
     return Simulation(limit, Server(capacity, LATENCY, sigma=0.4), seed=0)
 
 
-def test_observing_reports_the_limit_it_would_set_and_sets_none() -> None:
+def test_observe_reports_a_limit_and_enforces_none() -> None:
     sim = observing(capacity=50, in_flight=200)
     sim.demand = 40
     sim.run(10)
@@ -314,25 +314,25 @@ def test_observing_reports_the_limit_it_would_set_and_sets_none() -> None:
     assert sim.peak_permits == 200
     report = sim.limit.report()
     assert report.mode == "observe"
-    assert report.would_be == pytest.approx(50, rel=0.2)
-    assert report.why == "cut: latency"
-    assert report.moves > 0
+    assert report.proposed == pytest.approx(50, rel=0.2)
+    assert report.reason == "cut: latency"
+    assert report.changes > 0
 
 
-def test_observing_would_grow_no_further_than_it_can_see() -> None:
+def test_observe_proposes_no_more_than_the_calls_in_flight() -> None:
     sim = observing(capacity=400, in_flight=200)
     assert sim.run(60).permits == pytest.approx(200)
     assert sim.peak_permits == 200
-    assert 180 <= sim.limit.report().would_be <= 220
+    assert 180 <= sim.limit.report().proposed <= 220
 
 
-def test_observing_would_cut_on_overload() -> None:
+def test_observe_proposes_a_cut_on_overload() -> None:
     sim = observing(capacity=50, in_flight=200)
     sim.server.rejects = True
     assert sim.run(60).permits == pytest.approx(200)
     assert sim.peak_permits == 200
-    assert sim.limit.report().would_be == pytest.approx(50, rel=0.4)
-    assert sim.limit.report().why == "cut: overload"
+    assert sim.limit.report().proposed == pytest.approx(50, rel=0.4)
+    assert sim.limit.report().reason == "cut: overload"
 
 
 # Details.
@@ -341,7 +341,9 @@ def test_observing_would_cut_on_overload() -> None:
 def test_it_starts_with_two_calls_in_flight_to_learn_the_baseline() -> None:
     sim = simulate(adaptive, 0, initial=1_000, sigma=0.0)
     assert sim.limit.permits == 2
-    assert sim.limit.report() == LimitReport(mode="enforce", permits=2, would_be=2.0, why="probing")
+    assert sim.limit.report() == LimitReport(
+        mode="enforce", permits=2, proposed=2.0, reason="probing"
+    )
     sim.run(2)
     assert sim.limit.report().baseline == pytest.approx(LATENCY)
 
@@ -353,12 +355,12 @@ def test_calls_too_quick_for_a_network_do_not_move_it() -> None:
     assert limit.permits == 2
 
 
-def test_it_says_when_it_is_at_the_maximum() -> None:
+def test_it_reports_when_it_is_at_the_maximum() -> None:
     limit = AdaptiveLimit(Adaptive(initial=10, maximum=10), 10, Random(0))
     sim = Simulation(limit, Server(100, LATENCY), seed=0)
     sim.run(10)
     assert limit.permits == 10
-    assert limit.report().why == "holding: at the maximum"
+    assert limit.report().reason == "holding: at the maximum"
 
 
 def test_a_minimum_above_the_capacity_is_kept() -> None:
@@ -368,11 +370,11 @@ def test_a_minimum_above_the_capacity_is_kept() -> None:
     assert 30 <= sim.run(600).permits <= 40
 
 
-def test_a_fixed_limit_says_so() -> None:
+def test_a_fixed_limit_is_reported_as_fixed() -> None:
     limit = FixedLimit(7)
     limit.observe(1.0, "overload", 7, 1.0)
-    assert limit.report() == LimitReport(mode="off", permits=7, would_be=7.0, why="fixed")
-    with pytest.raises(ValueError, match="at least one call"):
+    assert limit.report() == LimitReport(mode="off", permits=7, proposed=7.0, reason="fixed")
+    with pytest.raises(ValueError, match="at least 1"):
         FixedLimit(0)
 
 
@@ -387,7 +389,7 @@ def test_a_fixed_limit_says_so() -> None:
         ({"tolerance": float("nan")}, "noise alone"),
     ],
 )
-def test_options_are_checked_when_made(options: dict[str, object], reason: str) -> None:
+def test_options_are_checked_when_created(options: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Adaptive(**options)  # type: ignore[arg-type]
 
@@ -431,5 +433,5 @@ def test_permits_stay_within_bounds_whatever_is_observed(
             limit.observe(latency, verdict, limit.permits if load is None else load, now)
             assert limit.permits == 77 if mode == "observe" else minimum <= limit.permits <= maximum
         report = limit.report()
-        assert minimum <= report.would_be <= maximum
+        assert minimum <= report.proposed <= maximum
         assert all(value is None or isfinite(value) for value in (report.baseline, report.latency))

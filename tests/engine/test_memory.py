@@ -1,4 +1,4 @@
-"""What the scheduler holds is bounded by its bounds, whatever it is fed and however it goes.
+"""The memory of the scheduler is bounded by its bounds, whatever happens.
 
 Measured at a smaller scale than the benchmark: what is allocated after a quarter of the records
 must not grow by more than a trifle until the end.
@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine.model_driver import Drive
 from thulawa.core.errors import Overload, Terminal
-from thulawa.engine.model import Record
+from thulawa.engine.model import WorkItem
 from thulawa.engine.options import (
     Batch,
     Bounds,
@@ -21,7 +21,7 @@ from thulawa.engine.options import (
     Options,
     Quarantine,
     Retry,
-    Sharing,
+    SingleFlight,
 )
 
 RECORDS = 8_000
@@ -56,7 +56,7 @@ def fail_and_retry(of: Drive) -> None:
 
 def answer(of: Drive) -> None:
     for call in list(of.running.values()):
-        of.answer(call, ["ok" for _ in call.tickets])
+        of.return_batch(call, ["ok" for _ in call.tickets])
 
 
 SCENARIOS: dict[str, tuple[Options, End]] = {
@@ -89,20 +89,20 @@ SCENARIOS: dict[str, tuple[Options, End]] = {
         succeed,
     ),
     "batches that linger": (Options(bounds=BOUNDS, batch=Batch(size=7, linger=0.01)), answer),
-    "questions shared": (
-        Options(bounds=BOUNDS, sharing=Sharing(by=lambda record: record.value)),
+    "single flight": (
+        Options(bounds=BOUNDS, single_flight=SingleFlight(by=lambda record: record.value)),
         succeed,
     ),
 }
 
 
 def feed(of: Drive, end: End, until: int) -> None:
-    """Take in records and end calls until so many were taken in."""
-    counters, lanes = of.scheduler.counters, len(of.options.lanes.lanes)
-    while (first := counters.taken) < until:
+    """Let records arrive and calls end until so many have arrived."""
+    counters, lanes = of.scheduler.state.counters, len(of.options.lanes.lanes)
+    while (first := counters.arrived) < until:
         if of.pull is not None:
             offsets = range(first, first + of.pull.records)
-            of.arrive(*(Record(o, o, o // 2, timestamp=o, lane=o % lanes) for o in offsets))
+            of.arrive(*(WorkItem(o, o, o // 2, timestamp=o, lane=o % lanes) for o in offsets))
         of.now += 0.001
         end(of)
         if of.outbox:

@@ -1,4 +1,4 @@
-"""Options are checked when they are made, and a refusal says what is wrong."""
+"""Options are checked when they are created, and errors say what is wrong."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from thulawa.engine.options import (
     Quarantine,
     Rate,
     Retry,
-    Sharing,
+    SingleFlight,
 )
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
@@ -30,7 +30,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Bounds(resume_at=-0.1), r"Bounds.resume_at must be in \[0, 1\)"),
     (lambda: Retry(attempts=0), r"Retry.attempts must be at least 1 \(1: no retry\)"),
     (lambda: Retry(first=-1), "Retry.first must not be negative"),
-    (lambda: Retry(factor=0.9), "Retry.factor must be in .* waits never shrink"),
+    (lambda: Retry(factor=0.9), "Retry.factor must be in .* backoff never shrinks"),
     (lambda: Retry(factor=1001), "Retry.factor must be in"),
     (lambda: Retry(factor=inf), "Retry.factor must be in"),
     (lambda: Retry(first=2, longest=1), "Retry.longest must be at least Retry.first"),
@@ -93,7 +93,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
-def test_is_refused_with_its_reason(make: Callable[[], Any], reason: str) -> None:
+def test_is_rejected_with_its_reason(make: Callable[[], Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         make()
 
@@ -110,34 +110,34 @@ def test_is_refused_with_its_reason(make: Callable[[], Any], reason: str) -> Non
         {"timeout": inf, "deadline": inf},
         {"unkeyed": "parallel", "order": "emit"},
         {"adaptive": Adaptive()},
-        {"sharing": Sharing(by=lambda record: record.key)},
+        {"single_flight": SingleFlight(by=lambda record: record.key)},
     ],
     ids=" and ".join,
 )
-def test_what_can_work_is_allowed(options: dict[str, Any]) -> None:
+def test_combinations_that_work_are_accepted(options: dict[str, Any]) -> None:
     assert Options(**options).in_flight == 100
 
 
-def test_options_do_not_change_once_made() -> None:
+def test_options_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Options().in_flight = 2  # type: ignore[misc]
 
 
-def test_waits_double_up_to_the_longest() -> None:
+def test_backoff_doubles_up_to_the_longest() -> None:
     retry = Retry(first=0.1, factor=2, longest=0.5, jitter=0)
-    waits = [retry.wait(failures, 0.0) for failures in (1, 2, 3, 4, 5_000)]
+    waits = [retry.backoff(failures, 0.0) for failures in (1, 2, 3, 4, 5_000)]
     assert waits == [0.1, 0.2, 0.4, 0.5, 0.5]
 
 
-def test_jitter_only_ever_shortens_a_wait_and_by_no_more_than_its_share() -> None:
+def test_jitter_only_shortens_the_backoff_and_by_no_more_than_its_share() -> None:
     retry = Retry(first=1, jitter=0.25)
-    assert retry.wait(1, 0.0) == 1
-    assert retry.wait(1, 0.999) == pytest.approx(0.75, abs=1e-3)
+    assert retry.backoff(1, 0.0) == 1
+    assert retry.backoff(1, 0.999) == pytest.approx(0.75, abs=1e-3)
 
 
-def test_the_steepest_back_off_allowed_never_overflows() -> None:
+def test_the_steepest_backoff_never_overflows() -> None:
     retry = Retry(first=1e6, factor=1_000, longest=1e9)
-    assert retry.wait(10_000, 0.0) == 1e9
+    assert retry.backoff(10_000, 0.0) == 1e9
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_the_steepest_back_off_allowed_never_overflows() -> None:
         (lambda error: "y" in str(error), False),
     ],
 )
-def test_retry_on_is_a_type_several_types_or_a_question(on: Any, covered: bool) -> None:  # noqa: FBT001 a parameter of the table
+def test_retry_on_is_a_type_several_types_or_a_function(on: Any, covered: bool) -> None:  # noqa: FBT001 a parameter of the table
     assert Retry(on=on).covers(ValueError("x")) is covered
 
 
@@ -189,7 +189,7 @@ WRONG_TYPES: list[tuple[type, dict[str, Any], str]] = [
     ),
     (Lanes, {"lanes": [Lane(name="a")]}, "^Lanes.lanes must be a tuple"),
     (Lanes, {"strict": "yes"}, "^Lanes.strict must be True or False, not 'yes'"),
-    (Sharing, {"by": "key"}, "^Sharing.by must be a function, not 'key'"),
+    (SingleFlight, {"by": "key"}, "^SingleFlight.by must be a function, not 'key'"),
     (Adaptive, {"mode": "on"}, "^Adaptive.mode must be one of 'observe', 'enforce', not 'on'"),
     (Adaptive, {"maximum": 1e3}, "^Adaptive.maximum must be a whole number, not 1000.0"),
 ]
@@ -200,6 +200,8 @@ WRONG_TYPES: list[tuple[type, dict[str, Any], str]] = [
     WRONG_TYPES,
     ids=[f"{kind.__name__}-{chosen}" for kind, chosen, _ in WRONG_TYPES],
 )
-def test_values_of_the_wrong_type_are_refused_by_name(kind: type, chosen: Any, reason: str) -> None:
+def test_values_of_the_wrong_type_are_rejected_by_name(
+    kind: type, chosen: Any, reason: str
+) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         kind(**chosen)

@@ -1,4 +1,4 @@
-"""Overload at three times the capacity, in virtual time: what the urgent ones feel of it."""
+"""Latency of urgent records at three times the capacity, in virtual time."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def ran(load: Load, lanes: Lanes, seed: int = 0) -> Ran:
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_platinum_hardly_feels_three_times_the_capacity_and_gold_has_the_rest(seed: int) -> None:
+def test_at_three_times_the_capacity_platinum_hardly_waits_and_gold_has_the_rest(seed: int) -> None:
     unloaded = ran(ALONE, WEIGHTED, seed).latency("Platinum", 0.99)
     loaded = ran(THREE_TIMES, WEIGHTED, seed)
     assert loaded.latency("Platinum", 0.99) <= 1.5 * unloaded
@@ -50,7 +50,7 @@ def test_a_share_that_is_not_used_goes_to_the_others() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_strictly_gold_is_called_only_when_no_platinum_waits(seed: int) -> None:
+def test_with_strict_lanes_gold_is_called_only_when_no_platinum_waits(seed: int) -> None:
     busy = ran(Load({"Platinum": 0.9 * CAPACITY, "Gold": CAPACITY}, 8), STRICT, seed)
     waits = list(zip(busy.due["Platinum"], busy.called["Platinum"], strict=True))
     assert busy.rate("Gold") > 0
@@ -59,7 +59,7 @@ def test_strictly_gold_is_called_only_when_no_platinum_waits(seed: int) -> None:
         assert waiting == [], f"Gold was called at {moment} before Platinum"
 
 
-def test_strictly_gold_waits_for_the_end_of_a_flood() -> None:
+def test_with_strict_lanes_gold_waits_for_the_end_of_the_overload() -> None:
     flood = ran(Load({"Platinum": 1.5 * CAPACITY, "Gold": 5}, 4), STRICT)
     assert flood.rate("Gold") < 1, "but for those before the first queue"
     assert max(flood.called["Gold"]) > 4
@@ -74,12 +74,12 @@ def test_ageing_bounds_the_wait_of_the_least_urgent(seed: int) -> None:
     load = Load({"Platinum": CAPACITY, "Gold": 5}, 8)
     starved, aged = ran(load, STRICT, seed), ran(load, lanes, seed)
     assert max(starved.ended["Gold"]) - 8 > 0
-    # when it has aged the next permit is its own, then come its own call and those before it
+    # once it has aged it gets the next permit; its call and those before it come on top
     assert aged.latency("Gold", 1.0) <= AGEING + 2.5 * LATENCY
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_of_those_who_have_aged_nobody_is_overtaken_however_great_the_overload(seed: int) -> None:
+def test_aged_records_are_not_overtaken_however_great_the_overload(seed: int) -> None:
     lanes = Lanes.of(TWO, strict=True, ageing=AGEING)
     ran_over = ran(Load({"Platinum": 2 * CAPACITY, "Gold": CAPACITY / 2}, 3), lanes, seed)
     times = sorted(
@@ -97,7 +97,7 @@ def test_of_those_who_have_aged_nobody_is_overtaken_however_great_the_overload(s
 
 
 @pytest.mark.parametrize("overload", [0.5, 1, 2])
-def test_records_behind_others_of_their_key_age_from_when_they_came(overload: float) -> None:
+def test_records_behind_others_of_their_key_age_from_their_arrival(overload: float) -> None:
     lanes = Lanes.of(TWO, strict=True, ageing=AGEING)
     load = Load({"Platinum": overload * CAPACITY, "Gold": CAPACITY / 8}, 3, keys={"Gold": 2})
     all_of = ran(load, lanes)

@@ -1,4 +1,4 @@
-"""Which records are of one key, and how a key's queue keeps its order."""
+"""Which records have one key, and the order of a key's queue."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import BadKey, BadLane
-from thulawa.engine.model import Record
+from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Order
 from thulawa.engine.queues import KeyQueue, KeyRule
 
@@ -20,7 +20,7 @@ class RefusesToHash:
 
 
 class EqualsNothing:
-    """Like pandas.NA: comparing gives something without a truth value."""
+    """A value like pandas' NA, whose comparison has no truth value."""
 
     __hash__ = object.__hash__
 
@@ -38,7 +38,7 @@ class Place:
 
 
 def key_of(key: Any, order: Order = "key", unkeyed: Any = "ordered", lane: int = 0) -> Hashable:
-    return KeyRule(order, unkeyed, 2)(Record(7, key, lane=lane))
+    return KeyRule(order, unkeyed, 2)(WorkItem(7, key, lane=lane))
 
 
 @pytest.mark.parametrize(
@@ -80,21 +80,21 @@ def test_different_keys_are_two_keys(one: Hashable, other: Hashable) -> None:
         (EqualsNothing(), "key of type EqualsNothing cannot be compared"),
     ],
 )
-def test_a_key_that_cannot_name_a_queue_is_refused(key: Any, reason: str) -> None:
+def test_a_key_that_cannot_be_hashed_or_compared_is_rejected(key: Any, reason: str) -> None:
     with pytest.raises(BadKey, match=reason) as refusal:
         key_of(key)
     assert refusal.value.offset == 7
 
 
 @pytest.mark.parametrize("order", ["partition", "none"])
-def test_where_keys_do_not_matter_any_key_will_do(order: Order) -> None:
+def test_without_key_order_any_key_is_accepted(order: Order) -> None:
     for key in ([1], nan, None):
         key_of(key, order)
 
 
 @pytest.mark.parametrize("lane", [-1, 2, 99])
 @pytest.mark.parametrize("order", ["key", "partition", "none", "emit"])
-def test_a_lane_that_does_not_exist_is_refused(order: Order, lane: int) -> None:
+def test_a_lane_that_does_not_exist_is_rejected(order: Order, lane: int) -> None:
     with pytest.raises(BadLane, match=f"there is no lane {lane}"):
         key_of("a", order, lane=lane)
 
@@ -111,9 +111,9 @@ def test_the_contract_decides_what_a_queue_is() -> None:
 
 
 def filled(count: int) -> KeyQueue:
-    queue = KeyQueue("a", Record(0, "a", size=1))
+    queue = KeyQueue("a", WorkItem(0, "a", size=1))
     for offset in range(1, count):
-        queue.append(Record(offset, "a", size=1))
+        queue.append(WorkItem(offset, "a", size=1))
     return queue
 
 
@@ -121,7 +121,7 @@ def offsets(queue: KeyQueue) -> list[int]:
     return [record.offset for record in queue.records()]
 
 
-def test_records_leave_in_the_order_they_came() -> None:
+def test_records_are_popped_in_the_order_they_were_appended() -> None:
     queue = filled(4)
     assert len(queue) == queue.waiting() == 4
     assert [queue.pop().record.offset for _ in range(4)] == [0, 1, 2, 3]
@@ -129,7 +129,7 @@ def test_records_leave_in_the_order_they_came() -> None:
     assert len(queue) == 0
 
 
-def test_what_is_put_back_goes_before_all_others_and_keeps_its_order() -> None:
+def test_tickets_put_back_precede_all_others_and_keep_their_order() -> None:
     queue = filled(5)
     first, second, third = (queue.pop() for _ in range(3))
     queue.put_back([third])
@@ -139,10 +139,10 @@ def test_what_is_put_back_goes_before_all_others_and_keeps_its_order() -> None:
     assert queue.pop() is first, "the ticket, with what its attempts have left behind"
 
 
-def test_a_record_that_comes_while_the_queue_is_empty_becomes_its_head() -> None:
+def test_a_record_appended_to_an_empty_queue_becomes_its_head() -> None:
     queue = filled(1)
     queue.pop()
-    queue.append(Record(8, "a"))
+    queue.append(WorkItem(8, "a"))
     assert offsets(queue) == [8]
 
 

@@ -10,7 +10,7 @@ from tests.engine.model_driver import Drive, drive, records
 from thulawa.core.errors import Overload
 from thulawa.engine.options import Options, Rate, Retry
 from thulawa.engine.rates import TokenBucket
-from thulawa.engine.state import Memory
+from thulawa.engine.state import LearnedState
 
 
 def starts(bucket: TokenBucket, times: list[float]) -> list[float]:
@@ -28,7 +28,7 @@ def starts(bucket: TokenBucket, times: list[float]) -> list[float]:
     st.floats(1, 20),
     st.lists(st.floats(0, 5), max_size=60),
 )
-def test_no_interval_sees_more_starts_than_its_rate_and_one_burst(
+def test_no_interval_has_more_starts_than_its_rate_and_one_burst(
     per_second: float, burst: float, gaps: list[float]
 ) -> None:
     times = [sum(gaps[:index]) for index in range(1, len(gaps) + 1)]
@@ -39,7 +39,7 @@ def test_no_interval_sees_more_starts_than_its_rate_and_one_burst(
             assert last - first + 1 <= allowed + 1e-6
 
 
-def test_asking_often_does_not_make_tokens() -> None:
+def test_calling_ready_at_often_adds_no_tokens() -> None:
     bucket = TokenBucket(Rate(per_second=0.001))
     bucket.ready_at(0.0)
     bucket.take()
@@ -48,7 +48,7 @@ def test_asking_often_does_not_make_tokens() -> None:
     assert bucket.ready_at(100.0) == pytest.approx(1_000, rel=1e-6)
 
 
-def test_it_opens_exactly_when_it_said_it_would() -> None:
+def test_a_start_is_allowed_exactly_at_ready_at() -> None:
     bucket = TokenBucket(Rate(per_second=3, burst=1))
     now = 0.0
     opened: list[float] = []
@@ -95,7 +95,7 @@ def test_retry_after_closes_the_bucket_and_is_never_shortened() -> None:
 
 
 def paces(of: Drive) -> list[float]:
-    """Run to the end with calls that return at once; give the gaps between starts."""
+    """Run to the end with calls that return at once; return the gaps between starts."""
     times: list[float] = []
     while not of.drained:
         times += [call.at for call in of.running.values()]
@@ -124,13 +124,13 @@ def test_nothing_at_all_starts_before_retry_after_is_over() -> None:
     assert of.in_flight == [0]
 
 
-def test_retry_after_outlasts_the_run_in_which_it_was_heard() -> None:
+def test_retry_after_outlasts_its_run() -> None:
     options = Options(retry=Retry(attempts=1))
-    memory = Memory(options)
-    of = drive(options, "a", memory=memory)
+    learned = LearnedState(options)
+    of = drive(options, "a", learned=learned)
     of.fail(0, Overload(retry_after=10))
     of.cancel()
-    again = Drive(options, memory=memory).begin()
+    again = Drive(options, learned=learned).begin()
     again.arrive(*records("a"))
     assert again.in_flight == []
     again.sleep(10)

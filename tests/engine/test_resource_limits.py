@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError, ThulawaError
-from thulawa.engine import Engine, Options, Record
+from thulawa.engine import Engine, Options, WorkItem
 from thulawa.testing import Simulation, simulate
 
 OPTIONS = Options(name="locate", resource_timeout=30)
 
 
-async def ask(record: Record, client: Any) -> Any:
+async def ask(record: WorkItem, client: Any) -> Any:
     return client
 
 
 def entered(resource: Any) -> tuple[float, Exception | None, list[str]]:
-    """Enter and leave an engine with a resource; return when it was over, and what it raised."""
+    """Enter and exit an engine with a resource; return when that was done, and the error."""
     events: list[str] = []
 
     def make() -> AbstractAsyncContextManager[Any]:
@@ -75,7 +75,7 @@ def test_a_resource_that_does_not_close_is_cancelled_and_named() -> None:
     assert "locate: its resource entered.<locals>.make did not close within 30 s" in str(error)
 
 
-def test_a_resource_that_opens_after_its_time_is_closed_at_once() -> None:
+def test_a_resource_that_opens_after_its_timeout_is_closed_at_once() -> None:
     _, error, events = entered(opens_late)
     assert events == ["not now", "closed"]
     assert "did not open" in str(error)
@@ -100,7 +100,7 @@ def test_a_resource_is_opened_and_closed_in_one_task() -> None:
     assert simulate(main, seed=1) == ["closed"]
 
 
-def test_a_resource_is_told_of_the_error_that_ends_its_use() -> None:
+def test_a_resource_is_closed_with_the_error_that_ends_its_use() -> None:
     told: list[BaseException] = []
 
     @asynccontextmanager
@@ -120,6 +120,6 @@ def test_a_resource_is_told_of_the_error_that_ends_its_use() -> None:
     assert told == [ended.value]
 
 
-def test_what_makes_no_async_context_manager_is_refused() -> None:
+def test_a_factory_of_no_async_context_manager_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="locate: resource=dict makes no async context"):
         Engine(ask, OPTIONS, resource=dict)  # type: ignore[arg-type]

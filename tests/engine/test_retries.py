@@ -1,4 +1,4 @@
-"""What becomes of a failed attempt: another one, when, or the policy's answer."""
+"""Failed attempts: whether and when they are retried, and `on_error`."""
 
 import pytest
 
@@ -14,15 +14,15 @@ from thulawa.core.errors import (
     Terminal,
     WrongResult,
 )
-from thulawa.engine.model import Record
-from thulawa.engine.options import Batch, OnError, Options, Quarantine, Rate, Retry, Sharing
-from thulawa.engine.retries import FailingKeys, Judge
+from thulawa.engine.failure_policy import FailingKeys, FailurePolicy
+from thulawa.engine.model import WorkItem
+from thulawa.engine.options import Batch, OnError, Options, Quarantine, Rate, Retry, SingleFlight
 
 STEADY = Retry(attempts=3, first=1, factor=2, jitter=0)
 
 
 def fail_until_final(of: Drive, offset: int, error: Exception) -> int:
-    """Let every attempt of a record fail; give how many there were."""
+    """Fail every attempt of a record; return how many there were."""
     attempts = 0
     while offset in of.in_flight:
         attempts += 1
@@ -34,7 +34,7 @@ def fail_until_final(of: Drive, offset: int, error: Exception) -> int:
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5])
-def test_a_record_is_tried_as_often_as_was_agreed(attempts: int) -> None:
+def test_a_record_has_the_configured_number_of_attempts(attempts: int) -> None:
     of = drive(Options(retry=Retry(attempts=attempts), on_error="dead_letter"), "a")
     assert fail_until_final(of, 0, ValueError("x")) == attempts
     assert of.errors() == {0: ValueError}
@@ -42,7 +42,7 @@ def test_a_record_is_tried_as_often_as_was_agreed(attempts: int) -> None:
 
 
 @pytest.mark.parametrize("error", [Terminal("no use"), WrongResult("a banana")])
-def test_a_terminal_error_is_not_tried_again(error: Exception) -> None:
+def test_a_terminal_error_is_not_retried(error: Exception) -> None:
     of = drive(Options(retry=STEADY, on_error="dead_letter"), "a")
     assert fail_until_final(of, 0, error) == 1
     assert of.emitted[0].error is error
@@ -53,13 +53,13 @@ def test_a_terminal_error_is_not_tried_again(error: Exception) -> None:
     [(OSError(), 3), (ValueError(), 1), (Retriable(), 3), (AttemptTimedOut("slow"), 3)],
     ids=["covered", "not covered", "retriable by its class", "time-out"],
 )
-def test_only_what_the_retry_covers_is_tried_again(error: Exception, attempts: int) -> None:
+def test_only_errors_that_the_retry_covers_are_retried(error: Exception, attempts: int) -> None:
     retry = Retry(attempts=3, on=OSError)
     of = drive(Options(retry=retry, on_error="dead_letter"), "a")
     assert fail_until_final(of, 0, error) == attempts
 
 
-def test_a_question_that_raises_counts_as_no_and_leaves_a_note() -> None:
+def test_a_retry_predicate_that_raises_counts_as_no_and_adds_a_note() -> None:
     def broken(error: Exception) -> bool:
         raise KeyError("oops")
 
@@ -70,7 +70,7 @@ def test_a_question_that_raises_counts_as_no_and_leaves_a_note() -> None:
     assert "KeyError('oops')" in error.__notes__[0]
 
 
-def test_a_retry_starts_when_its_wait_is_over_and_not_before() -> None:
+def test_a_retry_starts_when_its_backoff_is_over_and_not_before() -> None:
     of = drive(Options(retry=STEADY), "a")
     of.fail(0, ValueError())
     of.sleep(0.99)
@@ -94,7 +94,7 @@ def test_a_parked_record_holds_its_key_but_no_permit() -> None:
     assert of.in_flight == [0]
 
 
-def test_back_off_is_per_record() -> None:
+def test_backoff_is_per_record() -> None:
     of = drive(Options(retry=STEADY), "ab")
     of.fail(0, ValueError())
     of.sleep(1)
@@ -104,7 +104,7 @@ def test_back_off_is_per_record() -> None:
     assert of.in_flight == [1], "its first wait, not the other record's second"
 
 
-def test_overload_is_tried_again_without_end_and_never_counted() -> None:
+def test_overload_is_retried_without_end_and_never_counted() -> None:
     of = drive(Options(retry=Retry(attempts=1), on_error="dead_letter"), "a")
     for _ in range(20):
         of.fail(0, Overload())
@@ -124,7 +124,7 @@ def test_overload_ends_at_the_deadline() -> None:
     assert of.now <= 5
 
 
-def test_a_call_that_takes_too_long_is_abandoned_and_its_late_answer_ignored() -> None:
+def test_a_call_that_times_out_is_abandoned_and_its_late_result_ignored() -> None:
     of = drive(Options(timeout=1, retry=STEADY), "a")
     late = of.call(0)
     of.sleep(1)
@@ -132,14 +132,14 @@ def test_a_call_that_takes_too_long_is_abandoned_and_its_late_answer_ignored() -
     assert of.scheduler.statistics().timeouts == 1
     of.sleep(1)
     assert of.in_flight == [0]
-    of.answer_late(late)
-    of.answer_late(late, Terminal("too late"))
+    of.return_late(late)
+    of.return_late(late, Terminal("too late"))
     assert of.emitted == []
     of.succeed(0, result="in time")
     assert [outcome.result for outcome in of.emitted] == ["in time"]
 
 
-def test_a_time_out_counts_as_a_failed_attempt() -> None:
+def test_a_timeout_counts_as_a_failed_attempt() -> None:
     of = drive(Options(timeout=1, retry=Retry(attempts=2, first=0), on_error="dead_letter"), "a")
     of.sleep(1)
     assert of.in_flight == [0]
@@ -147,16 +147,16 @@ def test_a_time_out_counts_as_a_failed_attempt() -> None:
     assert of.errors() == {0: AttemptTimedOut}
 
 
-def test_an_answer_just_in_time_stands_and_cancels_the_time_out() -> None:
+def test_a_result_just_in_time_is_final_and_cancels_the_timeout() -> None:
     of = drive(Options(timeout=1), "a")
     of.sleep(0.999)
     of.succeed(0)
     of.sleep(10)
     assert of.scheduler.statistics().timeouts == 0
-    assert len(of.scheduler.timers) == 0
+    assert len(of.scheduler.state.timers) == 0
 
 
-def test_the_deadline_counts_over_all_attempts_and_waits() -> None:
+def test_the_deadline_covers_all_attempts_and_backoff() -> None:
     of = drive(Options(deadline=2.5, retry=STEADY, on_error="dead_letter"), "a")
     of.sleep(1)
     of.fail(0, ValueError())
@@ -187,7 +187,7 @@ def test_a_retry_whose_deadline_passes_while_it_waits_for_a_permit_is_not_called
     assert of.errors() == {0: DeadlineExceeded}
 
 
-def test_a_record_pays_no_attempt_for_the_deadline_of_another_in_its_batch() -> None:
+def test_the_deadline_of_another_record_in_its_batch_costs_no_attempt() -> None:
     options = Options(
         batch=Batch(size=2, across_keys=True),
         in_flight=1,
@@ -200,20 +200,20 @@ def test_a_record_pays_no_attempt_for_the_deadline_of_another_in_its_batch() -> 
     of.sleep(8)
     of.arrive(*records("bc", first=1))
     of.sleep(1)
-    of.answer(1, ["ok", "ok"])
+    of.return_batch(1, ["ok", "ok"])
     of.deliver()
     of.arrive(*records("d", first=3))
     assert of.in_flight == [0]
-    of.answer(0, ["ok"])
+    of.return_batch(0, ["ok"])
 
     of = drive(options, "x")
     of.arrive(*records("a", first=1))
-    of.answer(0, ["ok"])
+    of.return_batch(0, ["ok"])
     of.fail(1, Overload())
     of.arrive(*records("y", first=2))
     of.sleep(9.5)
     of.arrive(*records("b", first=3))
-    of.answer(2, ["ok"])
+    of.return_batch(2, ["ok"])
     assert of.in_flight == [1, 3]
     of.sleep(0.5)
     assert of.errors() == {1: DeadlineExceeded}
@@ -222,7 +222,7 @@ def test_a_record_pays_no_attempt_for_the_deadline_of_another_in_its_batch() -> 
 
 
 @pytest.mark.parametrize("policy", ["dead_letter", "column"])
-def test_by_policy_the_error_leaves_in_the_record_s_place(policy: OnError) -> None:
+def test_by_policy_the_error_is_emitted_in_place_of_the_result(policy: OnError) -> None:
     of = drive(Options(on_error=policy, emit="partition"), "ab")
     of.fail(1, Terminal("no"))
     assert of.outcomes == []
@@ -231,7 +231,7 @@ def test_by_policy_the_error_leaves_in_the_record_s_place(policy: OnError) -> No
     assert of.errors() == {1: Terminal}
 
 
-def test_by_policy_drop_the_record_is_finished_without_a_trace_but_counted() -> None:
+def test_by_policy_drop_the_record_is_finished_without_an_outcome_but_counted() -> None:
     of = drive(Options(on_error="drop"), "ab")
     of.fail(0, Terminal("no"))
     statistics = of.scheduler.statistics()
@@ -239,17 +239,17 @@ def test_by_policy_drop_the_record_is_finished_without_a_trace_but_counted() -> 
     assert (statistics.dropped, statistics.failed, statistics.frontier) == (1, 1, 1)
 
 
-def test_by_policy_fail_the_run_ends_and_says_which_record_and_why() -> None:
+def test_by_policy_fail_the_run_ends_with_the_record_and_the_cause() -> None:
     of = drive(Options(on_error="fail", name="locate"), "abc")
     of.fail(1, ValueError("no such place"))
     assert isinstance(of.aborted, RecordError)
     assert isinstance(of.aborted.__cause__, ValueError)
     assert "locate: ValueError: no such place (record at offset 1)" in str(of.aborted)
     of.cancel()
-    assert [record.offset for record in of.given_back] == [0, 1, 2]
+    assert [record.offset for record in of.returned] == [0, 1, 2]
 
 
-def test_after_a_failure_nothing_starts_and_later_answers_lose_nothing() -> None:
+def test_after_a_failure_nothing_starts_and_late_results_lose_nothing() -> None:
     of = drive(Options(on_error="fail", in_flight=3, retry=STEADY), "abcde")
     of.fail(1, Terminal("no"))
     of.succeed(0)
@@ -258,33 +258,33 @@ def test_after_a_failure_nothing_starts_and_later_answers_lose_nothing() -> None
     assert of.outcomes == [0]
     of.deliver()
     of.cancel()
-    assert [record.offset for record in of.given_back] == [1, 2, 3, 4]
+    assert [record.offset for record in of.returned] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("batch", [None, Batch(size=2), Batch(size=2, across_keys=True)], ids=repr)
 def test_starts_of_the_step_that_ends_the_run_never_begin(batch: Batch | None) -> None:
-    def by(record: Record) -> object:
-        return 1 / record.value  # the third record cannot be asked about
+    def by(record: WorkItem) -> object:
+        return 1 / record.value  # raises for the third record
 
     options = Options(
         on_error="fail",
-        sharing=Sharing(by=by),
+        single_flight=SingleFlight(by=by),
         batch=batch,
         timeout=1,
         rate=Rate(per_second=1, burst=9),
     )
     of = Drive(options).begin()
-    step = of.arrive(*(Record(o, "abcd"[o], 2 - o, timestamp=o) for o in range(4)))
+    step = of.arrive(*(WorkItem(o, "abcd"[o], 2 - o, timestamp=o) for o in range(4)))
     assert isinstance(of.aborted, RecordError)
     assert of.aborted.offset == 2
     assert (step.started, of.in_flight) == ([], [])
     statistics = of.scheduler.statistics()
     assert (statistics.in_flight, statistics.waiting) == (0, 4)
     of.cancel()
-    assert [record.offset for record in of.given_back] == [0, 1, 2, 3]
+    assert [record.offset for record in of.returned] == [0, 1, 2, 3]
 
 
-def test_what_ends_a_record_says_where_it_happened() -> None:
+def test_the_error_of_a_record_names_engine_offset_and_key() -> None:
     of = drive(Options(name="locate", on_error="column"), "a")
     of.fail(0, SelfCancelled("cancelled itself"))
     error = of.emitted[0].error
@@ -292,11 +292,11 @@ def test_what_ends_a_record_says_where_it_happened() -> None:
     assert (error.node, error.offset, error.key, error.attempts) == ("locate", 0, "a", 1)
 
 
-def test_time_outs_and_overload_count_against_the_limit_and_other_errors_as_failures() -> None:
-    assert Judge.verdict(Overload()) == "overload"
-    assert Judge.verdict(TimeoutError()) == "overload"
-    assert Judge.verdict(AttemptTimedOut("slow")) == "overload"
-    assert Judge.verdict(ValueError()) == "failure"
+def test_timeouts_and_overload_count_as_overload_and_other_errors_as_failures() -> None:
+    assert FailurePolicy.verdict(Overload()) == "overload"
+    assert FailurePolicy.verdict(TimeoutError()) == "overload"
+    assert FailurePolicy.verdict(AttemptTimedOut("slow")) == "overload"
+    assert FailurePolicy.verdict(ValueError()) == "failure"
 
 
 # --- quarantine
@@ -304,7 +304,7 @@ def test_time_outs_and_overload_count_against_the_limit_and_other_errors_as_fail
 QUARANTINED = Options(quarantine=Quarantine(after=2, seconds=10), on_error="dead_letter")
 
 
-def test_a_key_that_failed_too_often_in_a_row_is_not_called_and_others_are() -> None:
+def test_a_key_that_failed_too_often_in_a_row_is_quarantined_and_others_are_not() -> None:
     of = drive(QUARANTINED, "aaaab")
     of.fail(0, Terminal("no"))
     assert of.in_flight == [4, 1]
@@ -322,7 +322,7 @@ def test_a_success_in_between_starts_the_count_anew() -> None:
     assert of.in_flight == [3]
 
 
-def test_after_the_quarantine_one_record_is_tried_and_decides() -> None:
+def test_after_the_quarantine_one_record_decides() -> None:
     of = drive(QUARANTINED, "aa")
     of.fail(0, Terminal("no"))
     of.fail(1, Terminal("no"))
@@ -337,7 +337,7 @@ def test_after_the_quarantine_one_record_is_tried_and_decides() -> None:
     assert of.in_flight == [5]
 
 
-def test_unkeyed_records_are_never_quarantined_and_take_no_one_s_place() -> None:
+def test_unkeyed_records_are_never_quarantined_nor_remembered() -> None:
     options = Options(quarantine=Quarantine(after=1, keys=1), on_error="dead_letter")
     of = drive(options, "a---")
     of.fail(0, Terminal("no"))
@@ -347,7 +347,7 @@ def test_unkeyed_records_are_never_quarantined_and_take_no_one_s_place() -> None
     assert of.errors()[4] is Quarantined
 
 
-def test_so_many_failing_keys_are_remembered_and_no_more() -> None:
+def test_the_number_of_remembered_failing_keys_is_bounded() -> None:
     failing = FailingKeys(Quarantine(after=1, seconds=100, keys=3))
     for key in "abcdef":
         failing.failed(key, now=0.0)
@@ -366,10 +366,10 @@ def test_a_key_is_free_exactly_when_its_quarantine_is_over() -> None:
     assert failing.quarantined(now=15.0) == 0
 
 
-def test_with_calls_that_may_overlap_a_key_is_quarantined_all_the_same() -> None:
+def test_a_key_whose_calls_overlap_is_quarantined_too() -> None:
     options = Options(order="emit", quarantine=Quarantine(after=1), on_error="column", in_flight=2)
     of = Drive(options).begin()
-    of.arrive(*(Record(offset, "a") for offset in range(4)))
+    of.arrive(*(WorkItem(offset, "a") for offset in range(4)))
     of.fail(1, Terminal("no"))
     assert of.in_flight == [0]
     of.succeed(0)
@@ -377,13 +377,13 @@ def test_with_calls_that_may_overlap_a_key_is_quarantined_all_the_same() -> None
     assert of.errors() == {1: Terminal, 2: Quarantined, 3: Quarantined}
 
 
-def test_the_rest_of_a_batch_is_not_called_off_by_the_quarantine_of_its_key() -> None:
+def test_the_rest_of_a_batch_is_not_cancelled_by_the_quarantine_of_its_key() -> None:
     options = Options(
         quarantine=Quarantine(after=1, seconds=10), on_error="column", batch=Batch(size=3)
     )
     of = drive(options, "a")
-    of.answer(0, ["ok"])
+    of.return_batch(0, ["ok"])
     of.arrive(*records("aaaa", first=1))
-    of.answer(1, [Terminal("no"), "ok", Terminal("no")])
+    of.return_batch(1, [Terminal("no"), "ok", Terminal("no")])
     assert of.outcomes == [0, 1, 2, 3, 4]
     assert of.errors() == {1: Terminal, 3: Terminal, 4: Quarantined}

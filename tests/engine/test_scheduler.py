@@ -1,4 +1,4 @@
-"""The scheduler as a whole: order contracts, draining, cancelling, and bugs that others had."""
+"""The scheduler as a whole: order contracts, draining, cancelling, known bugs of others."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pytest
 from tests.engine.model_driver import Drive, drive, records
 from thulawa.core.errors import Terminal
 from thulawa.engine.events import Arrived, Delivered, Succeeded, Tick
-from thulawa.engine.model import Record
-from thulawa.engine.options import Bounds, Options, Retry, Sharing
+from thulawa.engine.model import WorkItem
+from thulawa.engine.options import Bounds, Options, Retry, SingleFlight
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from thulawa.engine.options import Bounds, Options, Retry, Sharing
     ],
     ids=str,
 )
-def test_the_order_contract_decides_what_runs_side_by_side(
+def test_the_order_contract_decides_what_runs_concurrently(
     options: dict[str, Any], keys: str, in_flight: list[int]
 ) -> None:
     assert drive(Options(**options), keys).in_flight == in_flight
@@ -30,11 +30,13 @@ def test_the_order_contract_decides_what_runs_side_by_side(
 
 def test_equal_byte_keys_are_one_key() -> None:
     of = Drive().begin()
-    of.arrive(Record(0, b"k"), Record(1, bytes(bytearray(b"k"))), Record(2, 0.0), Record(3, -0.0))
+    of.arrive(
+        WorkItem(0, b"k"), WorkItem(1, bytes(bytearray(b"k"))), WorkItem(2, 0.0), WorkItem(3, -0.0)
+    )
     assert of.in_flight == [0, 2]
 
 
-def test_a_key_is_freed_when_its_result_is_final() -> None:
+def test_a_key_is_released_when_its_result_is_final() -> None:
     of = drive(Options(retry=Retry(attempts=2)), "aa")
     of.fail(0, ValueError())
     assert of.in_flight == []
@@ -53,7 +55,7 @@ def test_no_more_calls_are_in_flight_than_there_are_permits() -> None:
 
 def test_the_oldest_head_goes_first_whenever_a_permit_is_free() -> None:
     of = Drive(Options(in_flight=1)).begin()
-    of.arrive(*(Record(o, f"key {o}", timestamp=t) for o, t in enumerate([50, 30, 10, 40, 20])))
+    of.arrive(*(WorkItem(o, f"key {o}", timestamp=t) for o, t in enumerate([50, 30, 10, 40, 20])))
     started = []
     while of.running:
         started += of.in_flight
@@ -61,9 +63,9 @@ def test_the_oldest_head_goes_first_whenever_a_permit_is_free() -> None:
     assert started == [2, 4, 1, 3, 0]
 
 
-def test_a_busy_key_does_not_keep_the_others_from_their_turn() -> None:
+def test_a_busy_key_does_not_delay_the_others() -> None:
     of = drive(Options(in_flight=1), "a" * 50)
-    of.arrive(Record(50, "b", timestamp=3))
+    of.arrive(WorkItem(50, "b", timestamp=3))
     started = []
     while of.running:
         started += of.in_flight
@@ -74,7 +76,7 @@ def test_a_busy_key_does_not_keep_the_others_from_their_turn() -> None:
 # --- the end
 
 
-def test_draining_finishes_what_was_taken_in_and_says_so_once() -> None:
+def test_draining_finishes_the_records_that_arrived_and_reports_it_once() -> None:
     of = drive(Options(in_flight=2, retry=Retry(attempts=2, first=1, jitter=0)), "aabc")
     of.drain()
     of.fail(0, ValueError())
@@ -96,7 +98,7 @@ def test_an_idle_scheduler_is_drained_at_once() -> None:
     assert of.drained
 
 
-def test_while_draining_nothing_more_is_asked_for() -> None:
+def test_while_draining_nothing_is_pulled() -> None:
     of = drive(Options(bounds=Bounds(records=2)), "ab")
     of.drain()
     of.succeed(*of.running.values())
@@ -105,7 +107,7 @@ def test_while_draining_nothing_more_is_asked_for() -> None:
     assert of.drained
 
 
-def test_what_was_asked_for_before_the_drain_is_finished_too() -> None:
+def test_records_pulled_before_the_drain_are_finished_too() -> None:
     of = drive(Options(), "a")
     of.drain()
     of.arrive(*records("b", first=1))
@@ -115,53 +117,53 @@ def test_what_was_asked_for_before_the_drain_is_finished_too() -> None:
     assert of.drained
 
 
-def test_cancelling_abandons_every_call_and_gives_back_what_is_not_finished() -> None:
+def test_cancelling_abandons_every_call_and_returns_the_unfinished_records() -> None:
     options = Options(
         in_flight=3,
         emit="partition",
         retry=Retry(attempts=2),
-        sharing=Sharing(by=lambda record: record.value),
+        single_flight=SingleFlight(by=lambda record: record.value),
     )
     of = Drive(options).begin()
     values = [*"abcdd", *"efg"]
-    of.arrive(*(Record(o, o, value, timestamp=o) for o, value in enumerate(values)))
+    of.arrive(*(WorkItem(o, o, value, timestamp=o) for o, value in enumerate(values)))
     of.succeed(0)
     of.deliver()
     of.succeed(2)
     of.fail(1, ValueError())
     step = of.cancel()
     assert {end.call.lead.record.offset for end in step.ended} == {3, 5, 6}
-    assert [record.offset for record in of.given_back] == [1, 2, 3, 4, 5, 6, 7]
+    assert [record.offset for record in of.returned] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_what_arrives_after_the_end_is_given_back() -> None:
+def test_records_that_arrive_after_the_end_are_returned() -> None:
     of = drive(Options(), "ab")
     of.cancel()
     of.arrive(*records("c", first=2))
-    assert [record.offset for record in of.given_back] == [0, 1, 2]
+    assert [record.offset for record in of.returned] == [0, 1, 2]
     assert of.in_flight == []
 
 
-def test_after_cancelling_nothing_that_is_reported_changes_anything() -> None:
+def test_after_cancelling_events_have_no_effect() -> None:
     of = drive(Options(), "ab")
     call = of.call(0)
     of.cancel()
-    before = list(of.given_back)
-    of.answer_late(call)
+    before = list(of.returned)
+    of.return_late(call)
     for event in (Tick(), Delivered(0)):
-        assert of.tell(event).started == []
+        assert of.handle(event).started == []
     of.cancel()
     assert of.emitted == []
-    assert of.given_back == before
+    assert of.returned == before
 
 
-def test_what_was_emitted_but_not_delivered_is_given_back() -> None:
+def test_records_that_were_emitted_but_not_delivered_are_returned() -> None:
     of = drive(Options(), "ab")
     of.succeed(0)
     of.succeed(1)
     of.deliver(1)
     of.cancel()
-    assert [record.offset for record in of.given_back] == [1]
+    assert [record.offset for record in of.returned] == [1]
 
 
 def test_a_drain_under_load_ends_though_records_keep_failing() -> None:
@@ -184,16 +186,16 @@ def test_a_drain_under_load_ends_though_records_keep_failing() -> None:
 # --- quiet
 
 
-def test_an_idle_scheduler_asks_to_be_woken_by_nobody() -> None:
+def test_an_idle_scheduler_sets_no_timer() -> None:
     of = drive(Options(timeout=5), "a")
     of.succeed(0)
     of.deliver()
     of.wake = None
-    of.tell(Tick())
+    of.handle(Tick())
     assert of.wake is None
 
 
-def test_waking_up_is_asked_for_once_and_again_only_if_it_is_sooner() -> None:
+def test_wake_at_is_sent_once_and_again_only_if_it_is_sooner() -> None:
     of = drive(Options(retry=Retry(attempts=9, first=8, jitter=0)), "ab")
     of.fail(0, ValueError())
     assert of.wake == 8
@@ -202,7 +204,7 @@ def test_waking_up_is_asked_for_once_and_again_only_if_it_is_sooner() -> None:
     of.fail(1, ValueError())
     assert of.wake is None, "it wakes up at 8 anyway"
     of.now = 8.0
-    of.tell(Tick())
+    of.handle(Tick())
     assert of.wake == 9
 
 
@@ -210,27 +212,27 @@ def test_an_early_or_needless_tick_does_no_harm() -> None:
     of = drive(Options(retry=Retry(attempts=2, first=1, jitter=0)), "a")
     of.fail(0, ValueError())
     of.now = 0.5
-    of.tell(Tick())
+    of.handle(Tick())
     assert of.in_flight == []
     assert of.wake == 1.0
 
 
-def test_time_never_runs_backwards_for_the_scheduler() -> None:
+def test_the_time_of_the_scheduler_never_goes_back() -> None:
     of = drive(Options(retry=Retry(attempts=2, first=1, jitter=0)), "a")
     of.scheduler.handle(Tick(), 100.0)
     of.fail(0, ValueError())
     assert of.wake == 101.0
 
 
-def test_answers_of_many_calls_come_in_one_event() -> None:
+def test_results_of_many_calls_are_reported_in_one_event() -> None:
     of = drive(Options(in_flight=3), "abcdef")
     step = of.succeed(*of.running.values())
     assert isinstance(step.event, Succeeded)
     assert len(step.emitted) == len(step.started) == 3
 
 
-def test_an_empty_arrival_is_asked_for_again() -> None:
+def test_an_empty_arrival_is_pulled_again() -> None:
     of = drive()
     of.pull = None
-    of.tell(Arrived([]))
+    of.handle(Arrived([]))
     assert of.pull is not None

@@ -1,4 +1,4 @@
-"""The proof of the scheduler: random runs, every rule checked after every step.
+"""Random runs of the scheduler, with every rule checked after every step.
 
 Two kinds of runs over the same families of options, the same world and the same rules. State
 machines choose each step by Hypothesis, so that a failure shrinks to a short story. Runs from
@@ -48,12 +48,12 @@ some_records = st.lists(
 
 
 def holds(condition: Callable[[World], Any]) -> Callable[[Any], bool]:
-    """Make a precondition over the world of a machine that is under way."""
+    """Return a precondition over the world of a machine that has begun."""
     return lambda machine: not machine.is_over() and bool(condition(machine.world))
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """One scheduler in a world that does what it likes."""
+    """One scheduler in a random environment."""
 
     family: ClassVar[str]
     world: World
@@ -76,8 +76,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(which=numbers, outcomes=st.lists(faults, min_size=1, max_size=5))
     def a_call_returns(self, which: int, outcomes: list[Any]) -> None:
         calls = list(self.world.of.running.values())
-        told = ["ok" if fault is None else fault() for fault in outcomes]
-        self.world.end(calls[which % len(calls)], told)
+        results = ["ok" if fault is None else fault() for fault in outcomes]
+        self.world.end(calls[which % len(calls)], results)
 
     @precondition(holds(lambda world: world.of.running))
     @rule(which=numbers, error=st.sampled_from(ERRORS))
@@ -89,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(which=numbers, answer=st.sampled_from([None, [], "x"]))
     def a_batch_gets_an_answer_that_does_not_fit(self, which: int, answer: Any) -> None:
         calls = list(self.world.of.running.values())
-        self.world.of.answer(calls[which % len(calls)], answer)
+        self.world.of.return_batch(calls[which % len(calls)], answer)
 
     @precondition(holds(lambda world: world.of.outbox))
     @rule(count=numbers)
@@ -106,28 +106,28 @@ class SchedulerMachine(RuleBasedStateMachine):
     def time_passes_unnoticed(self, seconds: float) -> None:
         self.world.of.now += seconds
 
-    @precondition(holds(lambda world: world.of.unwinding))
+    @precondition(holds(lambda world: world.of.abandoned))
     @rule(which=numbers)
     def an_abandoned_call_gives_way(self, which: int) -> None:
-        calls = list(self.world.of.unwinding.values())
-        self.world.of.gone(calls[which % len(calls)])
+        calls = list(self.world.of.abandoned.values())
+        self.world.of.stop_call(calls[which % len(calls)])
 
-    @precondition(holds(lambda world: world.of.unwinding))
+    @precondition(holds(lambda world: world.of.abandoned))
     @rule(which=numbers, late=st.sampled_from(["too late", ValueError("too late")]))
-    def an_abandoned_call_answers_after_all(self, which: int, late: Any) -> None:
-        calls = list(self.world.of.unwinding.values())
-        self.world.of.answer_late(calls[which % len(calls)], late)
+    def an_abandoned_call_returns_late(self, which: int, late: Any) -> None:
+        calls = list(self.world.of.abandoned.values())
+        self.world.of.return_late(calls[which % len(calls)], late)
 
     @precondition(holds(lambda world: world.of.over))
     @rule(which=numbers, late=st.sampled_from(["too late", ValueError("too late")]))
-    def a_call_that_is_over_answers_after_all(self, which: int, late: Any) -> None:
+    def a_call_that_is_over_returns_late(self, which: int, late: Any) -> None:
         over = self.world.of.over
-        self.world.of.answer_late(over[which % len(over)], late)
+        self.world.of.return_late(over[which % len(over)], late)
 
     @precondition(holds(lambda world: world.offset > MACHINE_RECORDS))
     @rule()
     def the_run_is_drained(self) -> None:
-        if not self.world.of.scheduler.draining:
+        if not self.world.of.scheduler.state.draining:
             self.world.of.drain()
 
     @precondition(holds(lambda world: world.offset > 2 * MACHINE_RECORDS or world.of.aborted))
@@ -138,8 +138,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda machine: machine.is_over())
     @rule(event=st.sampled_from([Tick(), Drain(), Cancel(), Arrived([])]))
     def after_the_end_nothing_happens(self, event: Event) -> None:
-        step = self.world.of.tell(event)
-        assert [step.started, step.emitted, step.ended, step.given_back] == [[], [], [], []]
+        step = self.world.of.handle(event)
+        assert [step.started, step.emitted, step.ended, step.returned] == [[], [], [], []]
         assert step.pull is None
 
     def teardown(self) -> None:

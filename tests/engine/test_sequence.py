@@ -1,4 +1,4 @@
-"""Lines of offsets: what finishes in any order leaves in order; the frontier passes nothing."""
+"""Reorder buffers return values in order; the frontier passes no unfinished offset."""
 
 from collections.abc import Iterable
 from random import Random
@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thulawa.engine.model import Record
-from thulawa.engine.sequence import Frontier, InOrder
+from thulawa.engine.model import WorkItem
+from thulawa.engine.sequence import Frontier, ReorderBuffer
 
 OFFSETS = st.lists(st.integers(0, 10**12), min_size=1, max_size=30, unique=True).map(sorted)
 
 
 @given(OFFSETS, st.randoms(use_true_random=False))
-def test_values_leave_in_line_order_as_soon_as_all_before_them_are_finished(
+def test_values_are_released_in_order_as_soon_as_all_before_them_are_finished(
     offsets: list[int], random: Random
 ) -> None:
-    line = InOrder()
+    line = ReorderBuffer()
     for offset in offsets:
         line.expect(offset)
     left: list[int] = []
@@ -28,7 +28,7 @@ def test_values_leave_in_line_order_as_soon_as_all_before_them_are_finished(
         prefix = next((i for i, o in enumerate(offsets) if o not in finished), len(offsets))
         assert left == offsets[:prefix]
         assert line.buffered == len(finished) - prefix
-        assert sorted(line.withheld()) == [o for o in offsets[prefix:] if o in finished]
+        assert sorted(line.values()) == [o for o in offsets[prefix:] if o in finished]
     assert len(line) == line.buffered == 0
 
 
@@ -51,8 +51,8 @@ def test_the_frontier_is_the_first_unfinished_offset_however_sparse_they_are(
     assert frontier.lag == len(frontier) == 0
 
 
-def records(offsets: Iterable[int]) -> list[Record]:
-    return [Record(offset, None) for offset in offsets]
+def records(offsets: Iterable[int]) -> list[WorkItem]:
+    return [WorkItem(offset, None) for offset in offsets]
 
 
 def test_the_frontier_of_a_partition_without_records_is_its_beginning() -> None:
@@ -61,7 +61,7 @@ def test_the_frontier_of_a_partition_without_records_is_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("offsets", [[2], [1], [5, 4], [7, 7]])
-def test_offsets_that_do_not_rise_are_refused_and_nothing_of_them_is_kept(
+def test_offsets_that_do_not_rise_are_rejected_as_a_whole(
     offsets: list[int],
 ) -> None:
     frontier = Frontier()

@@ -30,17 +30,17 @@ from thulawa.core.errors import (
     SelfCancelled,
     ThulawaError,
 )
-from thulawa.engine import Engine, Options, Record, Retry
+from thulawa.engine import Engine, Options, Retry, WorkItem
 from thulawa.testing import Simulation, simulate
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_coroutine_that_never_returns_is_retried_then_gets_the_policys_answer(
+def test_a_coroutine_that_never_returns_is_retried_then_handled_by_on_error(
     policy: Policy,
 ) -> None:
     calls = 0
 
-    async def function(record: Record) -> int:
+    async def function(record: WorkItem) -> int:
         nonlocal calls
         if record.offset == BAD:
             calls += 1
@@ -54,7 +54,7 @@ def test_a_coroutine_that_never_returns_is_retried_then_gets_the_policys_answer(
             function,
             AttemptTimedOut,
             options={"timeout": 2, "retry": retry},
-            watch=False,
+            watchdog=False,
         )
         assert simulation.now() == pytest.approx(2 + 1 + 2 + 2 + 2)
         assert policy == "drop" or "after 3 attempts" in str(error)
@@ -65,14 +65,14 @@ def test_a_coroutine_that_never_returns_is_retried_then_gets_the_policys_answer(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_deadline_ends_all_attempts(policy: Policy) -> None:
-    async def function(record: Record) -> int:
+    async def function(record: WorkItem) -> int:
         if record.offset == BAD:
             await asyncio.get_running_loop().create_future()
         return record.offset
 
     async def main(simulation: Simulation) -> None:
         options = {"timeout": 2, "deadline": 5, "retry": Retry(attempts=9, first=0)}
-        await answer(policy, function, DeadlineExceeded, options=options, watch=False)
+        await answer(policy, function, DeadlineExceeded, options=options, watchdog=False)
         assert simulation.now() == pytest.approx(5)
 
     simulate(main, seed=1)
@@ -81,11 +81,11 @@ def test_a_deadline_ends_all_attempts(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("policy", "loop"), [*((policy, "asyncio") for policy in POLICIES), ("column", "uvloop")]
 )
-def test_a_thread_that_never_returns_costs_its_own_key_alone(policy: Policy, loop: str) -> None:
+def test_a_thread_that_never_returns_blocks_its_own_key_only(policy: Policy, loop: str) -> None:
     over = threading.Event()
     calls: list[object] = []
 
-    def function(record: Record) -> int:
+    def function(record: WorkItem) -> int:
         calls.append(record.key)
         if record.offset == BAD:
             over.wait(timeout=60)
@@ -93,7 +93,7 @@ def test_a_thread_that_never_returns_costs_its_own_key_alone(policy: Policy, loo
 
     # the bad one is the last of its key, so that nothing waits behind it
     records = [
-        Record(offset, "b" if offset in (1, BAD) else "ac"[offset % 2], offset)
+        WorkItem(offset, "b" if offset in (1, BAD) else "ac"[offset % 2], offset)
         for offset in range(12)
     ]
     options = {"timeout": 0.5, "in_flight": 2}
@@ -105,7 +105,7 @@ def test_a_thread_that_never_returns_costs_its_own_key_alone(policy: Policy, loo
                 AttemptTimedOut,
                 records=records,
                 options=options,
-                patience=0.05,
+                stop_timeout=0.05,
             ),
             loop,
         )
@@ -118,12 +118,12 @@ def test_there_are_never_more_threads_than_calls_may_be_in_flight() -> None:
     over = threading.Event()
     before = threading.active_count()
 
-    def function(record: Record) -> None:
+    def function(record: WorkItem) -> None:
         over.wait(timeout=60)
 
     async def main() -> None:
         options = Options(timeout=0.01, on_error="drop", in_flight=3)
-        engine = Engine(function, options, patience=0.05)
+        engine = Engine(function, options, stop_timeout=0.05)
         source, sink = FakeSource(numbered(range(1_000))), FakeSink()
         with pytest.raises(ThulawaError, match="did not stop"):
             await engine.run(source, sink)
@@ -137,11 +137,11 @@ def test_there_are_never_more_threads_than_calls_may_be_in_flight() -> None:
         over.set()
 
 
-def test_threads_that_come_back_are_used_again_and_end_with_the_run() -> None:
+def test_idle_threads_are_reused_and_end_with_the_run() -> None:
     before = set(threading.enumerate())
     over = threading.Event()
 
-    def function(record: Record) -> None:
+    def function(record: WorkItem) -> None:
         if record.offset == 0:
             over.wait(timeout=60)
 
@@ -152,7 +152,7 @@ def test_threads_that_come_back_are_used_again_and_end_with_the_run() -> None:
         running = asyncio.create_task(engine.run(source, sink))
         await until(lambda: engine.statistics().dropped)
         over.set()
-        await until(lambda: engine.statistics().taken == 50 and not engine.statistics().in_flight)
+        await until(lambda: engine.statistics().arrived == 50 and not engine.statistics().in_flight)
         assert engine._run is not None
         workers: Any = engine._run._workers
         assert workers._threads == 1
@@ -188,10 +188,10 @@ SELF_CANCELLING = [cancel_me_now, cancel_me_and_wait, cancel_another_and_wait_fo
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("cancel", SELF_CANCELLING)
-def test_a_function_that_cancels_itself_gets_the_policys_answer(
+def test_a_function_that_cancels_itself_is_handled_by_on_error(
     cancel: Callable[[], Any], policy: Policy, loop: str
 ) -> None:
-    async def function(record: Record) -> int:
+    async def function(record: WorkItem) -> int:
         if record.offset == BAD:
             await cancel()
         await asyncio.sleep(0)
@@ -203,8 +203,8 @@ def test_a_function_that_cancels_itself_gets_the_policys_answer(
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_cancellation_that_nobody_waited_for_hits_no_other_record(loop: str, times: int) -> None:
-    async def function(record: Record) -> int:
+def test_a_late_cancellation_affects_no_other_record(loop: str, times: int) -> None:
+    async def function(record: WorkItem) -> int:
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0, "what an earlier call did is still felt"
@@ -225,24 +225,24 @@ def test_a_cancellation_that_nobody_waited_for_hits_no_other_record(loop: str, t
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_cancellation_that_comes_late_does_not_end_the_worker(loop: str) -> None:
-    """A function that keeps its task and cancels it when the call is long over."""
+    """A function that stores its task and cancels it long after the call has ended."""
     tasks: list[asyncio.Task[Any]] = []
 
-    async def function(record: Record) -> int:
+    async def function(record: WorkItem) -> int:
         task = asyncio.current_task()
         assert task is not None
         tasks.append(task)
         return record.offset
 
     class Source(FakeSource):
-        async def take(self, records: int, size: int) -> Sequence[Record]:
+        async def read(self, records: int, size: int) -> Sequence[WorkItem]:
             await until(lambda: len(sink.outcomes) == len(self.taken))
-            chunk = await super().take(records, size)
+            chunk = await super().read(records, size)
             if tasks:
                 tasks[-1].cancel()
                 if len(tasks) % 2:
                     await until(lambda: not tasks[-1].cancelling())
-            return chunk  # else the next call begins in the turn of the cancellation
+            return chunk  # else the next call begins in the iteration of the cancellation
 
     async def main() -> None:
         engine = Engine(function, Options(in_flight=1))
@@ -256,10 +256,10 @@ def test_a_cancellation_that_comes_late_does_not_end_the_worker(loop: str) -> No
     run_on(main(), loop)
 
 
-def test_a_function_that_turns_its_time_out_into_an_error_is_believed() -> None:
-    """asyncio.timeout() cancels the task from inside and takes it back: no self-cancellation."""
+def test_an_error_raised_on_a_timeout_inside_the_function_counts() -> None:
+    """asyncio.timeout() cancels the task from inside and uncancels it: no self-cancellation."""
 
-    async def function(record: Record) -> int:
+    async def function(record: WorkItem) -> int:
         if record.offset == BAD:
             async with asyncio.timeout(0.001):
                 await asyncio.sleep(3600)
@@ -271,7 +271,7 @@ def test_a_function_that_turns_its_time_out_into_an_error_is_believed() -> None:
 
 def test_a_run_ends_when_a_function_cancels_it() -> None:
     async def main() -> None:
-        async def function(record: Record) -> None:
+        async def function(record: WorkItem) -> None:
             if record.offset == BAD:
                 running.cancel()
                 await asyncio.sleep(3600)
@@ -282,7 +282,7 @@ def test_a_run_ends_when_a_function_cancels_it() -> None:
         with suppress(asyncio.CancelledError):
             await running
         assert running.cancelled()
-        assert BAD in offsets(engine.given_back)
+        assert BAD in offsets(engine.unfinished)
         nothing_is_lost(engine, source, sink)
 
     run_on(main())

@@ -1,4 +1,4 @@
-"""Timers come due in order, a cancelled one never does, and it leaves no trace."""
+"""Timers are due in order; a cancelled one never is, and is removed."""
 
 from random import Random
 from typing import Any
@@ -13,7 +13,7 @@ def due(timers: Timers, now: float) -> list[Any]:
 def do_nothing(_: object) -> None: ...
 
 
-def test_what_is_due_comes_earliest_first_whatever_the_order_of_adding() -> None:
+def test_due_timers_are_yielded_earliest_first() -> None:
     timers = Timers()
     times = [Random(seed).random() for seed in range(50)]
     for when in times:
@@ -23,7 +23,7 @@ def test_what_is_due_comes_earliest_first_whatever_the_order_of_adding() -> None
     assert len(timers) == 0
 
 
-def test_timers_of_one_time_come_in_the_order_they_were_added() -> None:
+def test_timers_of_equal_time_are_yielded_in_the_order_they_were_added() -> None:
     timers = Timers()
     for subject in "abc":
         timers.add(1.0, do_nothing, subject)
@@ -39,7 +39,7 @@ def test_a_timer_is_due_at_its_time_and_not_before() -> None:
     assert timers.next() is None
 
 
-def test_what_becomes_due_while_others_run_comes_in_the_same_round() -> None:
+def test_timers_that_become_due_meanwhile_are_yielded_in_the_same_round() -> None:
     timers = Timers()
 
     def add_another(_: object) -> None:
@@ -53,7 +53,7 @@ def test_what_becomes_due_while_others_run_comes_in_the_same_round() -> None:
     assert seen == ["first", "second"]
 
 
-def test_a_cancelled_timer_never_comes_and_does_not_count() -> None:
+def test_a_cancelled_timer_is_never_due_and_does_not_count() -> None:
     timers = Timers()
     early, late = timers.add(1.0, do_nothing, "early"), timers.add(2.0, do_nothing, "late")
     timers.cancel(early)
@@ -65,7 +65,7 @@ def test_a_cancelled_timer_never_comes_and_does_not_count() -> None:
     assert len(timers) == 0
 
 
-def test_cancelling_from_within_a_round_is_heeded() -> None:
+def test_a_timer_cancelled_by_another_is_not_yielded() -> None:
     timers = Timers()
     second = timers.add(2.0, do_nothing, "second")
     timers.add(1.0, lambda _: timers.cancel(second), "first")
@@ -76,7 +76,7 @@ def test_cancelling_from_within_a_round_is_heeded() -> None:
     assert seen == ["first"]
 
 
-def test_an_hour_of_time_out_on_calls_that_return_at_once_does_not_pile_up() -> None:
+def test_cancelled_timers_of_long_timeouts_do_not_accumulate() -> None:
     timers = Timers()
     waiting = timers.add(10_000.0, do_nothing, "waits all along")
     for call in range(10_000):
@@ -88,7 +88,7 @@ def test_an_hour_of_time_out_on_calls_that_return_at_once_does_not_pile_up() -> 
     assert timers._heap == []
 
 
-def test_a_cancelled_timer_lets_go_of_its_subject() -> None:
+def test_a_cancelled_timer_does_not_reference_its_subject() -> None:
     timers = Timers()
     timer = timers.add(3_600.0, do_nothing, "a large ticket")
     timers.cancel(timer)

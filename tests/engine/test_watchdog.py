@@ -14,11 +14,11 @@ from tests.engine.driver_parts import (
     numbered,
     run_on,
 )
-from thulawa.engine import Engine, Options, Record
+from thulawa.engine import Engine, Options, WorkItem
 
 
 class Warned(logging.Handler):
-    """Notes warnings from whatever thread they come."""
+    """Collects warnings of any thread."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -39,10 +39,10 @@ class Warned(logging.Handler):
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_function_that_blocks_the_loop_is_warned_about_while_it_does(loop: str) -> None:
-    def innermost(record: Record) -> bool:
-        return warned.come.wait(timeout=20)  # blocks until it is warned about, or for good
+    def innermost(record: WorkItem) -> bool:
+        return warned.come.wait(timeout=20)  # blocks until the warning, or for 20 s
 
-    async def blocks_the_loop(record: Record) -> bool:
+    async def blocks_the_loop(record: WorkItem) -> bool:
         return innermost(record)
 
     with Warned() as warned:
@@ -50,12 +50,12 @@ def test_a_function_that_blocks_the_loop_is_warned_about_while_it_does(loop: str
         run_on(Engine(blocks_the_loop).run(FakeSource(numbered("a")), sink), loop)
     assert sink.results() == [True], "no warning came while it blocked"
     (message,) = warned.messages
-    assert "blocks_the_loop blocks the event loop" in message
+    assert "blocks_the_loop has blocked the event loop" in message
     assert "threading.py:" in message, "the line at which it blocks"
 
 
 def test_a_blocking_call_is_warned_about_once_and_the_next_one_again() -> None:
-    async def blocks(record: Record) -> None:
+    async def blocks(record: WorkItem) -> None:
         warned.come.clear()
         assert warned.come.wait(timeout=20)
         time.sleep(0.4)  # noqa: ASYNC251 the point
@@ -68,7 +68,7 @@ def test_a_blocking_call_is_warned_about_once_and_the_next_one_again() -> None:
 def test_a_loop_that_is_merely_busy_is_not_warned_about() -> None:
     spun = 0.0
 
-    async def spin(record: Record) -> None:
+    async def spin(record: WorkItem) -> None:
         nonlocal spun
         end = time.thread_time() + 0.002
         while time.thread_time() < end:
@@ -82,8 +82,8 @@ def test_a_loop_that_is_merely_busy_is_not_warned_about() -> None:
     assert warned.messages == []
 
 
-def test_a_plain_function_may_block_as_it_likes() -> None:
-    def blocks(record: Record) -> None:
+def test_a_plain_function_may_block() -> None:
+    def blocks(record: WorkItem) -> None:
         time.sleep(0.6)
 
     with Warned() as warned:

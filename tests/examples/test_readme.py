@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import thulawa
-from thulawa.spark.map_by_key.options import Choices
+from thulawa.spark.map_by_key.options import MapByKeyOptions
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = ROOT / "docs" / "map_by_key.md"
@@ -76,5 +76,5 @@ def test_the_examples_of_priority_run(
 
 def test_every_option_is_on_the_page() -> None:
     page = OPTIONS.read_text()
-    missing = [name for name in Choices.__annotations__ if f"`{name}`" not in page]
+    missing = [name for name in MapByKeyOptions.__annotations__ if f"`{name}`" not in page]
     assert missing == []

@@ -81,7 +81,7 @@ class Messages:
 
 @contextmanager
 def embedded(folder: Path) -> Iterator[tuple[str, Append]]:
-    """Give the address of an embedded log, and how to write to it."""
+    """Yield the address of an embedded log, and how to write to it."""
     with Log(f"file:{folder}/topics") as log:
         log.create_topic("tx", partitions=PARTITIONS)
 
@@ -93,7 +93,7 @@ def embedded(folder: Path) -> Iterator[tuple[str, Append]]:
 
 @contextmanager
 def brokered(_: Path) -> Iterator[tuple[str, Append]]:
-    """Give the address of a Kafka broker of its own, and how to write to it."""
+    """Yield the address of a new Kafka broker, and how to write to it."""
     with Broker(f"chaos-{os.getpid()}", port=0) as broker:
         # its messages are older than brokers keep them
         spec = TopicSpec(partitions=PARTITIONS, settings={"retention.ms": "-1"})
@@ -154,7 +154,7 @@ class Chaos:
         self.done["started"] += 1
 
     def thaw(self) -> None:
-        """Let frozen instances go on: they do not know how long they were away."""
+        """Resume frozen instances, which do not know how long they were stopped."""
         for number in self.frozen & set(self.running):
             os.killpg(self.running[number].pid, signal.SIGCONT)
         self.frozen.clear()
@@ -275,7 +275,7 @@ def await_end(
 
 
 def last_counted(sent: Sequence[tuple[int, int, str]]) -> dict[int, int]:
-    """Give the offset behind the last message of each partition that has not come too late."""
+    """Return the offset after the last message of each partition that was not late."""
     newest: dict[int, int] = {}
     offsets: Counter[int] = Counter()
     last = dict.fromkeys(range(PARTITIONS), 0)

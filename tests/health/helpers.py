@@ -1,4 +1,4 @@
-"""What tests of counts share: the story's example, messages in a log, an independent model."""
+"""Helpers for tests of counts: an example, messages in a log, an independent model."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ def is_valid(value: bytes | None) -> bool:
 
 
 def story_messages() -> list[tuple[int, bytes, int]]:
-    """Give partition, value and timestamp of each message of the story."""
+    """Return partition, value and timestamp of each message of the example."""
     return [
         (partition, sign.encode(), FIRST + 1000 * place + 10 * at)
         for partition, windows in STORY.items()
@@ -57,7 +57,7 @@ def story(folder: Path) -> str:
 
 
 def lines_of(log: Log, topic: str) -> dict[str, tuple[int, int]]:
-    """Give the last value of each key of a topic, in the order in which keys first came."""
+    """Return the last value of each key of a topic, in the order of first occurrence."""
     import json  # noqa: PLC0415 the standard library's reads what ours wrote
 
     found: dict[str, bytes | None] = {}

@@ -1,4 +1,4 @@
-"""What an instance does beside counting: sharing, sinks, loss, errors."""
+"""Instances of WindowCounts: shared partitions, sinks, lost messages, errors."""
 
 import time
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def counting(address: str, **more: Any) -> LocalCounts:
     return LocalCounts("tx", log=address, **(given | more))
 
 
-def test_what_a_sink_did_not_get_is_handed_to_it_by_the_next_instance(tmp_path: Path) -> None:
+def test_the_next_instance_sends_totals_that_a_sink_missed(tmp_path: Path) -> None:
     address = story(tmp_path)
 
     def down(_: Sequence[Count]) -> None:
@@ -38,7 +38,7 @@ def test_what_a_sink_did_not_get_is_handed_to_it_by_the_next_instance(tmp_path: 
     assert len(shown) == 11
 
 
-def test_what_a_failed_write_had_counted_is_counted_again(
+def test_messages_of_a_failed_write_are_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = story(tmp_path)
@@ -76,7 +76,7 @@ def test_two_instances_with_the_same_partitions_count_once(tmp_path: Path) -> No
     assert values(one.counts()) == values(other.counts())
 
 
-def test_an_error_ends_the_application_and_is_raised_where_one_waits(tmp_path: Path) -> None:
+def test_an_error_ends_the_application_and_is_raised_by_await_termination(tmp_path: Path) -> None:
     def broken(_: bytes | None) -> bool:
         raise ZeroDivisionError
 
@@ -88,7 +88,7 @@ def test_an_error_ends_the_application_and_is_raised_where_one_waits(tmp_path: P
     assert health.stop()
 
 
-def test_who_waits_for_all_that_is_there_learns_that_a_sink_did_not_get_it(tmp_path: Path) -> None:
+def test_process_all_available_raises_the_error_of_a_sink(tmp_path: Path) -> None:
     def down(_: Sequence[Count]) -> None:
         raise ConnectionError("no")
 
@@ -96,7 +96,7 @@ def test_who_waits_for_all_that_is_there_learns_that_a_sink_did_not_get_it(tmp_p
         health.process_all_available("60 s")
 
 
-def test_a_job_that_was_cancelled_is_told_in_one_line(
+def test_a_cancelled_job_is_logged_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def cancelled(_: Sequence[Count]) -> None:
@@ -109,14 +109,14 @@ def test_a_job_that_was_cancelled_is_told_in_one_line(
     ]
 
 
-def test_a_partition_that_the_topic_does_not_have_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_unknown_partition_is_rejected_at_the_start(tmp_path: Path) -> None:
     health = counting(story(tmp_path), partitions={"tx": iter([0, 2])})
     for begin in (health.start, health.count_available, health.starting_offsets):
         with pytest.raises(ConfigurationError, match="no partition 2"):
             begin()
 
 
-def test_a_query_of_ones_own_shares_its_partitions_with_nobody(tmp_path: Path) -> None:
+def test_count_batch_rejects_shared_partitions(tmp_path: Path) -> None:
     health = counting(story(tmp_path), partitions="shared")
     with pytest.raises(ConfigurationError, match="name them"):
         health.starting_offsets()
@@ -140,7 +140,7 @@ def test_messages_that_were_removed_before_they_were_counted_are_an_error(tmp_pa
 
 
 def removing(log: Log, address: str, **more: Any) -> LocalCounts:
-    """Give an instance whose next messages are removed while it counts, all but the last."""
+    """Return an instance whose next messages, except the last, are removed while it counts."""
     log.create_topic("tx", retention=Retention(records=1))
     log.append({"tx": [ProducerRecord(None, b"v", (), FIRST)]})
     health = counting(address, **more)
@@ -179,7 +179,7 @@ def test_messages_that_are_removed_while_it_counts_may_be_skipped(
     assert "offsets 1 to 4 were removed" in caplog.text
 
 
-def test_what_another_instance_counted_before_it_was_removed_is_not_missing(tmp_path: Path) -> None:
+def test_removed_messages_that_another_instance_counted_are_not_lost(tmp_path: Path) -> None:
     address = f"file:{tmp_path}/topics"
     with Log(address) as log:
         log.create_topic("tx", retention=Retention(records=1))
@@ -191,7 +191,7 @@ def test_what_another_instance_counted_before_it_was_removed_is_not_missing(tmp_
             assert [value for value, _ in lines_of(log, "metrics").values()] == [expected]
 
 
-def test_what_was_read_and_came_too_late_may_be_removed(tmp_path: Path) -> None:
+def test_late_messages_that_were_read_may_be_removed(tmp_path: Path) -> None:
     address = f"file:{tmp_path}/topics"
     with Log(address) as log:
         log.create_topic("tx", retention=Retention(records=1))
@@ -205,7 +205,7 @@ def test_what_was_read_and_came_too_late_may_be_removed(tmp_path: Path) -> None:
     assert counting(address, expire="1 second").count_available() == 1
 
 
-def test_an_output_that_was_deleted_is_an_error_and_not_an_endless_wait(tmp_path: Path) -> None:
+def test_a_deleted_output_is_an_error(tmp_path: Path) -> None:
     address = story(tmp_path)
     counting(address).count_available()
     with Log(address) as log:
@@ -228,14 +228,14 @@ def test_an_output_that_was_deleted_is_an_error_and_not_an_endless_wait(tmp_path
     ],
     ids=str,
 )
-def test_options_that_cannot_work_are_refused(
+def test_options_that_cannot_work_are_rejected(
     tmp_path: Path, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         counting(story(tmp_path), **options)
 
 
-def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:
+def test_leases_are_shared_evenly_and_released(tmp_path: Path) -> None:
     places = [TopicPartition("tx", number) for number in range(5)]
     one = Leases(tmp_path)
     assert one.owned(places) == set(places)
@@ -250,7 +250,7 @@ def test_leases_are_shared_evenly_and_given_up(tmp_path: Path) -> None:
     assert list(tmp_path.glob("@*")) == []
 
 
-def test_a_topic_may_be_called_as_members_are(tmp_path: Path) -> None:
+def test_a_topic_may_have_the_name_of_a_member(tmp_path: Path) -> None:
     places = [
         TopicPartition(f"{start}{number}", 0) for number in range(3) for start in ("member-", "")
     ]
@@ -265,7 +265,7 @@ def test_a_topic_may_be_called_as_members_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "topics"), [("metrics-2", ["tx"]), ("metrics", ["ty"]), ("metrics", ["tx", "ty"])]
 )
-def test_jobs_of_one_application_do_not_take_each_others_partitions(
+def test_jobs_of_one_application_have_separate_leases(
     tmp_path: Path, output: str, topics: list[str]
 ) -> None:
     address = f"file:{tmp_path}/topics"
@@ -297,7 +297,7 @@ def test_partitions_may_be_named() -> None:
     assert Fixed().owned(places) == set(places)
 
 
-def test_a_share_is_counted_while_others_come_and_go(tmp_path: Path) -> None:
+def test_shared_partitions_are_counted_while_instances_start_and_stop(tmp_path: Path) -> None:
     address = story(tmp_path)
     with counting(address, partitions="shared", every="10 ms") as one:
         one.process_all_available("60 s")
@@ -326,7 +326,7 @@ def recreated(address: str, messages: int) -> None:
 
 @pytest.mark.parametrize("messages", [3, 10, 25])  # fewer than were counted, as many, more
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-def test_a_topic_that_was_made_again_is_refused(
+def test_a_topic_that_was_created_again_is_rejected(
     tmp_path: Path, messages: int, *, restarted: bool
 ) -> None:
     address = story(tmp_path)
@@ -339,7 +339,7 @@ def test_a_topic_that_was_made_again_is_refused(
     assert counting(address, application_id="new", output="other").count_available() == messages
 
 
-def test_a_topic_that_has_lost_its_end_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_topic_is_rejected(tmp_path: Path) -> None:
     address = story(tmp_path)
     one = counting(address)
     one.count_available()

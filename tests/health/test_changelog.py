@@ -1,4 +1,4 @@
-"""Whatever instances do to each other, the topic holds the exact counts at the end.
+"""Whatever instances do to each other, the topic has the exact counts at the end.
 
 Instances are run step by step, in any order, without Spark: they restore, count some messages,
 write what they counted (perhaps long after others have written), are killed between any two steps,
@@ -123,7 +123,7 @@ class Counting(RuleBasedStateMachine):
         return model(seen, WINDOW, EXPIRE)
 
     def _last_counted(self, partition: int) -> int:
-        """Give the offset behind the last message of a partition that has not come too late."""
+        """Return the offset after the last message of a partition that was not late."""
         newest, last = -1, 0
         own = [time // WINDOW * WINDOW for p, time, _ in self.messages if p == partition]
         for offset, window in enumerate(own):
@@ -136,7 +136,7 @@ Counting.TestCase.settings = settings(max_examples=40, stateful_step_count=40, d
 TestAnyInstancesInAnyOrder = Counting.TestCase
 
 
-def test_records_of_other_partitions_are_passed_over(tmp_path: Path) -> None:
+def test_records_of_other_partitions_are_skipped(tmp_path: Path) -> None:
     changelog = CountsChangelog(open_broker(f"file:{tmp_path}/topics"), "metrics", "health")
     changelog._broker.create_topic("tx", partitions=2)
     changelog.prepare(["tx"])
@@ -147,7 +147,7 @@ def test_records_of_other_partitions_are_passed_over(tmp_path: Path) -> None:
     assert restored.totals.counts() == restored.last == [Count(Cell("tx", 1, 0, "valid"), 4, 7)]
 
 
-def test_the_last_batch_alone_is_shown_again(tmp_path: Path) -> None:
+def test_only_the_last_batch_is_published_again(tmp_path: Path) -> None:
     changelog = CountsChangelog(open_broker(f"file:{tmp_path}/topics"), "metrics", "health")
     changelog._broker.create_topic("tx")
     changelog.prepare(["tx"])

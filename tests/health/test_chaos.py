@@ -6,12 +6,12 @@ from tests.health import chaos
 
 
 @pytest.mark.timeout(600)
-def test_counts_are_exact_whoever_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_counts_are_exact_when_instances_are_killed(capfd: pytest.CaptureFixture[str]) -> None:
     chaos.main(["--on", "process", "--messages", "100000", "--kills", "5"])
     assert "killed 5" in capfd.readouterr().out
 
 
-def test_the_chaos_would_see_a_wrong_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chaos_run_detects_a_wrong_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def miscounted(*arguments: object) -> dict[object, int]:
         return {}
 

@@ -1,4 +1,4 @@
-"""Messages are counted in columns as one would count them one by one."""
+"""Counting in columns has the results of counting one by one."""
 
 from itertools import pairwise
 
@@ -35,7 +35,7 @@ def count(
 
 
 @given(messages=messages, cuts=st.lists(st.integers(0, 60)), expire=st.integers(10, 100))
-def test_batches_of_any_size_come_to_the_same_totals(
+def test_batches_of_any_size_have_the_same_totals(
     messages: list[tuple[int, str]], cuts: list[int], expire: int
 ) -> None:
     rule, totals = Rule(name, 10, expire), Totals(TopicPartition("tx", 0), expire)
@@ -49,7 +49,7 @@ def test_batches_of_any_size_come_to_the_same_totals(
     assert totals.position == len(messages)
 
 
-def test_what_is_counted_already_is_passed_over() -> None:
+def test_counted_messages_are_skipped() -> None:
     counter = count(Rule(name, 10, 100), [(0, "v"), (1, "v"), (2, "i")], 7, Since(8, 0))
     assert [(one.status, one.messages, one.offset) for one in counter.added()] == [
         ("invalid", 1, 10),
@@ -57,13 +57,13 @@ def test_what_is_counted_already_is_passed_over() -> None:
     ]
 
 
-def test_a_message_that_comes_too_late_is_not_counted() -> None:
+def test_a_late_message_of_an_expired_window_is_not_counted() -> None:
     counter = count(Rule(name, 10, 50), [(100, "v"), (50, "v"), (49, "v"), (200, "v")], 0)
     assert [one.window for one in counter.added()] == [50, 100, 200]
     assert counter.expired == 1
 
 
-def test_an_expired_window_gives_its_last_total_and_then_its_end() -> None:
+def test_an_expired_window_has_a_last_total_and_then_a_tombstone() -> None:
     totals = Totals(TopicPartition("tx", 0), 50)
     counter = count(Rule(name, 10, 50), [(0, "v"), (100, "v")], 0)
     changes = totals.add(counter.added(), position=2)
@@ -90,12 +90,12 @@ def test_a_bad_value_is_invalid_and_a_bad_function_is_an_error() -> None:
     ],
     ids=["none", "number", "short", "nulls"],
 )
-def test_a_status_that_is_none_is_refused(status: Status) -> None:
+def test_an_invalid_status_is_rejected(status: Status) -> None:
     with pytest.raises(WrongResult):
         statuses(status, pa.array([b"a", b"b"], pa.binary()))
 
 
-def test_a_whole_column_may_be_judged_at_once() -> None:
+def test_a_status_function_of_columns() -> None:
     values = pa.array([b"v", b"i", b"v"], pa.binary())
     assert statuses(in_columns(lambda column: pc.equal(column, b"v")), values).to_pylist() == [
         "valid",

@@ -1,4 +1,4 @@
-"""The example counts what its generator sent, and keeps to the public names."""
+"""The example counts what its generator sent, and uses public names only."""
 
 import ast
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_payments_are_counted_as_they_were_sent(tmp_path: Path) -> None:
     assert ET.fromstring(demo._picture(rows)).tag.endswith("svg")  # noqa: S314 our own
 
 
-def test_the_application_keeps_to_the_public_names() -> None:
+def test_the_application_uses_public_names_only() -> None:
     for name in ("__main__.py", "generator.py", "messages.py"):
         tree = ast.parse((FOLDER / name).read_text(encoding="utf-8"))
         modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -135,7 +135,7 @@ def test_the_dashboard_s_queries_are_answered(influx: str, tmp_path: Path) -> No
             assert ask(influx, "dashboard", query), query
 
 
-def test_points_older_than_the_database_keeps_do_not_end_anything(
+def test_points_beyond_retention_do_not_end_the_application(
     influx: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = Influx(influx, database="short")

@@ -44,7 +44,7 @@ def test_the_story_gives_its_eleven_lines(spark: "SparkSession", tmp_path: Path)
     assert read_counts(spark, address, "metrics").count() == 11
 
 
-def test_another_instance_goes_on_where_the_first_stood(
+def test_another_instance_continues_at_the_offset_of_the_first(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     address = story(tmp_path)
@@ -60,7 +60,7 @@ def test_another_instance_goes_on_where_the_first_stood(
     assert {(one.cell.window, one.value) for one in shown} == {(FIRST, 2), (FIRST + 9000, 1)}
 
 
-def test_a_running_instance_counts_what_comes(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_running_instance_counts_new_messages(spark: "SparkSession", tmp_path: Path) -> None:
     address = story(tmp_path)
     with counting(spark, address, every="50 ms", partitions="shared") as health:
         health.process_all_available("60 s")
@@ -83,7 +83,7 @@ def test_a_streaming_query_may_be_counted_by_batch(spark: "SparkSession", tmp_pa
         assert lines_of(log, "metrics") == LINES
 
 
-def test_a_query_that_begins_too_late_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_query_that_begins_too_late_is_rejected(spark: "SparkSession", tmp_path: Path) -> None:
     address = story(tmp_path)
     health = counting(spark, address)
     rows = spark.read.format("thulawa").option("subscribe", "tx").load(address)
@@ -116,7 +116,9 @@ def test_totals_go_to_any_sink_of_a_dataframe(spark: "SparkSession", tmp_path: P
     assert {row.partition for row in rows} == {None}
 
 
-def test_what_cannot_be_counted_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+def test_topics_and_rows_that_cannot_be_counted_are_rejected(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     address = story(tmp_path)
     with pytest.raises(UnknownTopic):
         WindowCounts(

@@ -1,4 +1,4 @@
-"""Messages are checked against JSON schemas as the schemas say."""
+"""Messages are validated by JSON schemas."""
 
 import pickle
 from typing import Any
@@ -51,7 +51,7 @@ PAYMENT = {
         (None, False),
     ],
 )
-def test_a_message_is_valid_when_it_fits(message: bytes | None, *, expected: bool) -> None:
+def test_messages_are_validated(message: bytes | None, *, expected: bool) -> None:
     assert json_schema(PAYMENT)(message) is expected
 
 
@@ -76,7 +76,7 @@ def test_a_message_is_valid_when_it_fits(message: bytes | None, *, expected: boo
     ],
     ids=lambda given: str(given)[:40],
 )
-def test_each_keyword_is_heeded(schema: dict[str, Any], good: bytes, bad: bytes) -> None:
+def test_each_keyword_is_checked(schema: dict[str, Any], good: bytes, bad: bytes) -> None:
     check = json_schema(schema)
     assert (check(good), check(bad)) == (True, False)
 
@@ -99,16 +99,16 @@ def test_each_keyword_is_heeded(schema: dict[str, Any], good: bytes, bad: bytes)
     ],
     ids=lambda given: str(given)[:40],
 )
-def test_a_rule_that_cannot_be_heeded_is_refused(schema: dict[str, Any], reason: str) -> None:
+def test_an_unsupported_rule_is_rejected(schema: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         json_schema(schema)
 
 
-def test_a_check_travels_to_workers() -> None:
+def test_a_check_can_be_pickled() -> None:
     check = pickle.loads(pickle.dumps(json_schema(PAYMENT)))  # noqa: S301 our own
     assert check(b'{"id": 1, "amount": 2}')
 
 
-def test_a_message_nested_too_deeply_is_invalid_and_ends_nothing() -> None:
+def test_a_message_nested_too_deeply_is_invalid() -> None:
     deep = b'{"id": 1, "amount": 2, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     assert json_schema(PAYMENT)(deep) is False

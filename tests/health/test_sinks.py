@@ -1,4 +1,4 @@
-"""Totals arrive at sinks, each as often as need be and never twice as much."""
+"""Sinks receive every total, and count none twice."""
 
 import base64
 import json
@@ -12,6 +12,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.health.helpers import FIRST, is_valid, story, written
 from tests.health.local import LocalCounts
@@ -67,7 +68,7 @@ def test_points_go_out_in_batches() -> None:
     assert [len(body.splitlines()) for body in bodies] == [2, 2, 1]
 
 
-def test_a_request_that_fails_for_a_while_is_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transient_failure_is_retried_with_backoff(caplog: pytest.LogCaptureFixture) -> None:
     pauses: list[float] = []
     with server(503, 429) as (url, bodies):
         influx = Influx(url, database="health", sleep=pauses.append)
@@ -76,11 +77,11 @@ def test_a_request_that_fails_for_a_while_is_sent_again(caplog: pytest.LogCaptur
     assert bodies == ["topic-health,topic=tx,partition=0 valid=4i 1000"] * 3
     assert pauses == [0.1, 0.2]
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
-        ("WARNING", f"{url} takes nothing (503); trying again for up to 300 s")
+        ("WARNING", f"{url} does not accept points (503); retrying for up to 300 s")
     ]
 
 
-def test_what_is_refused_is_an_error_at_once() -> None:
+def test_a_rejected_request_is_not_retried() -> None:
     with server(400) as (url, bodies):
         influx = Influx(url, database="health")
         with pytest.raises(InfluxUnreachable, match="400"):
@@ -96,7 +97,7 @@ def test_what_is_refused_is_an_error_at_once() -> None:
         (422, "failure writing points: partial write: points beyond retention policy dropped=1"),
     ],
 )
-def test_points_too_old_for_the_database_are_reported_and_passed_over(
+def test_points_beyond_retention_are_logged_and_dropped(
     caplog: pytest.LogCaptureFixture, status: int, text: str
 ) -> None:
     with server(status, text=text) as (url, bodies):
@@ -116,17 +117,17 @@ def test_points_that_are_dropped_for_another_reason_are_an_error() -> None:
         influx.close()
 
 
-def test_nobody_there_is_an_error_after_some_time() -> None:
+def test_an_unreachable_database_is_an_error_after_the_retry_timeout() -> None:
     with server() as (url, _):
         pass
-    influx = Influx(url, database="health", patience="100 ms", sleep=lambda _: None)
+    influx = Influx(url, database="health", retry_timeout="100 ms", sleep=lambda _: None)
     with pytest.raises(InfluxUnreachable, match="at the next start"):
         influx.put([Count(VALID, 4, 5)])
     with pytest.raises(InfluxUnreachable, match=r"Connection refused$"):
         influx.create_database()
 
 
-def test_a_database_that_is_not_there_is_named_with_what_to_do() -> None:
+def test_the_error_of_a_missing_database_says_what_to_do() -> None:
     with server(404, text='{"error":"database not found"}') as (url, _):
         influx = Influx(url, database="health")
         with pytest.raises(InfluxUnreachable, match=r"create_database\(\)"):
@@ -141,28 +142,49 @@ def test_names_are_escaped_in_line_protocol() -> None:
     ]
 
 
-def test_a_name_that_line_protocol_cannot_hold_gets_another() -> None:
+def test_names_that_line_protocol_does_not_allow_are_replaced() -> None:
     counts = [Count(VALID._replace(status=status), 1, 1) for status in ("", "a\\", "b\\c", "d\ne")]
     assert lines(counts, "m") == [r"m,topic=tx,partition=0 (none)=1i,a\_=1i,b\c=1i,d\ne=1i 1000"]
 
 
-def test_a_measurement_without_a_name_is_refused() -> None:
+def test_an_empty_measurement_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="measurement"):
         Influx("http://localhost:8086", database="health", measurement="")
 
 
-def test_a_name_and_a_password_may_hold_any_sign() -> None:
+def test_user_and_password_are_unquoted() -> None:
     influx = Influx("http://ann%40home:a%3Ab%2F@localhost:8086", database="health")
     login = base64.b64encode(b"ann@home:a:b/").decode()
     assert influx._headers["Authorization"] == f"Basic {login}"
 
 
-def test_an_address_that_cannot_be_is_refused() -> None:
+def test_an_invalid_address_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="address"):
         Influx("localhost:8086", database="health")
 
 
-def test_prometheus_is_shown_totals_once() -> None:
+def samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
+    """Return the labels and values of a metric."""
+    families = text_string_to_metric_families(text)
+    return [
+        (sample.labels, sample.value)
+        for family in families
+        for sample in family.samples
+        if sample.name == name
+    ]
+
+
+def test_prometheus_escapes_labels() -> None:
+    metrics = Prometheus(0)
+    try:
+        metrics.put([Count(VALID._replace(status='a "b"\\\n'), 4, 5)])
+        ((labels, _),) = samples(metrics.text(), "topic_health_messages_total")
+    finally:
+        metrics.close()
+    assert labels["status"] == 'a "b"\\\n'
+
+
+def test_prometheus_counts_a_total_once() -> None:
     metrics = Prometheus(0)
     try:
         metrics.put([Count(VALID, 4, 5), Count(VALID._replace(status="invalid"), 1, 4)])
@@ -172,18 +194,21 @@ def test_prometheus_is_shown_totals_once() -> None:
             text = answer.read().decode()
     finally:
         metrics.close()
-    assert 'topic_health_messages_total{topic="tx",partition="0",status="valid"} 6\n' in text
-    assert 'topic_health_messages_total{topic="tx",partition="0",status="invalid"} 1\n' in text
-    assert 'topic_health_offset{topic="tx",partition="0"} 8\n' in text
-    assert 'topic_health_window_seconds{topic="tx",partition="0"} 1.0\n' in text
+    place = {"topic": "tx", "partition": "0"}
+    assert samples(text, "topic_health_messages_total") == [
+        (place | {"status": "invalid"}, 1),
+        (place | {"status": "valid"}, 6),
+    ]
+    assert samples(text, "topic_health_offset") == [(place, 8)]
+    assert samples(text, "topic_health_window_seconds") == [(place, 1.0)]
     assert "# TYPE topic_health_messages_total counter\n" in text
 
 
-def test_prometheus_adds_nothing_that_others_have_counted(tmp_path: Path) -> None:
+def test_prometheus_does_not_count_messages_of_other_instances(tmp_path: Path) -> None:
     address = story(tmp_path)
     given: dict[str, Any] = {"status": is_valid, "output": "metrics", "application_id": "health"}
     LocalCounts("tx", log=address, **given).count_available()
-    for merge, labels in ((False, 'topic="tx",partition="0"'), (True, 'topic="tx"')):
+    for merge, place in ((False, {"topic": "tx", "partition": "0"}), (True, {"topic": "tx"})):
         with Log(address) as log:
             log.append({"tx": [ProducerRecord(None, b"v", (), FIRST, 0)]})
         metrics = Prometheus(0)
@@ -193,22 +218,24 @@ def test_prometheus_adds_nothing_that_others_have_counted(tmp_path: Path) -> Non
             text = metrics.text()
         finally:
             metrics.close()
-        assert f'topic_health_messages_total{{{labels},status="valid"}} 1\n' in text
-        assert f'topic_health_messages_total{{{labels},status="invalid"}} 0\n' in text
+        counted = samples(text, "topic_health_messages_total")
+        assert (place | {"status": "valid"}, 1) in counted
+        assert (place | {"status": "invalid"}, 0) in counted
 
 
-def test_prometheus_is_shown_no_offset_of_a_sum() -> None:
+def test_prometheus_has_no_offset_of_a_sum() -> None:
     metrics = Prometheus(0)
     try:
         metrics.put([Count(VALID._replace(partition=None), 4, 0)])
         text = metrics.text()
     finally:
         metrics.close()
-    assert 'topic_health_messages_total{topic="tx",status="valid"} 4\n' in text
-    assert "topic_health_offset{" not in text
+    labels = {"topic": "tx", "status": "valid"}
+    assert samples(text, "topic_health_messages_total") == [(labels, 4)]
+    assert samples(text, "topic_health_offset") == []
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_in_use_is_named_in_the_error() -> None:
     metrics = Prometheus(0)
     try:
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{metrics.port}.*in use"):
@@ -250,7 +277,7 @@ def test_sums_follow_the_topic(tmp_path: Path) -> None:
     assert sums.follow() == []
 
 
-def test_a_sum_that_lacks_an_expired_part_is_not_told_after_a_restart(tmp_path: Path) -> None:
+def test_a_sum_without_an_expired_part_is_not_published_after_a_restart(tmp_path: Path) -> None:
     sums = Sums(tmp_path)
     sums.write(0, (1_000, 4, 5), (4_000, 2, 6))
     # it had a total of the first window too: compaction has removed it, and what said so
@@ -260,7 +287,7 @@ def test_a_sum_that_lacks_an_expired_part_is_not_told_after_a_restart(tmp_path: 
     assert sums.follow() == []
 
 
-def test_a_sum_that_changes_and_expires_at_once_is_told(tmp_path: Path) -> None:
+def test_a_sum_that_changes_and_expires_at_once_is_published(tmp_path: Path) -> None:
     sums = Sums(tmp_path)
     sums.write(0, (1_000, 4, 5))
     assert sums.follow() == [(1_000, 4)]
@@ -270,7 +297,7 @@ def test_a_sum_that_changes_and_expires_at_once_is_told(tmp_path: Path) -> None:
     assert sums.follow() == []
 
 
-def test_the_dashboard_asks_for_what_is_written() -> None:
+def test_the_dashboard_queries_existing_fields() -> None:
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     queries = [target["query"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(queries) == 5

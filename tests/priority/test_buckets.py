@@ -33,7 +33,7 @@ def test_the_example_of_the_pattern() -> None:
 
 def test_five_members_on_four_partitions_leave_one_idle() -> None:
     members = {f"p{n}": "Platinum" for n in range(5)} | {"g0": "Gold"}
-    assigned = TWO.deal(6, members)
+    assigned = TWO.assign_members(6, members)
     assert sorted(map(len, (assigned[f"p{n}"] for n in range(5)))) == [0, 1, 1, 1, 1]
     assert assigned["g0"] == [4, 5]
 
@@ -64,7 +64,7 @@ def test_every_partition_is_read_by_exactly_one_member(
     buckets = Buckets(shares)
     names = st.sampled_from(buckets.names)
     members = data.draw(st.dictionaries(st.text("abc", min_size=1), names, min_size=1))
-    assigned = buckets.deal(partitions, members)
+    assigned = buckets.assign_members(partitions, members)
     assert sorted(place for places in assigned.values() for place in places) == [*range(partitions)]
 
 

@@ -311,7 +311,7 @@ def test_progress_tells_how_long_the_records_of_each_bucket_take(
         assert oldest is not None
         assert latency.count == 3
         assert 20 * unit <= latency.p50 <= 20 * unit + took
-        assert 300 * unit <= oldest <= latency.p99 <= latency.top <= 300 * unit + took
+        assert 300 * unit <= oldest <= latency.p99 <= latency.maximum <= 300 * unit + took
     assert (seen["Tin"].taken, seen["Tin"].latency, seen["Tin"].oldest) == (0, None, None)
 
 

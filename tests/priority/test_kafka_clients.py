@@ -20,7 +20,7 @@ from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import Batch, SinkSpec, write
 from thulawa.core.errors import ConfigurationError
 from thulawa.priority.buckets import STAMP, Buckets
-from thulawa.priority.kafka_clients import BucketConsumer, BucketProducer, agree
+from thulawa.priority.kafka_clients import BucketConsumer, BucketProducer, check_layout
 from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, kafka_sink, register
 from thulawa.spark.connectors.kafka_source import kafka_source
 
@@ -90,9 +90,9 @@ def test_a_sink_places_what_has_no_partition_and_a_writer_of_another_layout_is_r
         with pytest.raises(ConfigurationError, match="another layout of buckets"):
             write(otherwise, Batch("q", 0, 0), [[OutRecord(name, keys[1], b"", -1, None, None)]])
     assert len(read(connection, name)) == 2
-    agree(connection, name, TWO)
+    check_layout(connection, name, TWO)
     with pytest.raises(ConfigurationError, match="another layout of buckets"):
-        agree(connection, name, OTHER)
+        check_layout(connection, name, OTHER)
     with pytest.raises(ConfigurationError, match="another layout of buckets"):
         orders(connection, name, 1, OTHER)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from thulawa.core.serdes import Serdes
-from thulawa.runtime.groups import Assignment
-from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
+from thulawa.runtime.partition_groups import Assignment
+from thulawa.runtime.planning import SOURCE_STAGE, Plan, Repartition, plan
 from thulawa.streams import (
     Grouped,
     JoinWindows,
@@ -152,7 +152,7 @@ def test_what_reads_a_topic_stands_behind_the_front_alone() -> None:
         again.group_by_key(Grouped(name="again", key_serde=Serdes.json())).count()
 
     made = planned(make)
-    assert [part.stage for part in made.parts.values()] == [FRONT, 1, 1]
+    assert [part.stage for part in made.parts.values()] == [SOURCE_STAGE, 1, 1]
     assert made.stages == 1
     assert planned(make, exactly_once=False).stages == 2
     assert sorted(made.topics) == ["again-repartition", "in", "pages-repartition"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from thulawa.runtime.levels import keeps_order, node_levels
+from thulawa.runtime.levels import depends_on_order, node_levels
 from thulawa.streams import JoinWindows, Materialized, Processor, Record, StoreSpec, StreamsBuilder
 from thulawa.topology.nodes import LookupJoin, Process, StreamJoin, Table
 from thulawa.topology.topology import Topology
@@ -62,7 +62,7 @@ def test_only_what_depends_on_order_makes_results_wait() -> None:
         return builder.build()
 
     def order(topology: Topology) -> list[bool]:
-        return [keeps_order(group, topology) for group in topology.subtopologies()]
+        return [depends_on_order(group, topology) for group in topology.subtopologies()]
 
     assert not any(order(program(topic="out")))
     assert any(order(program(topic="b")))  # the program reads it again

@@ -9,10 +9,10 @@ from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Window, Windowed
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.groups import TopicPartition
-from thulawa.runtime.planning import FRONT, Plan, Repartition, plan
-from thulawa.streams.builder import StreamsBuilder
-from thulawa.streams.options import Consumed, Grouped, Repartitioned
+from thulawa.runtime.partition_groups import TopicPartition
+from thulawa.runtime.planning import SOURCE_STAGE, Plan, Repartition, plan
+from thulawa.streams.operator_options import Consumed, Grouped, Repartitioned
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.topology.nodes import Sink, Source
 from thulawa.topology.windows import TimeWindows
 
@@ -29,7 +29,7 @@ def test_what_looks_at_one_record_at_a_time_runs_where_its_topic_is_read() -> No
     builder = StreamsBuilder()
     builder.stream("in").filter(lambda key, value: value).map_values(str).to("out")
     made = plan(builder.build(), {"in": 3})
-    assert stages(made) == [FRONT]
+    assert stages(made) == [SOURCE_STAGE]
     assert made.stages == 0
     assert made.topics == ("in",)
 
@@ -47,7 +47,7 @@ def test_a_repartition_leads_from_one_stage_to_the_next() -> None:
     counts = builder.stream("in").group_by(lambda key, value: value).count().to_stream()
     counts.group_by(lambda key, value: value).count().to_stream().to("out")
     made = plan(builder.build(), {"in": 2})
-    assert stages(made) == [FRONT, 1, 2]
+    assert stages(made) == [SOURCE_STAGE, 1, 2]
     assert [one.is_topic for one in made.repartitions.values()] == [False, False]
     assert made.topics == ("in",)
 
@@ -57,7 +57,7 @@ def test_records_of_several_topics_meet_in_a_stage_unless_their_order_does_not_m
     builder.stream(["one", "other"]).map_values(str).to("out")
     topology = builder.build()
     assert stages(plan(topology, {"one": 1, "other": 1})) == [1]
-    assert stages(plan(topology, {"one": 1, "other": 1}, in_order=False)) == [FRONT]
+    assert stages(plan(topology, {"one": 1, "other": 1}, in_order=False)) == [SOURCE_STAGE]
 
 
 def test_the_answers_of_a_foreign_key_join_come_back_through_a_topic() -> None:
@@ -141,7 +141,7 @@ def test_a_key_that_its_serde_cannot_write_has_no_partition(partitions: int) -> 
         lambda key, value: value, Grouped(key_serde=Serdes.long())
     ).count().to_stream().to("out")
     (one,) = plan(builder.build(), {"in": partitions}).repartitions.values()
-    with pytest.raises(SerializationError, match="a str, cannot be written as long"):
+    with pytest.raises(SerializationError, match="a key of type str cannot be written as long"):
         one.router()("no number", None)
 
 

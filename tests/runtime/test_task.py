@@ -8,9 +8,9 @@ import pytest
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serdes
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     Materialized,
@@ -83,7 +83,7 @@ def test_every_partition_has_its_own_task_and_state() -> None:
         whole = driver.get_key_value_store("counts")
     assert last == {f"w{n}": 10 for n in range(10)} == dict(whole.all())
     assert whole.get("w3") == 10
-    with pytest.raises(ConfigurationError, match="has several tasks"):
+    with pytest.raises(ConfigurationError, match="over several tasks"):
         whole.put("w3", 11)
     held: dict[str, int] = defaultdict(int)
     for store in stores:
@@ -409,7 +409,7 @@ def test_a_task_of_one_partition_waits_for_nothing() -> None:
     assert values(log) == ["one"]
 
 
-def test_without_patience_records_are_taken_as_they_come() -> None:
+def test_without_max_task_idle_records_are_processed_as_they_arrive() -> None:
     task, log = idle(TaskOptions(commit="batch", max_task_idle=None))
     task.set_behind("b", 0, behind=True)
     task.add("a", 0, [(0, 10, "k", "late", ())])

@@ -1,4 +1,4 @@
-"""What is kept page by page is what was put, whatever fails and on whichever worker it runs."""
+"""Paged stores return what was committed, whatever fails and on whichever worker they run."""
 
 import random
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from thulawa.core.errors import StateError
 from thulawa.core.records import Change, Window, Windowed
 from thulawa.state import paged, pages
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.state.paged import PagedStores, read_stores
 from thulawa.state.specs import StoreSpec
 from thulawa.state.tracked import setters
@@ -31,7 +31,7 @@ ANY_KEYS: list[Any] = [
     *(f"k{n}" for n in range(100)),
     *((n, m) for n in range(30) for m in range(5)),
     *range(50),
-    *map(float, range(50)),  # which are the numbers above to a dict
+    *map(float, range(50)),  # equal to the integers above, for a dict
     "never",
 ]
 
@@ -41,7 +41,7 @@ def entries(stores: PagedStores) -> dict[str, dict[Any, Any]]:
 
 
 def check(stores: PagedStores, model: dict[str, dict[Any, Any]], draw: random.Random) -> None:
-    """Look at all, at how many there are, or at a few: to look at all is to read all."""
+    """Compare all entries, their number, or a few: comparing all of them loads all shards."""
     match draw.randrange(8):
         case 0:
             assert entries(stores) == model
@@ -85,7 +85,7 @@ def test_failures_repetitions_and_other_workers_leave_no_trace(
     monkeypatch.setattr(paged, "PAGE_ENTRIES", draw.choice([5, 20, 1000]))
     monkeypatch.setattr(pages, "CHUNK_ENTRIES", draw.choice([7, 1000]))
     monkeypatch.setattr(pages, "_PART_ENTRIES", draw.choice([1, 3, 64]))
-    monkeypatch.setattr(pages, "MOST_SHARES", draw.choice([2, 4, 256]))
+    monkeypatch.setattr(pages, "MAX_SHARDS", draw.choice([2, 4, 256]))
     monkeypatch.setattr(paged, "CATCH_UP", draw.choice([1, 3, 8]))
     committed = Store()
     model: dict[str, dict[Any, Any]] = {name: {} for name in SPECS}
@@ -112,26 +112,26 @@ def test_failures_repetitions_and_other_workers_leave_no_trace(
 
 
 def filled(count: int, changed: int) -> Store:
-    """Keep a store of so many keys, with deltas over its pages."""
-    kept, stores = Store(), PagedStores(SPECS)
+    """Return the state of a store with so many keys, with deltas over its pages."""
+    backend, stores = Store(), PagedStores(SPECS)
     for batch in range(30):
-        stores.open(kept)
+        stores.open(backend)
         numbers = range(batch, batch + changed) if batch else range(count)
         for number in numbers:
             stores.backing("counts")[f"key{number % count}"] = (number, batch)
-        stores.flush(kept, {"batch": batch})
-    return kept
+        stores.flush(backend, {"batch": batch})
+    return backend
 
 
-def counts(kept: Store) -> dict[Any, Any]:
-    return read_stores(kept, SPECS).backing("counts")
+def counts(backend: Store) -> dict[Any, Any]:
+    return read_stores(backend, SPECS).backing("counts")
 
 
 class Watched(Store):
-    """Notes what is read."""
+    """Records the names that are read."""
 
-    def __init__(self, kept: Store) -> None:
-        super().__init__(kept)
+    def __init__(self, backend: Store) -> None:
+        super().__init__(backend)
         self.read: list[str] = []
 
     def get(self, name: str) -> bytes | None:  # type: ignore[override]
@@ -139,9 +139,9 @@ class Watched(Store):
         return super().get(name)
 
 
-def test_who_asks_for_a_key_reads_its_share_alone() -> None:
-    kept = filled(100_000, 1_000)
-    seen, stores = Watched(kept), PagedStores(SPECS)
+def test_access_to_a_key_loads_its_shard_alone() -> None:
+    backend = filled(100_000, 1_000)
+    seen, stores = Watched(backend), PagedStores(SPECS)
     stores.open(seen)
     assert seen.read == ["meta"]
     assert stores.backing("counts").get("key99000") == (99_000, 0)
@@ -150,109 +150,109 @@ def test_who_asks_for_a_key_reads_its_share_alone() -> None:
     assert dict.__len__(stores.backing("counts")) < 100_000 / 8
     assert len(stores.backing("counts")) == 100_000
     assert len([name for name in seen.read if name.startswith("page")]) == len(
-        [name for name in kept if name.startswith("page/counts")]
+        [name for name in backend if name.startswith("page/counts")]
     )
     assert len(set(seen.read)) == len(seen.read)  # nothing twice
 
 
-def test_a_store_that_is_partly_read_is_written_like_any_other() -> None:
-    kept = filled(50_000, 100)
-    model = dict(counts(kept))
+def test_a_partly_loaded_store_is_written_like_any_other() -> None:
+    backend = filled(50_000, 100)
+    model = dict(counts(backend))
     for batch in range(40):
         stores = PagedStores(SPECS)  # each time on another worker
-        stores.open(kept)
+        stores.open(backend)
         entries_of = stores.backing("counts")
         for number in range(20):
             key = f"key{(batch * 7919 + number * 104_729) % 60_000}"
             entries_of[key] = model[key] = (batch, number)
         entries_of.pop(f"key{batch}")
         model.pop(f"key{batch}", None)
-        stores.flush(kept, {})
-    assert dict(counts(kept)) == model
+        stores.flush(backend, {})
+    assert dict(counts(backend)) == model
 
 
-def test_stores_that_look_at_all_keys_are_read_at_once() -> None:
+def test_stores_that_iterate_over_all_keys_are_loaded_at_once() -> None:
     specs = {"counts": StoreSpec(name="counts", kind="window", size=1, retention=10**9)}
-    kept, stores = Store(), PagedStores(specs)
+    backend, stores = Store(), PagedStores(specs)
     for batch in range(3):
-        stores.open(kept)
+        stores.open(backend)
         for number in range(10_000):
             stores.backing("counts")[f"key{number}", batch] = (number, batch)
-        stores.flush(kept, {})
+        stores.flush(backend, {})
     again = PagedStores(specs)
-    again.open(kept)
+    again.open(backend)
     assert dict.__len__(again.backing("counts")) == 30_000
 
 
-def test_whoever_has_read_all_is_told_once_that_it_is_faster_now() -> None:
-    kept, stores = filled(50_000, 100), PagedStores(SPECS)
-    stores.open(kept)
+def test_open_reports_once_that_the_last_shard_has_been_loaded() -> None:
+    backend, stores = filled(50_000, 100), PagedStores(SPECS)
+    stores.open(backend)
     stores.backing("counts")["key1"] = (0, 0)
-    stores.flush(kept, {})
-    assert stores.open(kept)
+    stores.flush(backend, {})
+    assert stores.open(backend)
     assert len(stores.backing("counts")) == 50_000
-    stores.flush(kept, {})
-    assert not stores.open(kept)
-    stores.flush(kept, {})
-    assert stores.open(kept)
+    stores.flush(backend, {})
+    assert not stores.open(backend)
+    stores.flush(backend, {})
+    assert stores.open(backend)
 
 
-def test_the_same_worker_goes_on_without_reading_anything_again() -> None:
-    kept, stores = Store(), PagedStores(SPECS)
-    assert not stores.open(kept)
+def test_the_same_worker_continues_without_reading_anything_again() -> None:
+    backend, stores = Store(), PagedStores(SPECS)
+    assert not stores.open(backend)
     stores.backing("counts")["a"] = 1
-    stores.flush(kept, {})
-    assert stores.open(Store(meta=kept["meta"]))
+    stores.flush(backend, {})
+    assert stores.open(Store(meta=backend["meta"]))
 
 
-def test_what_is_written_follows_what_changed_not_what_is_stored() -> None:
-    kept, stores = Store(), PagedStores(SPECS)
-    stores.open(kept)
+def test_the_bytes_written_follow_the_change_not_the_size_of_the_store() -> None:
+    backend, stores = Store(), PagedStores(SPECS)
+    stores.open(backend)
     for key in range(100_000):
         stores.backing("counts")[key] = key
-    stores.flush(kept, {})
+    stores.flush(backend, {})
     sizes = []
     for batch in range(20):
-        stores.open(kept)
+        stores.open(backend)
         for key in range(100):
             stores.backing("counts")[key * 7 + batch] = batch
-        before = Store(kept)
-        stores.flush(kept, {})
-        sizes.append(sum(len(data) for name, data in kept.items() if before.get(name) != data))
-    page = max(len(data) for name, data in kept.items() if name.startswith("page"))
+        before = Store(backend)
+        stores.flush(backend, {})
+        sizes.append(sum(len(data) for name, data in backend.items() if before.get(name) != data))
+    page = max(len(data) for name, data in backend.items() if name.startswith("page"))
     assert max(sizes) < 2 * page + 5_000
 
 
-def test_deltas_that_pages_have_taken_in_are_dropped() -> None:
-    kept, stores = Store(), PagedStores(SPECS)
+def test_deltas_that_all_pages_include_are_removed() -> None:
+    backend, stores = Store(), PagedStores(SPECS)
     for batch in range(100):
-        stores.open(kept)
+        stores.open(backend)
         for key in range(50):
             stores.backing("counts")[key] = batch
             stores.backing("names")[key] = str(batch)
-        stores.flush(kept, {})
-    assert len([name for name in kept if name.startswith("delta")]) <= 2 * paged.CATCH_UP
+        stores.flush(backend, {})
+    assert len([name for name in backend if name.startswith("delta")]) <= 2 * paged.CATCH_UP
 
 
 @pytest.mark.parametrize("damage", ["page/counts/0", "meta"])
-def test_damaged_state_is_refused(damage: str) -> None:
-    kept, stores = Store(), PagedStores(SPECS)
-    stores.open(kept)
+def test_damaged_state_is_rejected(damage: str) -> None:
+    backend, stores = Store(), PagedStores(SPECS)
+    stores.open(backend)
     stores.backing("counts")["a"] = 1
-    stores.flush(kept, {})
-    kept[damage] = kept[damage][:-3] + b"xyz"
+    stores.flush(backend, {})
+    backend[damage] = backend[damage][:-3] + b"xyz"
     with pytest.raises(StateError, match="damaged"):
-        PagedStores(SPECS).open(kept)
+        PagedStores(SPECS).open(backend)
 
 
 def test_missing_parts_are_named() -> None:
-    kept, stores = Store(), PagedStores(SPECS)
-    stores.open(kept)
+    backend, stores = Store(), PagedStores(SPECS)
+    stores.open(backend)
     stores.backing("counts")["a"] = 1
-    stores.flush(kept, {})
-    del kept["page/counts/0"]
+    stores.flush(backend, {})
+    del backend["page/counts/0"]
     with pytest.raises(StateError, match="page/counts/0"):
-        PagedStores(SPECS).open(kept)
+        PagedStores(SPECS).open(backend)
 
 
 @pytest.mark.parametrize(
@@ -271,27 +271,27 @@ def test_missing_parts_are_named() -> None:
     ],
     ids=range(10),
 )
-def test_plain_data_comes_back_as_it_was(values: list[Any]) -> None:
-    codec = Codec()
-    dealt = codec.encode_dealt(values, [n % 3 for n in range(len(values))], 3)
-    assert [codec.decode(part) for part in dealt] == [values[n::3] for n in range(3)]
+def test_plain_data_survives_encoding(values: list[Any]) -> None:
+    codec = ColumnCodec()
+    parts = codec.encode_parts(values, [n % 3 for n in range(len(values))], 3)
+    assert [codec.decode(part) for part in parts] == [values[n::3] for n in range(3)]
     found = codec.decode(codec.encode(values))
     assert found == values
     assert [type(value) for value in found] == [type(value) for value in values]
 
 
-def test_what_sets_entries_does_so_in_every_batch() -> None:
-    kept, stores = Store(), PagedStores(SPECS)
-    stores.open(kept)
+def test_setters_work_in_every_batch() -> None:
+    backend, stores = Store(), PagedStores(SPECS)
+    stores.open(backend)
     counts = stores.backing("counts")
     note, set_entry = setters(counts)
     for number in range(3):
         note("k", counts.get("k"))
         set_entry("k", (number, 0))
-        stores.flush(kept, {})
-        assert stores.open(kept)
+        stores.flush(backend, {})
+        assert stores.open(backend)
     note("k", counts.get("k"))
     set_entry("k", (7, 0))
     stores.forget()
     assert counts == {"k": (2, 0)}
-    assert entries(read_stores(kept, SPECS)) == {"counts": {"k": (2, 0)}, "names": {}}
+    assert entries(read_stores(backend, SPECS)) == {"counts": {"k": (2, 0)}, "names": {}}

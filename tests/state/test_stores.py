@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from thulawa.core.records import Window
 from thulawa.state.backing import Backing, sort_key
 from thulawa.state.buffers import TimeOrderedBuffer
-from thulawa.state.keyvalue import KeyValueStore
-from thulawa.state.sessions import SessionStore
+from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import StoreSpec
-from thulawa.state.versioned import VersionedStore
-from thulawa.state.windows import JoinStore, WindowStore
+from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.window_store import JoinStore, WindowStore
 
 KEYS = st.sampled_from(["a", "b", "c"])
 VALUES = st.one_of(st.none(), st.integers(0, 9))
@@ -34,7 +34,7 @@ def test_a_key_value_store_is_a_dict_in_key_order(puts: list[tuple[str, Any]]) -
     assert len(store) == len(model)
 
 
-def test_put_if_absent_and_delete_give_what_was_there() -> None:
+def test_put_if_absent_and_delete_return_the_previous_value() -> None:
     store = KeyValueStore("s", {})
     assert store.put_if_absent("a", 1) is None
     assert store.put_if_absent("a", 2) == 1
@@ -43,7 +43,7 @@ def test_put_if_absent_and_delete_give_what_was_there() -> None:
 
 
 @given(st.lists(st.tuples(KEYS, VALUES, TIMES)), st.integers(1, 30))
-def test_a_window_store_keeps_what_is_younger_than_its_retention(
+def test_a_window_store_holds_windows_within_its_retention(
     puts: list[tuple[str, Any, int]], retention: int
 ) -> None:
     backing: dict[Any, Any] = {}
@@ -68,7 +68,7 @@ def test_a_window_store_keeps_what_is_younger_than_its_retention(
 
 
 @given(st.lists(st.tuples(KEYS, st.integers(0, 9), TIMES)))
-def test_a_join_store_gives_every_record_by_time_then_arrival(
+def test_a_join_store_returns_every_record_by_time_then_arrival(
     puts: list[tuple[str, int, int]],
 ) -> None:
     store = JoinStore("s", {}, retention=1000)
@@ -82,7 +82,7 @@ def test_a_join_store_gives_every_record_by_time_then_arrival(
 
 
 @given(st.lists(st.tuples(KEYS, VALUES, TIMES)), KEYS, TIMES)
-def test_a_versioned_store_knows_what_held_when(
+def test_a_versioned_store_returns_the_value_as_of_a_time(
     puts: list[tuple[str, Any, int]], key: str, asked: int
 ) -> None:
     store = VersionedStore("s", {}, history=1000)
@@ -96,7 +96,7 @@ def test_a_versioned_store_knows_what_held_when(
     assert store.as_of(key, asked) == expected
 
 
-def test_a_version_that_comes_after_its_history_is_not_taken() -> None:
+def test_a_version_older_than_the_history_is_rejected() -> None:
     store = VersionedStore("s", {}, history=10)
     assert store.put("a", "new", 100) is True
     assert store.put("a", "old", 90) is False
@@ -107,7 +107,7 @@ def test_a_version_that_comes_after_its_history_is_not_taken() -> None:
 
 
 @given(st.lists(st.tuples(TIMES, KEYS, st.integers())))
-def test_a_buffer_gives_the_oldest_first_and_a_key_keeps_its_place(
+def test_a_buffer_returns_the_oldest_first_and_a_key_keeps_its_time(
     puts: list[tuple[int, str, int]],
 ) -> None:
     buffer = TimeOrderedBuffer("b", {})

@@ -11,7 +11,7 @@ from thulawa.core.errors import ConfigurationError, ProcessingError, Terminal
 from thulawa.engine import Batch, Lanes, Retry
 from thulawa.priority.buckets import Buckets
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import ProcessorContext, Record, StoreSpec, StreamsBuilder, Topology
 from thulawa.testing import TopologyTestDriver, seeds
 from thulawa.topology.processor import AsyncProcessor
@@ -299,7 +299,7 @@ def test_lanes_and_a_record_s_lane_go_together() -> None:
         return value
 
     stream = StreamsBuilder().stream("in")
-    with pytest.raises(ConfigurationError, match="go together"):
+    with pytest.raises(ConfigurationError, match="used together"):
         stream.map_values_async(same, lanes=LANES)
-    with pytest.raises(ConfigurationError, match="go together"):
+    with pytest.raises(ConfigurationError, match="used together"):
         stream.map_values_async(same, lane=lane_of)

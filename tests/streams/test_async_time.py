@@ -10,8 +10,8 @@ import pytest
 from thulawa.core.errors import ProcessingError, Terminal
 from thulawa.engine import Retry
 from thulawa.runtime.handlers import Handlers, log_and_continue
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     JoinWindows,
     KStream,

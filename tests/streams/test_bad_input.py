@@ -22,10 +22,10 @@ from thulawa.runtime.handlers import (
     Handlers,
     Response,
     Resume,
-    Retry,
+    RetryOutput,
     log_and_continue,
 )
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     KStream,
@@ -167,7 +167,7 @@ def test_an_oversized_output_is_found_before_it_is_sent() -> None:
     chosen = TaskOptions(max_record_bytes=10)
     with TopologyTestDriver(builder.build(), options=chosen) as driver:
         topic = driver.create_input_topic("in")
-        with pytest.raises(ProductionError, match="11 bytes, more than 10"):
+        with pytest.raises(ProductionError, match="11 bytes, more than the limit of 10"):
             topic.pipe_input("k", "x" * 10)
     chosen = TaskOptions(
         max_record_bytes=10, handlers=Handlers(production=lambda error, record: Resume())
@@ -236,7 +236,7 @@ def test_a_timestamp_that_is_none_is_a_bad_one(time: Any) -> None:
     builder.stream("in", read).to("out")
     with TopologyTestDriver(builder.build()) as driver:
         topic = driver.create_input_topic("in")
-        with pytest.raises(TimestampError, match="an int, not a"):
+        with pytest.raises(TimestampError, match="an int, in milliseconds, not a"):
             topic.pipe_input("k", 1, 5)
     skip = TaskOptions(on_bad_timestamp="skip")
     with TopologyTestDriver(builder.build(), options=skip) as driver:
@@ -364,7 +364,7 @@ def test_a_serializer_that_fails_now_and_then_is_tried_again() -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out", Produced.with_(None, mine))
     topology = builder.build()
-    chosen = options(production=lambda error, record: Retry(attempts=3))
+    chosen = options(production=lambda error, record: RetryOutput(attempts=3))
     with TopologyTestDriver(topology, options=chosen) as driver:
         driver.create_input_topic("in").pipe_input("k", 1)
         assert driver.create_output_topic("out").queue_size == 1

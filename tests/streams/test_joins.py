@@ -3,7 +3,7 @@
 from typing import Any
 
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import JoinWindows, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 

@@ -10,7 +10,7 @@ from thulawa.core.errors import SerializationError
 from thulawa.core.records import Window, Windowed
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.handlers import Handlers, log_and_continue
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     Grouped,
@@ -215,7 +215,7 @@ def test_without_a_handler_the_error_says_where() -> None:
     error = caught.value
     assert (error.topic, error.partition, error.offset) == ("in", 0, 0)
     assert (
-        "by-number-repartition-sink: the key, a str, cannot be written as long: name a key_serde"
+        "by-number-repartition-sink: a key of type str cannot be written as long: pass a key_serde"
         in str(error)
     )
 

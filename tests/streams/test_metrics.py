@@ -6,7 +6,7 @@ import pytest
 
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
 from thulawa.runtime.metrics import NodeMetrics
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Consumed,
     Processor,

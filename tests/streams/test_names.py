@@ -97,7 +97,7 @@ def test_one_topic_read_twice_is_one_source() -> None:
         (lambda b: b.table("in").map_values(3), "needs a function"),
         (lambda b: b.stream("in").join(b.stream("o"), max, None), "needs JoinWindows"),
         (lambda b: b.stream("in").join("other", max), "not a str"),
-        (lambda b: b.stream("in").group_by_key().windowed_by(3), "aggregations go over"),
+        (lambda b: b.stream("in").group_by_key().windowed_by(3), "windowed_by needs"),
         (lambda b: b.table("in").suppress(Suppressed.until_window_closes()), "windowed"),
         (
             lambda b: (
@@ -114,14 +114,14 @@ def test_one_topic_read_twice_is_one_source() -> None:
                 .windowed_by(TimeWindows.of(10))
                 .count(Materialized.as_("c").with_retention(5))
             ),
-            "keep windows for 10 ms at least",
+            "a retention of at least 10 ms",
         ),
         (lambda b: TimeWindows.of(10).advance_by(11), "from 1 to the window size"),
         (lambda b: TimeWindows.of(0), "at least 1 ms"),
         (lambda b: TimeWindows.of("ten"), "not a duration"),
         (lambda b: Suppressed.until_window_closes().emit_early_when_full(), "final and early"),
         (lambda b: StreamsBuilder().build(), "empty"),
-        (lambda b: type(b)(explicit_names="maybe"), "is not known"),
+        (lambda b: type(b)(explicit_names="maybe"), "is not supported"),
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_built(build: Any, message: str) -> None:

@@ -12,7 +12,7 @@ from thulawa.core.errors import (
     TopologyError,
 )
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Processor,
     ProcessorContext,
@@ -59,7 +59,7 @@ def test_an_unknown_child_is_an_error_that_names_the_children() -> None:
 def test_another_record_than_that_of_programs_is_an_error_that_says_which() -> None:
     class Wrong(Processor[Any, Any, Any, Any]):
         def process(self, record: Record[Any, Any]) -> None:
-            self.context.forward(thulawa.engine.Record("in", 0, record.value))  # type: ignore[arg-type]
+            self.context.forward(thulawa.engine.WorkItem("in", 0, record.value))  # type: ignore[arg-type]
 
     topology = Topology().add_source("in", "in").add_processor("p", Wrong, "in")
     with TopologyTestDriver(topology.add_sink("out", "out", "p")) as driver:
@@ -234,18 +234,18 @@ def test_processors_are_closed_with_the_driver() -> None:
         (lambda t: t.add_source("s"), "at least one topic"),
         (lambda t: t.add_processor("p", Forwarding), "at least one parent"),
         (lambda t: t.add_processor("p", Forwarding, "nobody"), "no node 'nobody'"),
-        (lambda t: t.add_source("s", "a").add_source("s", "b"), "a node 's' already"),
-        (lambda t: t.add_source("s", "a").add_source("r", "a"), "is read already"),
+        (lambda t: t.add_source("s", "a").add_source("s", "b"), "node 's' already exists"),
+        (lambda t: t.add_source("s", "a").add_source("r", "a"), "is already read"),
         (lambda t: t.add_source("s", "../x"), "holds '/'"),
         (lambda t: t.add_source("s", "."), "means a folder"),
         (lambda t: t.add_source("s", "a" * 250), "at most 249"),
         (lambda t: t.add_source("s", "a\n"), "holds"),
         (lambda t: t.add_source("s", "a\0"), "holds"),
         (lambda t: t.add_state_store(StoreSpec(name="../x")), "holds '/'"),
-        (lambda t: t.add_source("s", "a").connect("s", "x"), "is no processor"),
+        (lambda t: t.add_source("s", "a").connect("s", "x"), "is not a processor"),
         (
             lambda t: t.add_source("s", "a").add_sink("k", "b", "s").add_sink("l", "c", "k"),
-            "nothing follows it",
+            "it has no output",
         ),
     ],
 )

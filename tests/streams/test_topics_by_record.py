@@ -6,7 +6,7 @@ import pytest
 
 from thulawa.core.errors import ConfigurationError, ProcessingError
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import Processor, ProcessorContext, Record, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 

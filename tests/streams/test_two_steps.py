@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import TopologyError
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import FRONT, plan
+from thulawa.runtime.planning import SOURCE_STAGE, plan
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     Grouped,
     Materialized,
@@ -103,30 +103,30 @@ def test_records_without_a_value_or_a_key_do_not_count() -> None:
 
 def test_the_first_step_stands_where_the_topic_is_read() -> None:
     made = plan(built(counted, TWICE), {"in": 2})
-    assert [part.stage for part in made.parts.values()] == [FRONT, 1]
+    assert [part.stage for part in made.parts.values()] == [SOURCE_STAGE, 1]
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "key unchanged": (lambda s: s.group_by_key(TWICE).count(), "the key has not changed"),
     "no merger": (
         lambda s: s.group_by(lambda k, v: v, TWICE).aggregate(int, lambda k, v, n: n + v),
-        "give the aggregation a merger",
+        "pass a merger",
     ),
     "windows": (
         lambda s: s.group_by(lambda k, v: v, TWICE).windowed_by(TimeWindows.of(9)).count(),
-        "too late for a window",
+        "late for a window",
     ),
     "sessions": (
         lambda s: s.group_by(lambda k, v: v, TWICE).windowed_by(SessionWindows.of(9)).count(),
-        "too late for a window",
+        "late for a window",
     ),
     "cogroup": (
         lambda s: s.group_by(lambda k, v: v, TWICE).cogroup(lambda k, v, n: n).aggregate(list),
-        "several streams",
+        "a cogroup cannot",
     ),
     "table": (
         lambda s: s.to_table().group_by(lambda k, v: (v, k), TWICE),
-        "taken out again",
+        "subtracted again",
     ),
 }
 

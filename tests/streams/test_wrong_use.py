@@ -22,7 +22,7 @@ from thulawa.topology.nodes import Stateless
 
 
 async def wait(*values: Any) -> Any:
-    """Give what it was given."""
+    """Return what it was given."""
     return values
 
 
@@ -47,7 +47,7 @@ one: Any = lambda only: 1  # noqa: E731 a function of one argument
 WRONG: dict[str, tuple[Callable[[Any, Any, Any], object], str]] = {
     "filter by value alone": (
         lambda s, t, b: s.filter(lambda v: v),
-        r"\(key, value\).*takes \(v\)",
+        r"\(key, value\).*not of \(v\)",
     ),
     "mapper with a key": (lambda s, t, b: s.map_values(lambda k, v: v), "with_key=True"),
     "table mapper": (lambda s, t, b: t.map_values(lambda: 1), r"of \(value\)"),
@@ -88,11 +88,11 @@ WRONG: dict[str, tuple[Callable[[Any, Any, Any], object], str]] = {
         lambda s, t, b: s.map_async(lambda k, v: v, resource=nullcontext),
         r"\(key, value, resource\)",
     ),
-    "processor that is made": (lambda s, t, b: s.process(Works()), "given by its class"),
+    "processor that is made": (lambda s, t, b: s.process(Works()), "a supplier is a processor"),
     "async processor": (lambda s, t, b: s.process(Waits), "process_async"),
     "processor that waits": (lambda s, t, b: s.process(Mixed), "make it an AsyncProcessor"),
-    "mapper that waits": (lambda s, t, b: s.map_values(wait), "does not wait for async"),
-    "joiner that waits": (lambda s, t, b: s.join(t, wait), "does not wait for async"),
+    "mapper that waits": (lambda s, t, b: s.map_values(wait), "does not accept async"),
+    "joiner that waits": (lambda s, t, b: s.join(t, wait), "does not accept async"),
     "no windows": (lambda s, t, b: s.join(b.stream("u"), max), "needs JoinWindows"),
     "windows with a table": (lambda s, t, b: s.join(t, max, JoinWindows.of(1)), "are a Joined"),
     "join with a group": (lambda s, t, b: s.join(s.group_by_key(), max), "not a KGroupedStream"),
@@ -101,18 +101,18 @@ WRONG: dict[str, tuple[Callable[[Any, Any, Any], object], str]] = {
     "merge": (lambda s, t, b: s.merge(t), "not a KTable"),
     "global table without its key": (
         lambda s, t, b: s.join(b.global_table("g"), max),
-        "gives the table's key",
+        "returns the table's key",
     ),
     "cogroup": (
         lambda s, t, b: s.group_by_key().cogroup(lambda k, v, a: a).cogroup(s, max),
         "group it first",
     ),
-    "windows": (lambda s, t, b: s.group_by_key().windowed_by(JoinWindows.of(1)), "not over"),
+    "windows": (lambda s, t, b: s.group_by_key().windowed_by(JoinWindows.of(1)), "not JoinWindows"),
     "windows of a cogroup": (
         lambda s, t, b: s.group_by_key().cogroup(lambda k, v, a: a).windowed_by("5 s"),
-        "not over '5 s'",
+        "not '5 s'",
     ),
-    "suppress": (lambda s, t, b: t.suppress("5 s"), "takes a Suppressed"),
+    "suppress": (lambda s, t, b: t.suppress("5 s"), "needs a Suppressed"),
     "suppress without windows": (
         lambda s, t, b: s.group_by_key().count().suppress(Suppressed.until_window_closes()),
         "needs a windowed",

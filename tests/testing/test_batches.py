@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from thulawa.core.errors import ConfigurationError, SerializationError
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (
     AsyncProcessor,
     Consumed,
@@ -166,7 +166,7 @@ def test_repartition_and_changelog_topics_are_read_by_their_names(batches: int |
         changes = driver.create_output_topic("counts-changelog").read_records_to_list()
         assert changes == [Record("home", 1, 7), Record("home", 2, 9)]
         assert driver.produced_topic_names() == {inner, "counts-changelog", "out"}
-        with pytest.raises(ConfigurationError, match="leave the serdes out"):
+        with pytest.raises(ConfigurationError, match="remove the serdes"):
             driver.create_output_topic(inner, Serdes.string())
 
 
@@ -209,7 +209,7 @@ def test_values_that_no_shuffle_carries_are_refused_as_on_spark() -> None:
     builder = StreamsBuilder()
     builder.stream("in").map(lambda k, v: (v, Odd())).group_by_key().count().to_stream().to("out")
     driver = TopologyTestDriver(builder.build())
-    with driver, pytest.raises(SerializationError, match="Odd cannot be kept or shuffled"):
+    with driver, pytest.raises(SerializationError, match="Odd cannot be stored or shuffled"):
         driver.create_input_topic("in").pipe_input("k", "v")
 
 
@@ -221,7 +221,7 @@ def test_an_error_in_a_batch_names_the_seed() -> None:
     with pytest.raises(SerializationError) as caught:
         driver.process_all_available()
     driver.close()
-    assert "batches=7 gives the same batches again" in caught.value.__notes__[0]
+    assert "batches=7 repeats the same batches" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("seed", seeds(10))

@@ -226,26 +226,26 @@ def test_a_thread_of_ones_own_is_waited_for_when_the_loop_is_told() -> None:
             0.05, lambda: loop.call_soon_threadsafe(answer.set_result, "reported")
         )
         report.start()
-        with loop.outside_work():
+        with loop.thread_work():
             return await answer
 
     assert run(main()) == "reported"
 
 
-def test_a_silent_thread_stalls_the_run_once_patience_is_over() -> None:
+def test_a_silent_thread_stalls_the_run_once_the_thread_timeout_is_over() -> None:
     release = threading.Event()
 
     async def main() -> None:
         await asyncio.to_thread(release.wait)
 
     began = time.monotonic()
-    with pytest.raises(Stalled, match="1 calls on threads still silent"):
-        run(main(), patience=0.05)
+    with pytest.raises(Stalled, match="1 calls on threads are silent"):
+        run(main(), thread_timeout=0.05)
     release.set()
     assert time.monotonic() - began >= 0.05
 
 
-def test_a_silent_thread_lets_a_timeout_pass_once_patience_is_over() -> None:
+def test_a_silent_thread_lets_a_timeout_pass_once_the_thread_timeout_is_over() -> None:
     release = threading.Event()
 
     async def main() -> float:
@@ -254,7 +254,7 @@ def test_a_silent_thread_lets_a_timeout_pass_once_patience_is_over() -> None:
         release.set()
         return asyncio.get_running_loop().time()
 
-    assert run(main(), patience=0.05) == 30
+    assert run(main(), thread_timeout=0.05) == 30
 
 
 def test_once_threads_have_answered_time_jumps_again() -> None:
@@ -263,7 +263,7 @@ def test_once_threads_have_answered_time_jumps_again() -> None:
         await asyncio.sleep(1000)
 
     began = time.monotonic()
-    run(main(), patience=30)
+    run(main(), thread_timeout=30)
     assert time.monotonic() - began < 10
 
 

@@ -47,7 +47,7 @@ def took(latency: Latency) -> float:
 
 
 def outcomes(n: int, *faults: Fault, offset: int = 0) -> list[str]:
-    """Give what ``n`` attempts at one record come to."""
+    """Return what ``n`` attempts at one record come to."""
 
     async def main(simulation: Simulation) -> list[str]:
         call = flaky(lambda visit: "ok", *faults, random=simulation.random)
@@ -162,7 +162,7 @@ def test_the_first_fault_that_strikes_wins() -> None:
 
 @pytest.mark.parametrize(("times", "probability"), [(-1, 1), (1, 1.1), (1, -0.1)])
 def test_impossible_faults_are_refused(times: float, probability: float) -> None:
-    with pytest.raises(ValueError, match=r"strike|probability"):
+    with pytest.raises(ValueError, match=r"times|probability"):
         Fault(Retriable, times, probability)
 
 

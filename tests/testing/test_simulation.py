@@ -39,7 +39,7 @@ def test_a_failure_names_its_seed_its_time_and_the_call_that_replays_it() -> Non
     told = notes(failure.value)
     assert "seed 42, virtual time 2.5 s" in told
     assert (
-        "simulate(breaks, seed=42, until=60, max_iterations=1000000, patience=5.0)"
+        "simulate(breaks, seed=42, until=60, max_iterations=1000000, thread_timeout=5.0)"
         f"  # {__file__}:" in told
     )
     assert "THULAWA_SEED=42 pytest '" in told

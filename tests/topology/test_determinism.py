@@ -227,3 +227,19 @@ def test_an_async_call_is_known_when_it_is_declared_and_keeps_the_order_of_recor
     assert "async" in str(reason(emit="partition"))
     assert "emit" in str(reason(deterministic=True))
     assert reason(deterministic=True, emit="partition") is None
+
+
+def test_a_declaration_is_not_inherited_by_what_wraps_the_function() -> None:
+    """`functools.wraps` copies attributes: the wrapper may look at a clock all the same."""
+
+    @deterministic
+    def country(key: Any, value: Any) -> Any:
+        return TABLE[value]
+
+    @functools.wraps(country)
+    def stamped(key: Any, value: Any) -> Any:
+        return f"{country(key, value)} {time.time()}"
+
+    assert nondeterminism_of(country) is None
+    assert nondeterminism_of(stamped) is not None
+    assert nondeterminism_of(deterministic(stamped)) is None

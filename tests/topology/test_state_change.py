@@ -76,7 +76,7 @@ def test_the_store_of_a_removed_processor_is_lost() -> None:
         (lambda t: t.remove("nobody"), "no node 'nobody'"),
         (lambda t: t.replace("positive", name="x"), "cannot be replaced"),
         (lambda t: t.replace("positive", window=3), "has no 'window'"),
-        (lambda t: t.insert_after("add-one", t.nodes["positive"]), "a node 'positive' already"),
+        (lambda t: t.insert_after("add-one", t.nodes["positive"]), "already exists"),
     ],
 )
 def test_an_edit_that_breaks_the_graph_is_refused(edit: Any, message: str) -> None:

@@ -25,7 +25,7 @@ fences every earlier transaction of the same task that is still open, in whichev
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.errors import ConfigurationError
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Broker",
     "Committed",
-    "OffsetRange",
     "RecordColumns",
     "TopicMetadata",
     "Transaction",
@@ -49,9 +48,6 @@ __all__ = [
     "open_broker",
     "read_to_end",
 ]
-
-OffsetRange: TypeAlias = tuple[int, int]
-"""Offsets in [start, end)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +173,9 @@ class Broker(Protocol):
         """
 
     def read(
-        self, ranges: Mapping[TopicPartition, OffsetRange], *, timeout: float = 30.0
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], *, timeout: float = 30.0
     ) -> Iterator[ConsumerRecord]:
-        """Yield the committed records of ranges of offsets, those of a partition in their order.
+        """Yield the committed records of ranges [start, end), those of a partition in their order.
 
         Raise `OffsetOutOfRange` where a start does not exist any more, and a `TimeoutError` where
         a transaction stays open, or the broker silent, for ``timeout`` seconds.

@@ -1,4 +1,4 @@
-"""What the ``thulawa`` command can do."""
+"""The commands of ``thulawa``."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from rich.table import Table
 import thulawa
 from thulawa.cli import dlq, kafka, programs, topics
 from thulawa.cli.doctor import examine
-from thulawa.cli.failures import EXIT_CODES, FAILED
+from thulawa.cli.exit_codes import EXIT_CODES, FAILED
 
 __all__ = ["app"]
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="markdown",  # fills paragraphs, where they are broken as in the docstring else
+    rich_markup_mode="markdown",  # else paragraphs are broken as in the docstring
 )
 app.add_typer(topics.app, name="topics")
 app.add_typer(kafka.app, name="kafka")
@@ -35,7 +35,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Hold the options that belong to no command."""
+    """Handle the options that belong to no command."""
     if version:
         typer.echo(thulawa.__version__)
         raise typer.Exit
@@ -43,7 +43,7 @@ def root(
 
 @app.command(epilog=EXIT_CODES)
 def doctor(json_lines: Json = False) -> None:
-    """Say what this machine lacks for Thulawa, and how to get it."""
+    """Show what Thulawa needs on this machine and does not find, and how to install it."""
     findings = list(examine())
     if json_lines:
         for finding in findings:

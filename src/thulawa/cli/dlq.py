@@ -8,11 +8,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from thulawa.cli.failures import FAILED, explained
+from thulawa.cli.exit_codes import FAILED, explained
 from thulawa.cli.letters import Letters, letters_at
 from thulawa.cli.lines import json_line, shown, visible, written
 from thulawa.core.errors import ConfigurationError
-from thulawa.runtime.dead_letters import Letter, Refusal
+from thulawa.runtime.dead_letter_records import DeadLetterRecord, ReplayRejection
 
 __all__ = ["app"]
 
@@ -48,8 +48,8 @@ def list_letters(topic: Topic, log: Where = "topics", json_lines: Json = False) 
     for one, replayed in found:
         table.add_row(
             one.place,
-            visible(one.told("exception")),
-            visible(one.told("message")),
+            visible(one.error_header("exception")),
+            visible(one.error_header("message")),
             visible(one.origin),
             shown(one.key),
             "yes" if replayed else "",
@@ -76,23 +76,23 @@ def show(
     raise ConfigurationError(f"there is no letter {letter} in {topic}; see thulawa dlq list")
 
 
-def _print(one: Letter, *, replayed: bool, as_json: bool) -> None:
+def _print(one: DeadLetterRecord, *, replayed: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json_line(_whole(one, replayed=replayed)))
         return
     for name, text in (
         ("letter", one.place),
         ("from", one.origin),
-        ("node", one.told("node")),
-        ("exception", one.told("exception")),
-        ("message", one.told("message")),
+        ("node", one.error_header("node")),
+        ("exception", one.error_header("exception")),
+        ("message", one.error_header("message")),
         ("key", shown(one.key)),
         ("value", shown(one.value)),
         *((f"header {name}", shown(value)) for name, value in one.original_headers),
         ("done", "yes" if replayed else "no"),
     ):
         typer.echo(f"{visible(name):>10}  {visible(text)}")
-    for line in one.told("stacktrace").split("\n"):
+    for line in one.error_header("stacktrace").split("\n"):
         typer.echo(visible(line))
 
 
@@ -137,25 +137,27 @@ class _Plan:
     """What becomes of one partition: letters with their topics, up to the offset ``last``."""
 
     partition: int
-    letters: list[tuple[str, Letter]]
-    refused: list[tuple[Letter, Refusal]]
+    letters: list[tuple[str, DeadLetterRecord]]
+    refused: list[tuple[DeadLetterRecord, ReplayRejection]]
     last: int | None
 
 
 def _planned(letters: Letters, to: str | None, *, skip: bool) -> Iterable[_Plan]:
     done = letters.replayed()
-    waiting: dict[int, list[Letter]] = {}
+    waiting: dict[int, list[DeadLetterRecord]] = {}
     for one in letters.read():
         if not _is_done(one, done):
             waiting.setdefault(one.partition, []).append(one)
-    wanted = {to} if to else {one.told("topic") for some in waiting.values() for one in some}
+    wanted = (
+        {to} if to else {one.error_header("topic") for some in waiting.values() for one in some}
+    )
     topics = letters.existing(wanted - {"", None})
     for partition, some in sorted(waiting.items()):
         plan = _Plan(partition, [], [], None)
         last = None
         for one in some:
             goes = one.destination(to, topics)
-            if isinstance(goes, Refusal):
+            if isinstance(goes, ReplayRejection):
                 plan.refused.append((one, goes))
                 if not skip:
                     break
@@ -180,7 +182,7 @@ def _tell(plan: _Plan, *, execute: bool, as_json: bool) -> None:
             typer.echo(f"{one.place}  cannot be sent back: {visible(refusal.reason)}")
 
 
-def _is_done(one: Letter, done: dict[int, int]) -> bool:
+def _is_done(one: DeadLetterRecord, done: dict[int, int]) -> bool:
     return one.offset <= done.get(one.partition, -1)
 
 
@@ -191,19 +193,19 @@ def _place(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _row(one: Letter, *, replayed: bool) -> dict[str, Any]:
+def _row(one: DeadLetterRecord, *, replayed: bool) -> dict[str, Any]:
     return {
         "letter": one.place,
         "timestamp": one.timestamp,
-        **{name: one.told(name) for name in _FACTS},
+        **{name: one.error_header(name) for name in _FACTS},
         "key": written(one.key),
         "replayed": replayed,
     }
 
 
-def _whole(one: Letter, *, replayed: bool) -> dict[str, Any]:
+def _whole(one: DeadLetterRecord, *, replayed: bool) -> dict[str, Any]:
     return _row(one, replayed=replayed) | {
         "value": written(one.value),
         "headers": [[name, written(value)] for name, value in one.original_headers],
-        "stacktrace": one.told("stacktrace"),
+        "stacktrace": one.error_header("stacktrace"),
     }

@@ -1,4 +1,4 @@
-"""What Thulawa needs on this machine: what is there, what is missing, how to get it."""
+"""Check what Thulawa needs on this machine, and how to install what is missing."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ _STATEFUL = ("googleapis-common-protos", "grpcio", "grpcio-status", "protobuf", 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked for. ``optional``: not there, and not needed by every job."""
+    """One requirement. ``optional``: not found, and not needed by every job."""
 
     what: str
     state: State
@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything, one thing after the other."""
+    """Yield the result of every check."""
     yield from _spark()
     yield _stateful()
     yield _uvloop()
@@ -45,7 +45,7 @@ def examine() -> Iterator[Finding]:
 
 
 def spark_s_needs() -> list[Finding]:
-    """Give what is missing without which Spark does not start."""
+    """Return the missing requirements without which Spark does not start."""
     return [finding for finding in _spark() if finding.state == "missing"]
 
 
@@ -66,7 +66,7 @@ def _python() -> Finding:
 
 
 def _spark_home() -> Iterator[Finding]:
-    """Tell of another Spark that would be run in place of the one that pip installed."""
+    """Yield a finding if ``SPARK_HOME`` names another Spark than the installed one."""
     home = os.environ.get("SPARK_HOME")
     if home and not list(Path(home, "jars").glob(f"spark-core_*-{_SPARK}.jar")):
         advice = f"unset SPARK_HOME, or set it to Spark {_SPARK}"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import reachable
-from thulawa.cli.failures import explained
+from thulawa.cli.exit_codes import explained
 from thulawa.core.errors import ConfigurationError
 from thulawa.dev.kafka_broker import Broker, Status, brokers
 from thulawa.dev.maven import JarSet, fetched

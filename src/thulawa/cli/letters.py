@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
 from thulawa.brokers.records import ProducerRecord
 from thulawa.core.markers import LastBatch
-from thulawa.runtime.dead_letters import Letter
+from thulawa.runtime.dead_letter_records import DeadLetterRecord
 
 __all__ = ["Letters", "letters_at"]
 
@@ -25,7 +25,7 @@ class Letters:
     broker: Broker
     topic: str
 
-    def read(self) -> Iterator[Letter]:
+    def read(self) -> Iterator[DeadLetterRecord]:
         """Yield all letters, those of a partition in their order.
 
         Letters of transactions that are still open are left out.
@@ -33,7 +33,7 @@ class Letters:
         for _, partition, offset, timestamp, key, value, headers in read_to_end(
             self.broker, self.topic
         ):
-            yield Letter(partition, offset, timestamp, key, value, headers)
+            yield DeadLetterRecord(partition, offset, timestamp, key, value, headers)
 
     def existing(self, topics: Collection[str]) -> set[str]:
         """Return those of the topics that exist."""
@@ -44,7 +44,9 @@ class Letters:
         markers = self.broker.markers(self._writer())
         return {partition: last.number for partition, last in markers.items()}
 
-    def send(self, partition: int, letters: Sequence[tuple[str, Letter]], last: int) -> None:
+    def send(
+        self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
+    ) -> None:
         """Send letters of a partition to topics, and store that it is done up to ``last``."""
         with self.broker.transaction(self._writer(), partition, LastBatch(last)) as transaction:
             for topic, one in letters:

@@ -1,4 +1,4 @@
-"""Records as lines of text, in both directions.
+"""Convert records to lines of text and back.
 
 As JSON, keys, values and header values are text where they are UTF-8, else
 ``{"base64": "…"}``: what `as_json` writes, `parse` reads back.
@@ -16,12 +16,12 @@ _KNOWN = frozenset({"key", "value", "headers", "timestamp", "topic", "partition"
 
 
 def as_line(record: ConsumerRecord) -> str:
-    """Write a record for people: where it stands, its key and its value."""
+    """Return a readable line: partition and offset, key and value."""
     return f"{record.partition}:{record.offset}  {shown(record.key)}  {shown(record.value)}"
 
 
 def as_json(record: ConsumerRecord) -> str:
-    """Write all of a record."""
+    """Return all fields of a record as JSON."""
     told = record._asdict() | {
         "key": written(record.key),
         "value": written(record.value),
@@ -31,7 +31,7 @@ def as_json(record: ConsumerRecord) -> str:
 
 
 def json_line(told: Any) -> str:
-    r"""Write JSON that a terminal shows as it is: what is not printable is escaped.
+    r"""Return JSON in which characters that are not printable are escaped.
 
     >>> json_line({"key": "é\x9b2J\u202e"})
     '{"key": "é\\u009b2J\\u202e"}'
@@ -39,12 +39,12 @@ def json_line(told: Any) -> str:
     text = json.dumps(told, ensure_ascii=False)
     if text.isprintable():
         return text
-    # what is not printable stands inside of strings, where JSON has escapes for it
+    # such characters are only in strings, where JSON has escapes for them
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 def visible(text: str) -> str:
-    r"""Write text for people, on one line: what would move or colour a terminal is escaped.
+    r"""Return text on one line, with terminal control characters escaped.
 
     >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -57,10 +57,10 @@ def visible(text: str) -> str:
 
 
 def parse(line: str, separator: str | None) -> dict[str, Any]:
-    """Read what a producer sends: ``key:value``, or JSON where no separator is given.
+    """Return the fields of a record from ``key:value``, or from JSON without a separator.
 
-    Of a JSON object the key, the value, the headers and the timestamp are taken; where it goes
-    is the key's affair. Raises ValueError with the reason.
+    Of a JSON object, key, value, headers and timestamp are used; the key decides the partition.
+    Raises ValueError with the reason.
     """
     if separator is not None:
         before, found, after = line.partition(separator)
@@ -86,19 +86,19 @@ def _headers(told: Any) -> list[tuple[Any, bytes | None]]:
 
 
 def _raw(text: str) -> bytes:
-    """Give the bytes that a line was made of, whatever they were."""
+    """Return the bytes of a line as they were read."""
     return text.encode(errors="surrogateescape")
 
 
 def shown(data: bytes | None) -> str:
-    """Write bytes for people, on one line."""
+    """Return bytes as readable text on one line."""
     if data is None:
         return "-"
     return visible(data.decode(errors="backslashreplace"))
 
 
 def written(data: bytes | None) -> Any:
-    """Write bytes for JSON: text where they are UTF-8."""
+    """Return bytes for JSON: text if they are UTF-8, else base64."""
     if data is None:
         return None
     try:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import thulawa
-from thulawa.cli.failures import explained
+from thulawa.cli.exit_codes import FAILED, explained
 from thulawa.cli.signals import StopSignals
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError, ThulawaError
 from thulawa.streams import Topology
 
 if TYPE_CHECKING:
-    from thulawa.spark.micro_batch.recovery import Restoring
+    from thulawa.runtime.planning import Plan
+    from thulawa.spark.micro_batch.restore import Restoring
 
 __all__ = ["add_to"]
 
@@ -78,7 +79,7 @@ def run(
     except (ThulawaError, typer.Exit):
         raise
     except Exception as error:  # Spark's, which it has logged with all there is to it
-        from thulawa.spark.micro_batch.failures import failure_of  # noqa: PLC0415 most commands need no Spark
+        from thulawa.spark.micro_batch.query_errors import failure_of  # noqa: PLC0415 most commands need no Spark
 
         raise failure_of(error) from error
 
@@ -118,14 +119,25 @@ def describe(
     typer.echo(renderings[output]())
 
 
-def validate(target: Target, application_id: ApplicationId = None, log: LogAddress = None) -> None:
-    """Check that a program can run, without running it; with a log, that its topics fit."""
-    whole = isinstance(load(target), thulawa.Streams)
-    said = (application_id, log)
-    if not whole:
-        said = (application_id or "validated", log or "file:./topics")
-    streams = _streams(target, *said, None)
-    made = streams.planned(check_topics=whole or log is not None)
+def validate(
+    target: Target,
+    application_id: ApplicationId = None,
+    log: LogAddress = None,
+    checkpoint: CheckpointPath = None,
+) -> None:
+    """Check that a program can run, without running it.
+
+    With a log, its topics and its checkpoint are checked too: the exit code is 1 if a start would
+    lose state.
+    """
+    check_topics = log is not None
+    if isinstance(load(target), thulawa.Streams):
+        streams = _streams(target, application_id, log, checkpoint)
+        check_topics = True
+    else:
+        name = application_id or "validated"
+        streams = _streams(target, name, log or "file:./topics", checkpoint)
+    made = streams.planned(check_topics=check_topics)
     for part in made.parts.values():
         where = f"in stage {part.stage}" if part.stage else "where its topics are read"
         typer.echo(f"sub-topology {part.group.id} runs {where}, in {len(part.tasks)} task(s)")
@@ -135,6 +147,21 @@ def validate(target: Target, application_id: ApplicationId = None, log: LogAddre
     typer.echo(f"stores: {stores}")
     for topic in streams.dead_letter_topics:
         typer.echo(f"dead letters: {topic}")
+    if check_topics:
+        _show_state(streams, made)
+
+
+def _show_state(streams: "thulawa.Streams", made: "Plan") -> None:
+    """Print what a start finds of its state; exit with code 1 if it would lose some."""
+    if not streams.checkpoint.is_dir():
+        typer.echo(f"checkpoint: none at {streams.checkpoint}")
+        return
+    losses = streams.check_state(made).losses
+    for loss in losses:
+        typer.secho(f"state would be lost: {loss.why}", err=True, fg="red")
+    if losses:
+        raise typer.Exit(FAILED)
+    typer.echo(f"checkpoint: {streams.checkpoint}, all state is kept")
 
 
 def init(
@@ -192,7 +219,7 @@ def reset(
 ) -> None:
     """Forget an application's state, offsets and inner topics: it begins anew."""
     streams = _streams(target, application_id, log, checkpoint)
-    folder, topics = streams.remains()
+    folder, topics = streams.owned_resources()
     done = "removed" if execute else "would remove"
     has_checkpoint = folder.exists()
     if execute:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as requests to stop: the first politely, the second at once."""
+"""SIGTERM and SIGINT as requests to stop: the first gracefully, the second at once."""
 
 import signal
 from types import FrameType, TracebackType
@@ -10,10 +10,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """Notes the signals that ask a program to stop, while the block runs.
+    """Context manager that records signals to stop.
 
-    Before `take_over` a signal raises `KeyboardInterrupt`: nothing runs yet that could be stopped
-    politely.
+    Before `take_over` a signal raises `KeyboardInterrupt`: nothing is running yet that could be
+    stopped gracefully.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class StopSignals:
             signal.signal(number, handler)
 
     def take_over(self) -> None:
-        """Only note signals from here on; Spark has set a handler of its own meanwhile."""
+        """Only record signals from now on; Spark has installed its own handler meanwhile."""
         self._raises = False
         self._install()
 
     @property
     def exit_code(self) -> int:
-        """The shell's code for a program that the last signal ended."""
+        """The exit code of a program that the last signal ended."""
         return 128 + self.received[-1]
 
     def _install(self) -> None:

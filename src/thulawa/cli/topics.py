@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from thulawa.brokers.embedded import ConsumerRecord, Log, Retention, TopicDescription
-from thulawa.cli.failures import explained
+from thulawa.cli.exit_codes import explained
 from thulawa.cli.lines import as_json, as_line, parse
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError
@@ -38,7 +38,7 @@ def open_log(folder: str) -> Log:
 @app.command("list")
 @explained
 def list_topics(log: LogFolder = "topics", json_lines: Json = False) -> None:
-    """Name the topics, with their partitions, records and sizes."""
+    """List the topics with their partitions, records and sizes."""
     with open_log(log) as opened:
         described = [opened.describe(name) for name in opened.topics()]
     rows = [_row(one) for one in described]
@@ -88,7 +88,7 @@ def create(
     ] = None,
     log: LogFolder = "topics",
 ) -> None:
-    """Make a topic; one with the same settings is left as it is."""
+    """Create a topic; one with the same settings is left as it is."""
     age = None if keep is None else milliseconds(keep, name="--keep") / 1000
     with open_log(log) as opened:
         made = opened.create_topic(
@@ -119,11 +119,11 @@ def tail(
                 for record in consumer.poll(timeout=_WAIT):
                     typer.echo(shape(record))
         except KeyboardInterrupt:
-            pass  # the way to end it
+            pass  # this ends it
 
 
 def _last(log: Log, topic: str, ends: dict[int, int], count: int) -> list[ConsumerRecord]:
-    """Give the last records before these offsets; compaction may have left gaps."""
+    """Return the last records before these offsets; compaction may have left gaps."""
     starts = log.start_offsets(topic)
     found: list[ConsumerRecord] = []
     for partition, end in ends.items():
@@ -169,7 +169,7 @@ def produce(
 
 
 def _lines(pause: Callable[[], object]) -> Iterator[str]:
-    """Give the lines of standard input as they come; call ``pause`` before waiting for more."""
+    """Yield lines of standard input as they arrive; call ``pause`` before waiting for more."""
     rest = b""
     while chunk := os.read(_stdin(), _CHUNK):
         *lines, rest = (rest + chunk).split(b"\n")

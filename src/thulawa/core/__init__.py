@@ -1,1 +1,1 @@
-"""What every layer may use: errors, durations, names. Standard library only."""
+"""What every layer may use: errors, durations, names, serdes."""

@@ -1,79 +1,50 @@
-"""Avro's binary encoding: a schema becomes a pair of functions.
+"""Avro by fastavro, with strict checks of values and of data.
 
-The whole of the specification's types. What was written with another schema is read by
-`thulawa.core.avro_resolution`. Data is never trusted: lengths are checked
-against what is there before anything is made, and nesting is bounded.
+fastavro encodes, decodes and resolves schemas. It is lenient where this library is strict: it
+writes ``True`` as an int and a tuple as an array, wraps numbers of more than 64 bits, accepts
+negative branch numbers, and lets a few bytes ask for any number of nulls. Two checks stand in front
+of it (docs/adr/0067):
+
+- A value is checked against the schema before it is encoded. The same step chooses the branch of a
+  union, which keeps the bytes of a key independent of the library.
+- Data is walked through before it is decoded: lengths, counts, numbers and depth are in bounds, and
+  the last byte of the value is the last byte of the data.
 """
 
 import json
-import struct
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from io import BytesIO
+from typing import Any
 
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro.read import LOGICAL_READERS, SchemaResolutionError
+from fastavro.schema import SchemaParseException, UnknownType
+
+from thulawa.core.avro_types import PRIMITIVES, Cursor, Schema, Types
 from thulawa.core.errors import ConfigurationError
 
-__all__ = [
-    "PRIMITIVES",
-    "Avro",
-    "Codec",
-    "Data",
-    "Read",
-    "array_codec",
-    "deeper",
-    "enum_codec",
-    "fixed_codec",
-    "map_codec",
-    "read_long",
-    "union_codec",
-]
+__all__ = ["Avro"]
 
-_DEEPEST = 200
-_LONGEST = 2**63
-_MOST_NULLS = 1_000  # entries that take no bytes: nulls, empty records
-_MOST_SHIFTS = 63
-_MORE = 0x80  # the bit that says another byte follows
-
-Write = Callable[[Any, bytearray, int], None]
-Read = Callable[["Data", int], Any]
-
-
-class Codec(NamedTuple):
-    """How values of one type are written and read."""
-
-    write: Write
-    read: Read
-    fits: Callable[[Any], bool]  # whether a branch of a union takes a value
-
-
-class Data:
-    """Bytes, and how far they have been read.
-
-    ``empty`` is how many entries without bytes there may still be: arrays of nulls must not cost
-    more than a multiple of the bytes that ask for them.
-    """
-
-    __slots__ = ("_bytes", "at", "empty")
-
-    def __init__(self, data: bytes) -> None:
-        self._bytes = data
-        self.at = 0
-        self.empty = len(data) + _MOST_NULLS
-
-    def take(self, count: int) -> bytes:
-        """Give the next bytes; raise `ValueError` if there are not so many."""
-        if count < 0 or count > self.left:
-            raise ValueError("truncated")
-        self.at += count
-        return self._bytes[self.at - count : self.at]
-
-    @property
-    def left(self) -> int:
-        """How many bytes have not been read."""
-        return len(self._bytes) - self.at
+_PROMOTABLE = ("int", "long", "float", "double", "string", "bytes")  # from or to another
+_PROMOTIONS: dict[str, Callable[[Any], Any]] = {
+    "long": int,
+    "float": float,
+    "double": float,
+    "bytes": str.encode,
+    "string": bytes.decode,
+}
+_EXACT = "thulawa-exact"  # a logical type of our own, to see what fastavro makes of data
+_ROOT, _VALUE = "Root", "value"
+_BAD_SCHEMA = (SchemaParseException, UnknownType, LookupError, TypeError, AttributeError)
+_BAD_DATA = (ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError)
 
 
 class Avro:
-    """A schema, ready to write and read.
+    """A schema that encodes and decodes values.
+
+    ``references`` are schemas that define types which ``schema`` uses, each before those that use
+    it. Logical types are ignored: a timestamp is its number.
 
     >>> person = Avro('{"type": "record", "name": "P", "fields": [{"name": "n", "type": "int"}]}')
     >>> person.write({"n": 27})
@@ -82,340 +53,201 @@ class Avro:
     {'n': 27}
     """
 
-    def __init__(self, schema: str) -> None:
-        try:
-            parsed = json.loads(schema)
-        except ValueError as error:
-            raise ConfigurationError("an Avro schema is JSON, and this is not") from error
+    def __init__(self, schema: str, references: Sequence[str] = ()) -> None:
         self.schema = schema
-        self._codec = _Schemas().codec(parsed, "")
+        self.references = tuple(references)
+        self._parsed, names = _parsed(schema, references)
+        self._type = Types(names).type_of(self._parsed["fields"][0]["type"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Avro, (self.schema, self.references)
 
     def write(self, value: Any) -> bytes:
-        """Give the bytes of a value."""
-        out = bytearray()
-        self._codec.write(value, out, 0)
-        return bytes(out)
+        """Return the bytes of a value; raise `TypeError` or `ValueError` if it does not fit."""
+        out = BytesIO()
+        schemaless_writer(out, self._parsed, {_VALUE: self._type.check(value, 0)})
+        return out.getvalue()
 
     def read(self, data: bytes) -> Any:
-        """Give the value of bytes, all of them."""
-        source = Data(data)
-        value = self._codec.read(source, 0)
-        if source.left:
+        """Return the value of bytes; raise `ValueError` unless all of them are valid."""
+        self.check(data)
+        return _decoded(data, self._parsed)
+
+    def check(self, data: bytes) -> None:
+        """Raise `ValueError` unless the data is one valid value, and nothing after it."""
+        cursor = Cursor(data)
+        self._type.skip(cursor, 0)
+        if cursor.remaining:
             raise ValueError("bytes are left over")
-        return value
-
-
-class _Schemas:
-    """Turns schemas into codecs; remembers those with names, which may refer to themselves."""
-
-    def __init__(self) -> None:
-        self._named: dict[str, Codec] = {}
-
-    def codec(self, schema: Any, space: str) -> Codec:
-        if isinstance(schema, list):
-            return union_codec([self.codec(branch, space) for branch in schema])
-        if isinstance(schema, str):
-            return self._by_name(schema, space)
-        if not isinstance(schema, dict) or "type" not in schema:
-            raise ConfigurationError(f"{schema!r} is no Avro schema")
-        return self._complex(schema, space) or self.codec(schema["type"], space)
-
-    def _complex(self, schema: dict[str, Any], space: str) -> Codec | None:
-        match schema["type"]:
-            case "array":
-                return array_codec(self.codec(schema["items"], space))
-            case "map":
-                return map_codec(self.codec(schema["values"], space))
-            case "record":
-                return self._record(schema, space)
-            case "enum":
-                return self._name(schema, space, enum_codec(schema["symbols"]))
-            case "fixed":
-                return self._name(schema, space, fixed_codec(schema["size"]))
-        return None
 
-    def _by_name(self, name: str, space: str) -> Codec:
-        full = name if "." in name or not space else f"{space}.{name}"
-        codec = PRIMITIVES.get(name) or self._named.get(full) or self._named.get(name)
-        if codec is None:
-            raise ConfigurationError(f"the Avro schema uses {name!r}, which it does not define")
-        return codec
-
-    def _name(self, schema: dict[str, Any], space: str, codec: Codec) -> Codec:
-        self._named[_full_name(schema, space)] = codec
-        return codec
-
-    def _record(self, schema: dict[str, Any], space: str) -> Codec:
-        inner_space = _full_name(schema, space).rpartition(".")[0]
-        fields: list[tuple[str, Codec]] = []
-        codec = self._name(schema, space, _record(fields))
-        fields.extend(
-            (field["name"], self.codec(field["type"], inner_space)) for field in schema["fields"]
-        )
-        return codec
-
-
-def _full_name(schema: dict[str, Any], space: str) -> str:
-    name: str = schema["name"]
-    space = schema.get("namespace", space)
-    return name if "." in name or not space else f"{space}.{name}"
-
-
-# --- numbers
-
-
-def _write_long(value: int, out: bytearray) -> None:
-    if not -_LONGEST <= value < _LONGEST:
-        raise ValueError("beyond 64 bits")
-    rest = (value << 1) ^ (value >> 63)
-    while rest >= _MORE:
-        out.append(rest & 0x7F | _MORE)
-        rest >>= 7
-    out.append(rest)
-
-
-def read_long(data: Data) -> int:
-    """Read a whole number."""
-    result = shift = 0
-    while True:
-        (byte,) = data.take(1)
-        result |= (byte & 0x7F) << shift
-        if byte < _MORE:
-            return (result >> 1) ^ -(result & 1)
-        shift += 7
-        if shift > _MOST_SHIFTS:
-            raise ValueError("a number of more than 64 bits")
-
-
-def _whole(bits: int) -> Codec:
-    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
-
-    def write(value: Any, out: bytearray, _: int) -> None:
-        if type(value) is not int or not low <= value < high:
-            raise TypeError
-        _write_long(value, out)
-
-    def read(data: Data, _: int) -> int:
-        value = read_long(data)
-        if not low <= value < high:
-            raise ValueError(f"a number of more than {bits} bits")
-        return value
-
-    return Codec(write, read, lambda v: type(v) is int)
-
-
-def _real(layout: str) -> Codec:
-    """Give the codec of a layout; by its name, for a compiled one could not be sent to workers."""
-    size = struct.calcsize(layout)
-
-    def write(value: Any, out: bytearray, _: int) -> None:
-        out.extend(struct.pack(layout, value))
-
-    def read(data: Data, _: int) -> float:
-        value: float = struct.unpack(layout, data.take(size))[0]
-        return value
-
-    return Codec(write, read, lambda v: isinstance(v, float))
-
-
-# --- bytes and text
-
-
-def _write_bytes(value: bytes, out: bytearray) -> None:
-    _write_long(len(value), out)
-    out.extend(value)
-
-
-def _boolean() -> Codec:
-    def write(value: Any, out: bytearray, _: int) -> None:
-        if not isinstance(value, bool):
-            raise TypeError
-        out.append(value)
-
-    def read(data: Data, _: int) -> bool:
-        (byte,) = data.take(1)
-        if byte > 1:
-            raise ValueError("neither true nor false")
-        return bool(byte)
-
-    return Codec(write, read, lambda v: isinstance(v, bool))
-
-
-def _null() -> Codec:
-    def write(value: Any, _out: bytearray, _: int) -> None:
-        if value is not None:
-            raise TypeError
-
-    return Codec(write, lambda _data, _: None, lambda v: v is None)
-
-
-def _bytes() -> Codec:
-    def write(value: Any, out: bytearray, _: int) -> None:
-        if not isinstance(value, bytes):
-            raise TypeError
-        _write_bytes(value, out)
-
-    return Codec(write, lambda data, _: data.take(read_long(data)), _is_bytes)
-
-
-def _text() -> Codec:
-    def write(value: Any, out: bytearray, _: int) -> None:
-        _write_bytes(value.encode(), out)
-
-    return Codec(
-        write, lambda data, _: data.take(read_long(data)).decode(), lambda v: isinstance(v, str)
-    )
-
-
-def _is_bytes(value: Any) -> bool:
-    return isinstance(value, bytes)
-
-
-def fixed_codec(size: int) -> Codec:
-    """Make the codec of bytes of one length."""
-
-    def write(value: Any, out: bytearray, _: int) -> None:
-        if not isinstance(value, bytes) or len(value) != size:
-            raise TypeError
-        out.extend(value)
-
-    return Codec(write, lambda data, _: data.take(size), _is_bytes)
-
-
-def enum_codec(symbols: list[str]) -> Codec:
-    """Make the codec of one of some symbols."""
-
-    def write(value: Any, out: bytearray, _: int) -> None:
-        _write_long(symbols.index(value), out)
-
-    def read(data: Data, _: int) -> str:
-        number = read_long(data)
-        if not 0 <= number < len(symbols):
-            raise ValueError("no such symbol")
-        return symbols[number]
-
-    return Codec(write, read, lambda v: v in symbols)
-
-
-# --- what holds other things
-
-
-def deeper(depth: int) -> int:
-    """Go one level down; raise `ValueError` where there have been too many."""
-    if depth >= _DEEPEST:
-        raise ValueError("nested too deeply")
-    return depth + 1
-
-
-def _record(fields: list[tuple[str, Codec]]) -> Codec:
-    def write(value: Any, out: bytearray, depth: int) -> None:
-        if not isinstance(value, dict) or len(value) != len(fields):
-            raise TypeError
-        inner = deeper(depth)
-        for name, codec in fields:
-            codec.write(value[name], out, inner)
-
-    def read(data: Data, depth: int) -> dict[str, Any]:
-        inner = deeper(depth)
-        return {name: codec.read(data, inner) for name, codec in fields}
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, dict) and value.keys() == {name for name, _ in fields}
-
-    return Codec(write, read, fits)
-
-
-def array_codec(items: Codec) -> Codec:
-    """Make the codec of a list."""
-
-    def write(value: Any, out: bytearray, depth: int) -> None:
-        if not isinstance(value, list):
-            raise TypeError
-        inner = deeper(depth)
-        if value:
-            _write_long(len(value), out)
-            for item in value:
-                items.write(item, out, inner)
-        out.append(0)
-
-    def read(data: Data, depth: int) -> list[Any]:
-        inner = deeper(depth)
-        return [items.read(data, inner) for _ in _entries(data)]
-
-    return Codec(write, read, lambda v: isinstance(v, list))
-
-
-def map_codec(values: Codec) -> Codec:
-    """Make the codec of a dictionary by text."""
-
-    def write(value: Any, out: bytearray, depth: int) -> None:
-        if not isinstance(value, dict):
-            raise TypeError
-        inner = deeper(depth)
-        if value:
-            _write_long(len(value), out)
-            for key, item in value.items():
-                _write_bytes(key.encode(), out)
-                values.write(item, out, inner)
-        out.append(0)
-
-    def read(data: Data, depth: int) -> dict[str, Any]:
-        inner = deeper(depth)
-        found: dict[str, Any] = {}
-        for _ in _entries(data):
-            key = data.take(read_long(data)).decode()
-            if key in found:
-                raise ValueError("duplicate key")
-            found[key] = values.read(data, inner)
-        return found
-
-    return Codec(write, read, lambda v: isinstance(v, dict))
-
-
-def _entries(data: Data) -> Iterator[None]:
-    """Go through the blocks of an array or a map, entry by entry."""
-    while count := read_long(data):
-        if count < 0:
-            count = -count
-            read_long(data)  # the block's size, for those who want to skip it
-        if count > data.left + data.empty:
-            raise ValueError("more entries than bytes")
-        for _ in range(count):
-            before = data.at
-            yield
-            if data.at == before:
-                data.empty -= 1
-                if data.empty < 0:
-                    raise ValueError("more entries than bytes")
-
-
-def union_codec(branches: list[Codec]) -> Codec:
-    """Make the codec of one of several types."""
-
-    def write(value: Any, out: bytearray, depth: int) -> None:
-        for number, branch in enumerate(branches):
-            if branch.fits(value):
-                _write_long(number, out)
-                branch.write(value, out, deeper(depth))
-                return
-        raise TypeError
-
-    def read(data: Data, depth: int) -> Any:
-        number = read_long(data)
-        if not 0 <= number < len(branches):
-            raise ValueError("no such branch")
-        return branches[number].read(data, deeper(depth))
-
-    return Codec(write, read, lambda v: any(branch.fits(v) for branch in branches))
-
-
-PRIMITIVES = {
-    "null": _null(),
-    "boolean": _boolean(),
-    "int": _whole(32),
-    "long": _whole(64),
-    "float": _real("<f"),
-    "double": _real("<d"),
-    "bytes": _bytes(),
-    "string": _text(),
-}
+    def reader(self, written: "Avro") -> Callable[[bytes], Any]:
+        """Return a function that reads data of the schema ``written`` as this schema.
+
+        A datum that cannot be read so raises `ValueError`: unions may have branches that do not
+        occur, so the schemas alone do not tell.
+
+        >>> old = '{"type": "record", "name": "P", "fields": [{"name": "n", "type": "int"}]}'
+        >>> new = '''{"type": "record", "name": "P", "fields": [
+        ...     {"name": "number", "aliases": ["n"], "type": "double"},
+        ...     {"name": "unit", "type": "string", "default": "m"}]}'''
+        >>> Avro(new).reader(Avro(old))(b"6")
+        {'number': 27.0, 'unit': 'm'}
+        """
+        source, _ = _parsed(written.schema, written.references, exact=True)
+        target, names = _parsed(self.schema, self.references, resolve=True)
+        order = {
+            frozenset(fields): fields
+            for fields in (_field_names(schema) for schema in reversed(names.values()))
+        }
+
+        def read(data: bytes) -> Any:
+            written.check(data)
+            try:
+                return _arranged(_decoded(data, source, target), order)
+            except (SchemaResolutionError, *_BAD_DATA) as error:
+                raise ValueError("written with a schema that cannot be read as this one") from error
+
+        return read
+
+
+def _decoded(data: bytes, written: Schema, wanted: Schema | None = None) -> Any:
+    value: Any = schemaless_reader(BytesIO(data), written, wanted)
+    return value[_VALUE]
+
+
+def _arranged(value: Any, order: dict[frozenset[str], list[str]]) -> Any:
+    """Return a copy of a value in which records have the order of the schema's fields.
+
+    fastavro keeps the order of the writer, and inserts the same default object into every record.
+    """
+    if isinstance(value, dict):
+        names: Iterable[str] = order.get(frozenset(value), value)
+        return {name: _arranged(value[name], order) for name in names}
+    if isinstance(value, list):
+        return [_arranged(item, order) for item in value]
+    return value
+
+
+# --- schemas
+
+
+def _parsed(
+    schema: str, references: Sequence[str], *, exact: bool = False, resolve: bool = False
+) -> tuple[Schema, dict[str, Schema]]:
+    """Return fastavro's form of a schema, as the one field of a record, and the types by name.
+
+    The record changes no byte, and only a record is parsed once rather than with every call.
+    """
+    prepare = partial(_prepared, exact=exact, resolve=resolve)
+    names: dict[str, Schema] = {}
+    try:
+        for reference in references:
+            parse_schema(prepare(json.loads(reference)), named_schemas=names)
+        field = {"name": _VALUE, "type": prepare(json.loads(schema))}
+        root: Schema = {"type": "record", "name": _ROOT, "fields": [field]}
+        root = parse_schema(root, named_schemas=names)
+        if resolve:
+            _set_defaults(names)
+    except _BAD_SCHEMA as error:
+        raise ConfigurationError(f"not an Avro schema: {error}") from error
+    except ValueError as error:
+        raise ConfigurationError("an Avro schema is JSON, and this is not") from error
+    return root, names
+
+
+def _prepared(schema: Schema, *, exact: bool, resolve: bool) -> Schema:
+    """Return a schema without logical types, whose defaults fastavro does not look at.
+
+    With ``exact`` and ``resolve`` the branches of a union are found by their own type first.
+    """
+    prepare = partial(_prepared, exact=exact, resolve=resolve)
+    if isinstance(schema, list):
+        branches = [prepare(branch) for branch in schema]
+        return _marked_branches(branches) if resolve else branches
+    if not isinstance(schema, dict):
+        mark = exact and schema in _PROMOTABLE
+        return {"type": schema, "logicalType": _EXACT} if mark else schema
+    if not isinstance(schema["type"], str) or schema["type"] in PRIMITIVES:
+        return prepare(schema["type"])
+    result = {key: value for key, value in schema.items() if key != "logicalType"}
+    if exact and schema["type"] == "fixed":
+        result["logicalType"] = _EXACT
+    for inner in ("items", "values"):
+        if inner in result:
+            result[inner] = prepare(result[inner])
+    if "fields" in result:
+        result["fields"] = [
+            {("written_default" if key == "default" else key): field[key] for key in field}
+            | {"type": prepare(field["type"])}
+            for field in result["fields"]
+        ]
+    return result
+
+
+def _marked_branches(branches: list[Schema]) -> list[Schema]:
+    """Name all primitive types of a reader's union at each of them, for `_promoted`."""
+    types = [branch for branch in branches if isinstance(branch, str) and branch in _PROMOTABLE]
+    return [{"type": b, _EXACT: types} if b in types else b for b in branches]
+
+
+def _promoted(data: Any, written: Schema, wanted: Schema = None) -> Any:
+    """Return a datum as the reader's type, or as it is if the reader's union has its own type.
+
+    fastavro takes the first branch of a union that a datum can be promoted to.
+    """
+    if isinstance(wanted, dict):
+        if written["type"] in wanted.get(_EXACT, ()):
+            return data
+        wanted = wanted["type"]
+    if wanted is None or wanted == written["type"]:  # None: the field is left out
+        return data
+    return _PROMOTIONS[wanted](data)
+
+
+def _exact_fixed(data: bytes, _written: Schema, wanted: Schema = None) -> bytes:
+    """Raise if fastavro found an enum or a record by the name of a fixed type."""
+    if isinstance(wanted, dict) and wanted["type"] != "fixed":
+        raise SchemaResolutionError
+    return data
+
+
+for _primitive in _PROMOTABLE:
+    LOGICAL_READERS[f"{_primitive}-{_EXACT}"] = _promoted
+LOGICAL_READERS[f"fixed-{_EXACT}"] = _exact_fixed
+
+
+def _field_names(schema: Schema) -> list[str]:
+    return [field["name"] for field in schema.get("fields", ())]
+
+
+def _set_defaults(names: dict[str, Schema]) -> None:
+    """Set the defaults of fields as values of their types: JSON has no bytes, for instance."""
+    found = [
+        (field, _default(field["type"], field["written_default"], names))
+        for schema in names.values()
+        for field in schema.get("fields", ())
+        if "written_default" in field
+    ]
+    for field, value in found:
+        field["default"] = value
+
+
+def _default(schema: Schema, value: Any, names: dict[str, Schema]) -> Any:
+    """Return a default of a schema as a value: of a union it is one of the first branch."""
+    while isinstance(schema, list) or (isinstance(schema, str) and schema in names):
+        schema = schema[0] if isinstance(schema, list) else names[schema]
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if kind == "array":
+        return [_default(schema["items"], item, names) for item in value]
+    if kind == "map":
+        return {key: _default(schema["values"], item, names) for key, item in value.items()}
+    if kind == "record":
+        return {
+            field["name"]: _default(
+                field["type"], value.get(field["name"], field.get("written_default")), names
+            )
+            for field in schema["fields"]
+        }
+    if kind in ("bytes", "fixed"):
+        return value.encode("latin-1")
+    return float(value) if kind in ("float", "double") else value

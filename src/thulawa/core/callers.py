@@ -1,4 +1,4 @@
-"""Whose line of code it was: errors found after the fact name the user's own line."""
+"""The user's line of code, for errors that are found later than they were made."""
 
 import sys
 from pathlib import Path
@@ -9,9 +9,9 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def caller() -> str:
-    """Name the nearest line outside the library, as ``file:line``."""
+    """Return the nearest line outside the library in the call stack, as ``file:line``."""
     frame = sys._getframe(1)  # noqa: SLF001 inspect.stack() reads source files and is slow
-    # "<string>" is where dataclasses keep the methods they make.
+    # "<string>" is the file name of methods that dataclasses generate.
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<string>")):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,4 +1,4 @@
-"""Durations as people write them, in milliseconds as timestamps count them."""
+"""Durations: texts such as "5 minutes", timedeltas or numbers, converted to milliseconds."""
 
 import re
 from datetime import timedelta
@@ -31,7 +31,7 @@ _LONGEST = 2**63 - 1
 
 
 def milliseconds(duration: Duration, *, name: str = "duration") -> int:
-    """Give a duration in milliseconds; a plain number is taken as milliseconds already.
+    """Return a duration in milliseconds; a plain number is in milliseconds already.
 
     >>> milliseconds("1 minute"), milliseconds("1h 30min"), milliseconds(250)
     (60000, 5400000, 250)

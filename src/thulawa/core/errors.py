@@ -1,32 +1,32 @@
-"""Every error the library raises or understands, in one tree.
+"""Every error that the library raises or handles, in one tree.
 
 ::
 
     ThulawaError
-    ├── ConfigurationError (ValueError)   an option or a combination is refused when it is made
+    ├── ConfigurationError (ValueError)   an option or a combination of options cannot work
     │   └── TopologyError                 nodes that do not fit together; names the user's line
-    ├── Retriable                         raised by user functions: try this record again
-    ├── Terminal                          raised by user functions: trying again is of no use
-    ├── Overload                          raised by user functions: the other side is full
+    ├── Retriable                         raised by user functions: retry this record
+    ├── Terminal                          raised by user functions: do not retry
+    ├── Overload                          raised by user functions: the service has no capacity
     ├── QueryFailed                       a streaming query ended; the cause is Spark's own error
-    ├── StateError                        kept state that is damaged, foreign or of another program
+    ├── StateError                        state that is damaged or belongs to another program
     └── RecordError                       one record could not be processed; says which and why
         ├── BadKey (TypeError)            its key cannot be hashed or does not equal itself
         ├── BadLane (ValueError)          its lane is not one of the engine's
         ├── AttemptTimedOut (TimeoutError)
         ├── DeadlineExceeded (TimeoutError)
-        ├── SelfCancelled                 the function raised CancelledError of its own
-        ├── WrongResult (TypeError)       the function returned what it must not return
-        ├── Quarantined                   its key has failed too often to be tried now
+        ├── SelfCancelled                 the function raised CancelledError by itself
+        ├── WrongResult (TypeError)       the function returned a value of the wrong kind
+        ├── Quarantined                   its key has failed too often to be called now
         ├── UnknownBucket (ValueError)    its key names no bucket (thulawa.priority.buckets)
-        └── StreamError                   of a topology; says topic and partition too
-            ├── SerializationError (ValueError)   bytes or values that a serde cannot take
+        └── StreamError                   in a topology; has topic and partition
+            ├── SerializationError (ValueError)   bytes or a value that a serde does not accept
             ├── TimestampError (ValueError)       a time that is negative or too far ahead
             ├── ProcessingError                   a function of the topology raised
             └── ProductionError                   an output could not be sent
 
-The three that user functions raise are how a function tells the engine which class its
-failure belongs to; any other exception is classed by the retry options.
+User functions raise the three to classify a failure; the retry options classify any other
+exception.
 """
 
 from collections.abc import Hashable
@@ -53,11 +53,28 @@ __all__ = [
     "TimestampError",
     "TopologyError",
     "WrongResult",
+    "message_of",
 ]
 
 
+def message_of(error: BaseException) -> str:
+    r"""Return an error's message as text that can be written anywhere.
+
+    The message of a user's exception may hold what UTF-8 cannot (a lone surrogate of a JSON text),
+    and its ``__str__`` may itself raise: no record may stop an application by that.
+
+    >>> print(message_of(ValueError("no place \ud800")))
+    no place \ud800
+    """
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 the user's class may raise anything
+        text = f"{type(error).__qualname__}: its message cannot be read"
+    return text.encode(errors="backslashreplace").decode()
+
+
 class ThulawaError(Exception):
-    """The root of the tree."""
+    """The base class of all errors."""
 
 
 class ConfigurationError(ThulawaError, ValueError):
@@ -76,10 +93,10 @@ class TopologyError(ConfigurationError):
 
 
 class Retriable(ThulawaError):
-    """Raise it in a function to have the record tried again, by the retry options.
+    """Raise it in a function to have the record retried, by the retry options.
 
-    With ``retry_after`` (seconds) the record is not tried again before; its key waits with it,
-    other keys go on.
+    With ``retry_after`` (seconds) the record is not retried earlier; its key waits with it, other
+    keys continue.
     """
 
     def __init__(self, message: str = "try again", *, retry_after: float | None = None) -> None:
@@ -88,15 +105,15 @@ class Retriable(ThulawaError):
 
 
 class Terminal(ThulawaError):
-    """Raise it in a function when trying again is of no use: the error policy answers."""
+    """Raise it in a function when a retry is of no use: the error policy applies at once."""
 
 
 class Overload(ThulawaError):
-    """Raise it when the other side has no room for any call (HTTP 429 or 503 for all of them).
+    """Raise it when the service accepts no call at all (HTTP 429 or 503 for all of them).
 
-    The record is tried again, this does not count as one of its failures, and the adaptive
-    limit gives way. With ``retry_after`` (seconds) no call of the task starts before it is over;
-    where only one record is to wait, raise ``Retriable(retry_after=...)``.
+    The record is retried, which does not count as one of its failures, and the adaptive limit is
+    lowered. With ``retry_after`` (seconds) no call of the task starts earlier; to have only one
+    record wait, raise ``Retriable(retry_after=...)``.
     """
 
     def __init__(self, message: str = "overloaded", *, retry_after: float | None = None) -> None:
@@ -105,9 +122,9 @@ class Overload(ThulawaError):
 
 
 class QueryFailed(ThulawaError):
-    """A streaming query has ended with an error: the words of what caused it.
+    """A streaming query has ended with an error; the message is that of its cause.
 
-    Its ``__cause__`` is Spark's own error, with all traces.
+    Its ``__cause__`` is Spark's own error, with all stack traces.
     """
 
 
@@ -116,14 +133,14 @@ class StateError(ThulawaError):
 
 
 class StateLoss(StateError):
-    """State that a start would lose, and was not allowed to (``allow_state_loss``)."""
+    """State that a start would lose without permission to (``allow_state_loss``)."""
 
 
 class RecordError(ThulawaError):
-    """One record could not be processed. Carries where it is and what to do about it.
+    """One record could not be processed; has its node, offset and key, and what to do.
 
-    ``offset`` counts in ``source``, a topic-partition; where that is None, in the input of the run.
-    ``record`` is what was to be processed, for whoever handles the error; it is in no message.
+    ``offset`` counts in ``source``, a topic-partition; without one, in the input of the run.
+    ``record`` is the record itself, for error handlers; no message shows it.
     """
 
     action = "see the cause, then choose a retry or an error policy that fits it"
@@ -154,15 +171,15 @@ class RecordError(ThulawaError):
 
 
 class BadKey(RecordError, TypeError):
-    """A key that cannot be hashed, or that does not equal itself (NaN): it has no order."""
+    """A key that cannot be hashed, or that does not equal itself (NaN)."""
 
     action = "use a key of str, bytes, int or a tuple of these"
 
 
 class BadLane(RecordError, ValueError):
-    """A lane that the engine does not have."""
+    """A lane that is not one of the engine's."""
 
-    action = "set Record.lane to an index into the lanes of the engine's options"
+    action = "set WorkItem.lane to an index into the lanes of the engine's options"
 
 
 class AttemptTimedOut(RecordError, TimeoutError):
@@ -178,25 +195,25 @@ class DeadlineExceeded(RecordError, TimeoutError):
 
 
 class SelfCancelled(RecordError):
-    """The function raised CancelledError although nobody had cancelled it."""
+    """The function raised CancelledError although it was not cancelled."""
 
     action = "catch the cancellation inside the function, or raise an error that says what happened"
 
 
 class WrongResult(RecordError, TypeError):
-    """The function returned something it must not return."""
+    """The function returned a value of the wrong kind."""
 
-    action = "mend the function's return value"
+    action = "correct the function's return value"
 
 
 class Quarantined(RecordError):
-    """The record's key failed too often and is not called for a while."""
+    """The record's key failed too often, and the function is not called for it for a while."""
 
-    action = "replay the dead letters of this key once its cause is mended"
+    action = "replay the dead letters of this key once the cause is fixed"
 
 
 class StreamError(RecordError):
-    """One record of a topology could not be processed. Says which one, and in which node."""
+    """One record of a topology could not be processed; has its topic, partition and node."""
 
     def __init__(
         self,

@@ -1,22 +1,22 @@
-"""When the garbage collector is not to look."""
+"""Keep the cyclic garbage collector from scanning objects that are not garbage."""
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-__all__ = ["settle", "uncollected"]
+__all__ = ["freeze_gc", "gc_disabled"]
 
-_ALL_AGAIN = 100
+_UNFREEZE_EVERY = 100
 _calls = count(1)
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from looking through a batch while it is being made.
+def gc_disabled() -> Iterator[None]:
+    """Disable the garbage collector while a batch is created.
 
-    A batch makes hundreds of thousands of objects that no cycle holds; to look at them again
-    and again took a third of its time.
+    A batch has hundreds of thousands of objects without cycles; scanning them again and again took
+    a third of its time.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -27,15 +27,14 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def settle() -> None:
-    """Keep the collector from what is there: modules, programs, stores. Call it before a task.
+def freeze_gc() -> None:
+    """Freeze live objects, before a task, so that the `gc.collect()` after it skips them.
 
-    Spark has a Python worker collect all garbage after each task, while the next one waits for it:
-    40 ms and more for a worker's modules, and as much again for a large store. What is there when
-    a task begins has outlived that. It may become garbage later, so once in a while nothing is kept
-    from the collector.
+    Spark's Python workers collect all garbage after each task, while the next one waits: 40 ms and
+    more for a worker's modules, and as much again for a large store. Objects that are live before a
+    task have survived that. They may become garbage later, so every hundredth call unfreezes all.
     """
-    if next(_calls) % _ALL_AGAIN:
+    if next(_calls) % _UNFREEZE_EVERY:
         gc.freeze()
     else:
         gc.unfreeze()

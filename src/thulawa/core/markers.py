@@ -24,7 +24,7 @@ class OlderBatch(StateError):
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """What a marker says: the last micro-batch of a task, and the layout that wrote it.
+    """The content of a marker: the last micro-batch of a task, and the layout that wrote it.
 
     An empty layout is unknown, and compares with none.
     """
@@ -67,7 +67,7 @@ def check_checkpoint(
     writer: str,
     layout: str = "",
 ) -> None:
-    """Raise where a query must not go on from its checkpoint; to be asked before it starts.
+    """Raise if a query must not continue from its checkpoint; call it before the query starts.
 
     ``begun`` is the last entry of the checkpoint's offset log, ``committed`` that of its commit
     log, -1 where there is none; ``markers`` holds the last micro-batch of each task. Raise

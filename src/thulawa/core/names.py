@@ -1,8 +1,7 @@
-"""One rule for every name that ends up in a path, a topic or a query: Kafka's.
+"""One rule for every name that becomes a path, a topic or part of a query: Kafka's.
 
-Topics, stores, applications, groups and sinks are all named by users, and their names become
-files, SQL values and Kafka topics. One validator for all of them leaves no door open that
-another one closes.
+Users name topics, stores, applications, groups and sinks, and the names become files, SQL values
+and Kafka topics. All of them are checked here.
 """
 
 import re
@@ -18,7 +17,7 @@ _SHOWN = 40
 
 
 def check_name(name: object, what: str) -> str:
-    """Give the name back if it is legal; ``what`` it names goes into the refusal.
+    """Return the name; raise `ConfigurationError`, which mentions ``what``, if it is illegal.
 
     >>> check_name("visits-per-ip", "topic")
     'visits-per-ip'

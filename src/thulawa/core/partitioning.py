@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: Kafka's default rule, bit for bit.
+"""Kafka's default partitioner, bit for bit.
 
 A key goes to ``(murmur2(key) & 0x7fffffff) % partitions``, so that a topic written here and one
 written by a Kafka client put the same key in the same partition.
@@ -16,7 +16,7 @@ _SHORT = 64
 
 
 def murmur2(data: bytes) -> int:
-    """Hash as ``org.apache.kafka.common.utils.Utils.murmur2`` does; the sign is left off.
+    """Return the hash of ``org.apache.kafka.common.utils.Utils.murmur2``, as unsigned.
 
     >>> murmur2(b"foobar") - 2**32
     -790332482
@@ -33,16 +33,16 @@ def murmur2(data: bytes) -> int:
     return hashed ^ hashed >> 15
 
 
-_remembered = lru_cache(maxsize=65_536)(murmur2)
+_cached_murmur2 = lru_cache(maxsize=65_536)(murmur2)
 
 
 def partition_of(key: bytes | None, partitions: int) -> int:
-    """Return the partition of a serialized key; the first one for no key.
+    """Return the partition of a serialized key; partition 0 without a key.
 
     >>> partition_of(b"a", 1), partition_of(None, 8), partition_of(b"foobar", 8)
     (0, 0, 6)
     """
     if partitions == 1 or key is None:
         return 0
-    # the cache must not hold on to huge keys
-    return (_remembered if len(key) <= _SHORT else murmur2)(key) % 2**31 % partitions
+    # huge keys would fill the memory from the cache
+    return (_cached_murmur2 if len(key) <= _SHORT else murmur2)(key) % 2**31 % partitions

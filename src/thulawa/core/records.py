@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from thulawa.core.types import Headers
 
 __all__ = [
+    "LAST_OUTPUT_TIMESTAMP",
     "LAST_TIMESTAMP",
     "Change",
     "Headers",
@@ -27,6 +28,7 @@ K1 = TypeVar("K1")
 V1 = TypeVar("V1")
 
 LAST_TIMESTAMP = 2**63 - 1  # what eight bytes can hold
+LAST_OUTPUT_TIMESTAMP = 253_402_300_799_999  # the year 9999: what any reader can show
 
 
 @dataclass(frozen=True, slots=True)

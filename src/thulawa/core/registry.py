@@ -1,83 +1,118 @@
-"""Schema registries: schemas by number, and data that says by which it was written.
+"""Schema registries: schemas by the ids that framed data begins with.
 
-The frame is Confluent's: a zero byte, the schema's number in four bytes, then the data.
+HTTP, authentication, retries and caching are those of Confluent's own client. It is imported with
+the first request, since it brings an HTTP library that most programs never need.
 """
 
-import json
-import math
-import struct
 import time
-from base64 import b64encode
 from collections.abc import Callable
+from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any, Literal, Protocol, TypeAlias
-from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
-from urllib.request import Request, urlopen
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
-from thulawa.core.avro import Avro, Data, read_long
-from thulawa.core.avro_resolution import read_as
+from cachetools import TTLCache
+
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.secrets import MASK, masked_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka import schema_registry
 
 __all__ = [
     "HttpSchemaRegistry",
     "MemorySchemaRegistry",
+    "Schema",
+    "SchemaReference",
     "SchemaRegistry",
-    "framed_avro",
-    "framed_protobuf",
 ]
 
 SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF"]
-_FRAME = struct.Struct(">bI")
-_MOST_UNKNOWN = 10_000  # numbers that are remembered as unknown
+_MAX_UNKNOWN_IDS = 10_000
+
+
+class SchemaReference(NamedTuple):
+    """A schema that another one uses: ``name`` is how it is imported, the rest where it is."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class Schema(NamedTuple):
+    """A schema as registries keep it."""
+
+    text: str
+    kind: SchemaKind = "AVRO"
+    references: tuple[SchemaReference, ...] = ()
 
 
 class SchemaRegistry(Protocol):
-    """Where schemas are kept."""
+    """Keeps schemas by id, and the versions of each subject."""
 
-    def number_of(self, subject: str, schema: str, kind: SchemaKind = "AVRO") -> int:
-        """Register a schema under a subject; give its number."""
+    def register_schema(self, subject: str, schema: Schema) -> int:
+        """Register a schema under a subject, unless it is; return its id."""
 
-    def schema_of(self, number: int) -> str:
-        """Return a schema by its number; raise `LookupError` if there is none."""
+    def get_schema(self, schema_id: int) -> Schema:
+        """Return a schema by its id; raise `LookupError` if there is none."""
+
+    def get_version(self, subject: str, version: int) -> Schema:
+        """Return a version of a subject; raise `LookupError` if there is none."""
+
+    def lookup_version(self, subject: str, schema: Schema) -> int:
+        """Return the version of a registered schema; raise `LookupError` if it is not there."""
 
 
 class MemorySchemaRegistry:
     """A registry for tests.
 
     >>> registry = MemorySchemaRegistry()
-    >>> number = registry.number_of("visits-value", '"string"')
-    >>> registry.schema_of(number)
+    >>> schema_id = registry.register_schema("visits-value", Schema('"string"'))
+    >>> registry.get_schema(schema_id).text
     '"string"'
     """
 
     def __init__(self) -> None:
-        self._schemas: list[str] = []
+        self._schemas: list[Schema] = []
+        self._subjects: dict[str, list[Schema]] = {}
 
-    def number_of(
-        self,
-        subject: str,  # noqa: ARG002 numbers are global
-        schema: str,
-        kind: SchemaKind = "AVRO",  # noqa: ARG002 as are those of all kinds
-    ) -> int:
-        """Register a schema."""
-        if schema not in self._schemas:
-            self._schemas.append(schema)
+    def register_schema(self, subject: str, schema: Schema) -> int:
+        """Register a schema; equal schemas have one id under all subjects."""
+        for known in (self._schemas, self._subjects.setdefault(subject, [])):
+            if schema not in known:
+                known.append(schema)
         return self._schemas.index(schema) + 1
 
-    def schema_of(self, number: int) -> str:
-        """Give a schema by its number."""
-        if not 0 < number <= len(self._schemas):
-            raise LookupError(number)
-        return self._schemas[number - 1]
+    def get_schema(self, schema_id: int) -> Schema:
+        """Return a schema by its id."""
+        return _by_number(self._schemas, schema_id)
+
+    def get_version(self, subject: str, version: int) -> Schema:
+        """Return a version of a subject."""
+        return _by_number(self._subjects.get(subject, []), version)
+
+    def lookup_version(self, subject: str, schema: Schema) -> int:
+        """Return the version of a registered schema."""
+        schemas = self._subjects.get(subject, [])
+        if schema not in schemas:
+            raise LookupError(subject)
+        return schemas.index(schema) + 1
+
+
+def _by_number(schemas: list[Schema], number: int) -> Schema:
+    if not 0 < number <= len(schemas):
+        raise LookupError(number)
+    return schemas[number - 1]
 
 
 class HttpSchemaRegistry:
-    """A registry that speaks Confluent's protocol; every schema is asked for once.
+    """A registry that speaks Confluent's protocol; every schema is requested once.
 
-    ``user`` and ``password``, or a ``token``, are sent with every request. A number that the
-    registry does not know is asked for again after ``unknown_for`` seconds, not with every record.
+    ``user`` and ``password``, or a ``token``, are sent with every request. An id that the registry
+    does not know is requested again after ``unknown_for`` seconds, not with every record.
 
     >>> HttpSchemaRegistry("https://registry:8081", user="ann", password="hunter2")
     HttpSchemaRegistry('https://registry:8081', user='ann', password='***')
@@ -94,77 +129,106 @@ class HttpSchemaRegistry:
         unknown_for: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        _check_registry(url, user, password, token)
+        _check_options(url, user, password, token)
+        self._options = {
+            "user": user,
+            "password": password,
+            "token": token,
+            "timeout": timeout,
+            "unknown_for": unknown_for,
+            "clock": clock,
+        }
         self._url = url.rstrip("/")
-        self._user, self._password, self._token = user, password, token
-        self._timeout = timeout
-        self._unknown_for = unknown_for
-        self._clock = clock
-        self._numbers: dict[tuple[str, str], int] = {}
-        self._schemas: dict[int, str] = {}
-        self._unknown: dict[int, float] = {}  # number -> when to ask again
+        self._config: dict[str, Any] = {"url": self._url, "timeout": timeout}
+        if user is not None:
+            self._config["basic.auth.user.info"] = f"{user}:{password}"
+        if token is not None:
+            self._config |= {
+                "bearer.auth.credentials.source": "STATIC_TOKEN",
+                "bearer.auth.token": token,
+                "bearer.auth.logical.cluster": "",
+            }
+        self._lock = Lock()
+        self._connected: schema_registry.SchemaRegistryClient | None = None
+        self._unknown: TTLCache[int, None] = TTLCache(_MAX_UNKNOWN_IDS, unknown_for, timer=clock)
 
     def __repr__(self) -> str:
         shown = [repr(self._url)]
-        if self._user is not None:
-            shown += [f"user={self._user!r}", f"password={MASK!r}"]
-        if self._token is not None:
+        if self._options["user"] is not None:
+            shown += [f"user={self._options['user']!r}", f"password={MASK!r}"]
+        if self._options["token"] is not None:
             shown.append(f"token={MASK!r}")
         return f"HttpSchemaRegistry({', '.join(shown)})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_unknown": {}}  # clocks of other machines stand elsewhere
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Connections stay here, and so do times: another machine has another clock.
+        return _registry, (self._url, self._options)
 
-    def number_of(self, subject: str, schema: str, kind: SchemaKind = "AVRO") -> int:
-        """Register a schema under a subject; give its number."""
-        known = self._numbers.get((subject, schema))
-        if known is None:
-            path = f"/subjects/{quote(subject, safe='')}/versions"
-            body = {"schema": schema} if kind == "AVRO" else {"schema": schema, "schemaType": kind}
-            known = int(self._ask(path, body)["id"])
-            self._numbers[subject, schema] = known
-        return known
+    def register_schema(self, subject: str, schema: Schema) -> int:
+        """Register a schema under a subject, unless it is; return its id."""
+        with self._translated_errors(f"subject {subject!r}"):
+            return self._client().register_schema(subject, _to_confluent(schema))
 
-    def schema_of(self, number: int) -> str:
-        """Return a schema by its number; raise `LookupError` if there is none."""
-        if number not in self._schemas:
-            self._refuse_unknown(number)
-            try:
-                self._schemas[number] = str(self._ask(f"/schemas/ids/{number}")["schema"])
-            except LookupError:
-                self._remember_unknown(number)
-                raise
-        return self._schemas[number]
-
-    def _refuse_unknown(self, number: int) -> None:
-        if self._unknown.get(number, -math.inf) > self._clock():
-            raise LookupError(f"the schema registry knows no schema {number}")
-
-    def _remember_unknown(self, number: int) -> None:
-        if len(self._unknown) >= _MOST_UNKNOWN:
-            del self._unknown[next(iter(self._unknown))]  # the oldest
-        self._unknown[number] = self._clock() + self._unknown_for
-
-    def _ask(self, path: str, body: dict[str, str] | None = None) -> Any:
-        headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        elif self._user is not None:
-            login = b64encode(f"{self._user}:{self._password}".encode()).decode()
-            headers["Authorization"] = f"Basic {login}"
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self._url + path, data, headers)  # noqa: S310 the scheme was checked
+    def get_schema(self, schema_id: int) -> Schema:
+        """Return a schema by its id; raise `LookupError` if there is none."""
+        with self._lock:
+            if schema_id in self._unknown:
+                raise LookupError(f"the schema registry at {self._url} has no schema {schema_id}")
         try:
-            with urlopen(request, timeout=self._timeout) as answer:  # noqa: S310 likewise
-                return json.load(answer)
-        except HTTPError as error:
-            error.close()
-            raise _refused(error, self._url, path) from error
+            with self._translated_errors(f"schema {schema_id}"):
+                return _from_confluent(self._client().get_schema(schema_id))
+        except LookupError:
+            with self._lock:
+                self._unknown[schema_id] = None
+            raise
+
+    def get_version(self, subject: str, version: int) -> Schema:
+        """Return a version of a subject; raise `LookupError` if there is none."""
+        with self._translated_errors(f"version {version} of subject {subject!r}"):
+            return _from_confluent(self._client().get_version(subject, version).schema)
+
+    def lookup_version(self, subject: str, schema: Schema) -> int:
+        """Return the version of a registered schema; raise `LookupError` if it is not there."""
+        with self._translated_errors(f"subject {subject!r} with this schema"):
+            found = self._client().lookup_schema(subject, _to_confluent(schema)).version
+        if found is None:
+            raise LookupError(f"the schema registry at {self._url} names no version of {subject!r}")
+        return found
+
+    def _client(self) -> "schema_registry.SchemaRegistryClient":
+        from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415 see above
+
+        with self._lock:
+            if self._connected is None:
+                self._connected = SchemaRegistryClient(self._config)
+            return self._connected
+
+    @contextmanager
+    def _translated_errors(self, wanted: str) -> "Iterator[None]":
+        """Raise the client's errors as `LookupError` or `ConfigurationError` where they are."""
+        from confluent_kafka.schema_registry import SchemaRegistryError  # noqa: PLC0415 see above
+
+        try:
+            yield
+        except SchemaRegistryError as error:
+            status = error.http_status_code
+            if status == HTTPStatus.NOT_FOUND:
+                raise LookupError(f"the schema registry at {self._url} has no {wanted}") from error
+            if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise ConfigurationError(
+                    f"the schema registry at {self._url} denies access ({status}): give user= and "
+                    "password=, or token="
+                ) from error
+            raise
 
 
-def _check_registry(url: str, user: str | None, password: str | None, token: str | None) -> None:
+def _registry(url: str, options: dict[str, Any]) -> HttpSchemaRegistry:
+    return HttpSchemaRegistry(url, **options)
+
+
+def _check_options(url: str, user: str | None, password: str | None, token: str | None) -> None:
     if not url.startswith(("http://", "https://")):
-        raise ConfigurationError("a schema registry is reached by http:// or https://")
+        raise ConfigurationError("the address of a schema registry begins with http:// or https://")
     if "@" in urlsplit(url).netloc:
         raise ConfigurationError(
             f"{masked_address(url)!r} has a user or a password in it: give user= and password="
@@ -175,97 +239,17 @@ def _check_registry(url: str, user: str | None, password: str | None, token: str
         raise ConfigurationError("give a schema registry a user and a password, or a token")
 
 
-def _refused(error: HTTPError, url: str, path: str) -> Exception:
-    """Return what an answer means that is no success."""
-    if error.code == HTTPStatus.NOT_FOUND:
-        return LookupError(f"the schema registry at {url} has no {path}")
-    if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return ConfigurationError(
-            f"the schema registry at {url} does not let us in ({error.code}): give user= and "
-            "password=, or token="
-        )
-    return error
+def _to_confluent(schema: Schema) -> "schema_registry.Schema":
+    from confluent_kafka import schema_registry  # noqa: PLC0415 see above
+
+    references = [schema_registry.SchemaReference(*one) for one in schema.references]
+    return schema_registry.Schema(schema.text, schema.kind, references)
 
 
-def framed_avro(
-    avro: Avro, registry: SchemaRegistry, subject: str
-) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """Give functions that write with one schema, and read as that schema what any other wrote."""
-    readers: dict[int, Callable[[bytes], Any]] = {}
-
-    def serialize(value: Any) -> bytes:
-        return _framed(registry.number_of(subject, avro.schema), avro.write(value))
-
-    def deserialize(data: bytes) -> Any:
-        number, content = _unframed(data)
-        if number not in readers:
-            written = registry.schema_of(number)
-            readers[number] = avro.read if written == avro.schema else read_as(written, avro.schema)
-        return readers[number](content)
-
-    return serialize, deserialize
-
-
-def framed_protobuf(
-    descriptor: Any, registry: SchemaRegistry, subject: str
-) -> tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]:
-    """Give functions that frame a message's bytes and take the frame off again.
-
-    The schema is the whole file, as its serialized descriptor in Base64; which of its messages it
-    is follows the number: the way from the file to the message, [0] written as one zero.
-    """
-    imported = [file.name for file in descriptor.file.dependencies]
-    foreign = [name for name in imported if not name.startswith("google/protobuf/")]
-    if foreign:
-        raise ConfigurationError(
-            f"{descriptor.file.name} imports {foreign[0]}: a registry needs the schema in one file"
-        )
-    schema = b64encode(descriptor.file.serialized_pb).decode()
-    place = _place_in_file(descriptor)
-    mark = b"\0" if place == [0] else b"".join(map(_varint, [len(place), *place]))
-
-    def number() -> int:
-        return registry.number_of(subject, schema, "PROTOBUF")
-
-    def frame(content: bytes) -> bytes:
-        return _framed(number(), mark + content)
-
-    def unframe(data: bytes) -> bytes:
-        written, content = _unframed(data)
-        source = Data(content)
-        length = read_long(source)
-        if not 0 <= length <= source.left:
-            raise ValueError("truncated")
-        indexes = [read_long(source) for _ in range(length)] or [0]
-        # Another version of the file may hold its messages in another order.
-        if written == number() and indexes != place:
-            raise ValueError("another message of the file")
-        return source.take(source.left)
-
-    return frame, unframe
-
-
-def _framed(number: int, content: bytes) -> bytes:
-    """Put the schema's number before the data."""
-    return _FRAME.pack(0, number) + content
-
-
-def _unframed(data: bytes) -> tuple[int, bytes]:
-    """Give the schema's number and the data."""
-    magic, number = _FRAME.unpack(data[: _FRAME.size])
-    if magic != 0:
-        raise ValueError("not framed")
-    return number, data[_FRAME.size :]
-
-
-def _place_in_file(descriptor: Any) -> list[int]:
-    """Give the indexes that lead from the file to a message, the outermost first."""
-    outer = descriptor.containing_type
-    if outer is not None:
-        names = [nested.name for nested in outer.nested_types]
-        return [*_place_in_file(outer), names.index(descriptor.name)]
-    return [list(descriptor.file.message_types_by_name).index(descriptor.name)]
-
-
-def _varint(number: int) -> bytes:
-    return Avro('"int"').write(number)
+def _from_confluent(schema: "schema_registry.Schema") -> Schema:
+    kind: Any = schema.schema_type or "AVRO"
+    references = tuple(
+        SchemaReference(one.name or "", one.subject or "", one.version or 0)
+        for one in schema.references or ()
+    )
+    return Schema(schema.schema_str or "", kind, references)

@@ -1,4 +1,4 @@
-"""Addresses as they may be shown: without the user and the password that somebody put in them."""
+"""Mask user and password in addresses before they are shown."""
 
 import re
 
@@ -9,7 +9,7 @@ _LOGIN = re.compile(r"^(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*:/{1,2})?.*@", re.DOTAL
 
 
 def masked_address(address: str) -> str:
-    """Return an address with all that stands before its last ``@`` masked.
+    """Return an address with everything before its last ``@`` masked.
 
     >>> masked_address("admin:hunter2@localhost:8086")
     '***@localhost:8086'

@@ -1,4 +1,4 @@
-"""What functions of users can be called with."""
+"""Inspect the signatures of users' functions."""
 
 import inspect
 from collections.abc import Callable
@@ -8,14 +8,16 @@ __all__ = ["accepts"]
 
 
 def accepts(function: Callable[..., Any], count: int) -> bool:
-    """Return whether a function can be called with so many arguments, as far as can be known.
+    """Return whether a function can be called with ``count`` positional arguments.
+
+    True for builtins without a signature.
 
     >>> accepts(lambda row, client=None: row, 1), accepts(lambda: None, 1)
     (True, False)
     """
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # of a builtin that does not tell
+    except (ValueError, TypeError):  # a builtin without a signature
         return True
     try:
         signature.bind(*[None] * count)

@@ -4,12 +4,12 @@
 
     from thulawa.dev.kafka_broker import Broker
 
-    with Broker("tests", port=0) as broker:  # port 0: whichever is free
+    with Broker("tests", port=0) as broker:  # port 0: any free port
         print(broker.bootstrap)
 
-A broker is a folder in the cache: its settings, its data, what its processes wrote, and
-``state.json`` with their ids. So any process can see it, stop it and start it again; what it
-stores outlives a kill and a restart, until `remove`. Each node is broker and controller at once.
+A broker is a folder in the cache with its settings, its data, the output of its processes and
+``state.json`` with their ids. So any process can find it, stop it and start it again; its data
+survives kills and restarts until it is removed. Each node is both broker and controller.
 """
 
 import json
@@ -37,17 +37,17 @@ __all__ = ["Broker", "Status", "brokers"]
 
 _STATE = "state.json"
 _FORMATTED = "formatted"
-_PATIENCE = 150.0  # seconds; a JVM on a crowded machine needs more than a minute
+_TIMEOUT = 150.0  # seconds; on a loaded machine a JVM needs more than a minute
 _HEAP = ("-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 _SHOWN = 1_500
 
-# what this process has started: it must be waited for, and outlives the object that started it
+# processes that this one has started and must reap; they outlive the object that started them
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a broker is doing: ``running`` nodes of ``nodes``, and where it listens."""
+    """The state of a broker: its addresses, nodes and running nodes."""
 
     name: str
     bootstrap: str
@@ -70,8 +70,8 @@ class Broker:
     ) -> None:
         """Describe a broker; `up` starts it.
 
-        ``port`` is that of the first node (0: any), the next have the next. With ``passwords``
-        there is a second listener (`secured`) that wants one of these names and passwords.
+        ``port`` is that of the first node (0: any); the other nodes have the following ones. With
+        ``passwords`` there is a second listener (`secured`) that requires one of these users.
         """
         if not name.replace("-", "").replace("_", "").isalnum():
             raise ConfigurationError(f"{name!r}: a name has letters, digits, - and _")
@@ -84,16 +84,16 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """Give the addresses, as clients want them."""
+        """The bootstrap addresses."""
         return ",".join(node.address for node in self._nodes)
 
     @property
     def connection(self) -> Connection:
-        """Give a connection to it."""
+        """A connection to the broker."""
         return Connection(self.bootstrap)
 
     def secured(self, user: str, password: str) -> Connection:
-        """Give a connection to the listener that wants a name and a password (SASL PLAIN)."""
+        """Return a connection to the listener with SASL PLAIN authentication."""
         return Connection(
             ",".join(node.secured_address for node in self._nodes),
             {
@@ -105,7 +105,7 @@ class Broker:
         )
 
     def up(self) -> Self:
-        """Start what does not run, and wait until it answers; nothing happens when all runs."""
+        """Start the nodes that are not running, and wait until the broker answers."""
         if not self._nodes:
             self._make()
         if self.status().running < len(self._nodes):
@@ -120,10 +120,10 @@ class Broker:
         return self
 
     def down(self, *, remove: bool = False) -> None:
-        """Stop it cleanly; with ``remove`` its data and logs go too."""
+        """Stop it cleanly; with ``remove``, delete its data and logs."""
         for node in self._nodes:
             self._signal(node, signal.SIGTERM)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         for node in self._nodes:
             while _runs(node) and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -133,14 +133,14 @@ class Broker:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self, node: int = 0) -> None:
-        """Kill one node as a power cut would (kill -9); `up` starts it again."""
+        """Kill one node (SIGKILL); `up` starts it again."""
         victim = self._nodes[node]
         self._signal(victim, signal.SIGKILL)
         while _runs(victim):
             time.sleep(0.01)
 
     def status(self) -> Status:
-        """Look at what runs."""
+        """Return the state of the broker."""
         pids = tuple(node.pid for node in self._nodes if _runs(node))
         return Status(
             self.name, self.bootstrap, len(self._nodes), len(pids), pids, str(self.folder)
@@ -198,7 +198,7 @@ class Broker:
         _children[child.pid] = child
 
     def _await(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             if (status := self.status()).running < status.nodes:
                 raise BrokerFailed(self._last_words())
@@ -206,7 +206,7 @@ class Broker:
                 reachable(self.connection, timeout=5, brokers=len(self._nodes))
             except BrokerError as error:
                 if time.monotonic() > deadline:
-                    raise BrokerFailed(f"no answer after {_PATIENCE:.0f} s: {error}") from error
+                    raise BrokerFailed(f"no answer after {_TIMEOUT:.0f} s: {error}") from error
                 time.sleep(0.1)
             else:
                 return
@@ -235,7 +235,7 @@ class Broker:
 
 
 def brokers() -> list[Broker]:
-    """Give every broker that was made on this machine and not removed."""
+    """Return every broker that was created on this machine and not removed."""
     return [Broker(state.parent.name) for state in sorted(cache_folder().glob(f"kafka/*/{_STATE}"))]
 
 
@@ -243,7 +243,7 @@ def _java() -> str:
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     if found is None:
-        raise ToolMissing("java (17 or newer) is not there to run the broker with")
+        raise ToolMissing("java (17 or newer) is not installed; it runs the broker")
     return found
 
 
@@ -253,7 +253,7 @@ def _own_options() -> list[str]:
 
 
 def _runs(node: Node) -> bool:
-    """Tell whether a node's process lives: the id alone may by now be another's."""
+    """Return whether a node's process is running; its id may have been reused by another."""
     if not node.pid:
         return False
     if (child := _children.get(node.pid)) is not None:

@@ -11,7 +11,7 @@ from thulawa.brokers.kafka.errors import BrokerFailed
 __all__ = ["Node", "Ports", "free_ports", "plan", "properties"]
 
 Ports = tuple[int, int, int]
-"""Of a node: for clients, for clients with a password, for the controllers."""
+"""Ports of a node: for clients, for clients with a password, for controllers."""
 
 _HOST = "127.0.0.1"
 _PER_NODE = 3
@@ -31,27 +31,27 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Give where clients connect."""
+        """The address for clients."""
         return f"{_HOST}:{self.port}"
 
     @property
     def secured_address(self) -> str:
-        """Give where clients with a password connect."""
+        """The address for clients with a password."""
         return f"{_HOST}:{self.secured_port}"
 
     @property
     def settings(self) -> str:
-        """Give the file with its settings."""
+        """The file with its settings."""
         return str(Path(self.folder) / "server.properties")
 
     @property
     def log(self) -> str:
-        """Give the file its process writes to."""
+        """The file with the output of its process."""
         return str(Path(self.folder) / "server.log")
 
 
 def free_ports(first: int, nodes: int) -> list[Ports]:
-    """Choose ports: those asked for and two free ones for each node, or all of them free."""
+    """Return the ports of each node: the given client port and two free ones, or all free."""
     wanted = [first + number if first else 0 for number in range(nodes)]
     with ExitStack() as held:
         ports = [
@@ -61,7 +61,7 @@ def free_ports(first: int, nodes: int) -> list[Ports]:
 
 
 def _hold(held: ExitStack, port: int) -> int:
-    """Bind a port, so that the next choice is another one."""
+    """Bind a port until the stack closes, so that the next free port is another one."""
     listener = held.enter_context(socket.socket())
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -72,7 +72,7 @@ def _hold(held: ExitStack, port: int) -> int:
 
 
 def plan(folder: Path, ports: Sequence[Ports]) -> list[Node]:
-    """Give the nodes of a broker whose files are to lie in ``folder``."""
+    """Return the nodes of a broker whose files are in ``folder``."""
     return [
         Node(number, *chosen, folder=str(folder / f"node-{number}"))
         for number, chosen in enumerate(ports)
@@ -80,10 +80,10 @@ def plan(folder: Path, ports: Sequence[Ports]) -> list[Node]:
 
 
 def properties(node: Node, nodes: Sequence[Node], passwords: Mapping[str, str]) -> str:
-    """Write a node's settings.
+    """Return a node's settings.
 
-    Internal topics have as many copies as there are nodes, at most three, and few partitions:
-    this is for one machine. Topics are made on purpose or not at all.
+    Internal topics have as many replicas as there are nodes, at most three, and few partitions,
+    because all nodes run on one machine. Topics are never created automatically.
     """
     voters = ",".join(f"{one.number}@{_HOST}:{one.controller_port}" for one in nodes)
     copies = min(len(nodes), _COPIES)
@@ -97,9 +97,9 @@ def properties(node: Node, nodes: Sequence[Node], passwords: Mapping[str, str]) 
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": Path(node.folder) / "data",
         "auto.create.topics.enable": "false",
-        # retention goes by the records' own times, and examples are often of 1970
+        # retention uses record timestamps, which are often of 1970 in examples
         "log.retention.ms": -1,
-        # a node that was killed may come back only when its old session has ended
+        # a killed node can only rejoin when its old session has ended
         "broker.session.timeout.ms": 3_000,
         "broker.heartbeat.interval.ms": 500,
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,

@@ -1,8 +1,8 @@
-"""Jars from Maven, fetched once into a cache: those of the broker for development.
+"""Jars from Maven, downloaded once into a cache: those of the development broker.
 
-A set is a pom beside this file. Its jars lie in a folder named after the pom's content, so a
-new version of the pom is a new folder. A set is fetched beside its place and moved there whole:
-two processes may fetch at once, and one that is killed leaves nothing half done.
+A set is a pom in this package. Its jars are in a folder named after the hash of the pom, so a new
+version of the pom has a new folder. A set is downloaded to a temporary folder and renamed: two
+processes may download concurrently, and a killed one leaves nothing incomplete.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ __all__ = ["JarSet", "cache_folder", "fetched", "jars", "made"]
 JarSet: TypeAlias = Literal["broker"]
 
 _POMS = Path(__file__).parent / "maven"
-_PATIENCE = 600.0
+_TIMEOUT = 600.0
 _SHOWN = 2_000
 
 
 def cache_folder() -> Path:
-    """Give the folder for jars and brokers: ``THULAWA_CACHE``, else in the user's cache."""
+    """Return the folder for jars and brokers: ``THULAWA_CACHE``, else in the user's cache."""
     chosen = os.environ.get("THULAWA_CACHE")
     if chosen:
         return Path(chosen).absolute()
@@ -33,17 +33,17 @@ def cache_folder() -> Path:
 
 
 def fetched(name: JarSet) -> list[Path]:
-    """Give the jars of a set that are on this machine already; none where it was not fetched."""
+    """Return the jars of a set that were downloaded already."""
     return sorted(_place(name, _POMS / f"{name}.xml").glob("*.jar"))
 
 
 def jars(name: JarSet) -> list[Path]:
-    """Give the jars of a set, fetched on first use."""
+    """Return the jars of a set, downloaded on first use."""
     return fetched(name) or made(name, _POMS / f"{name}.xml")
 
 
 def made(name: str, pom: Path) -> list[Path]:
-    """Give the jars of a pom, fetched on first use; with sources beside it, they are built too.
+    """Return the jars of a pom, downloaded on first use; sources beside it are built too.
 
     Nothing is written outside the cache.
     """
@@ -67,10 +67,10 @@ def _sources(pom: Path) -> list[Path]:
 def _make(name: str, pom: Path, place: Path) -> None:
     command = shutil.which("mvn")
     if command is None:
-        raise ToolMissing("mvn (Apache Maven) is not there to fetch the jars with")
+        raise ToolMissing("mvn (Apache Maven) is not installed; it downloads the jars")
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place.parent) as temporary:
-        # maven wants to write beside the pom; the installed package may be read-only
+        # Maven writes beside the pom, and the installed package may be read-only
         folder = Path(temporary)
         copy = shutil.copy(pom, folder / "pom.xml")
         jars_made = folder / "jars"
@@ -95,10 +95,10 @@ def _make(name: str, pom: Path, place: Path) -> None:
 def _run(command: list[str], name: str) -> None:
     try:
         run = subprocess.run(  # noqa: S603 the mvn of this machine, over our own pom
-            command, capture_output=True, text=True, check=False, timeout=_PATIENCE
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT
         )
     except subprocess.TimeoutExpired as error:
-        raise BrokerFailed(f"Maven did not fetch the {name} jars in {_PATIENCE:.0f} s") from error
+        raise BrokerFailed(f"Maven did not fetch the {name} jars in {_TIMEOUT:.0f} s") from error
     if run.returncode:
         said = (run.stdout + run.stderr).strip()[-_SHOWN:]
         raise BrokerFailed(f"Maven could not fetch the {name} jars: {said}")

@@ -1,14 +1,14 @@
 """The key-parallel engine: many keys of a partition at once, each key in order.
 
-Everyday use is `Engine` with `Options`. Underneath is `Scheduler`, a state machine without
-I/O, which any driver can use: a host that has its own loop, or a test without any.
+Use `Engine` with `Options`. It drives `Scheduler`, a state machine without I/O, which can also be
+driven by a host with its own loop, or by a test without any.
 """
 
-from thulawa.engine.driver import Sink, Source
+from thulawa.engine.driver import OutcomeSink, WorkSource
 from thulawa.engine.engine import Engine
 from thulawa.engine.limits import Adaptive, LimitReport
 from thulawa.engine.loops import new_event_loop
-from thulawa.engine.model import Outcome, Record
+from thulawa.engine.model import Outcome, WorkItem
 from thulawa.engine.options import (
     Batch,
     Bounds,
@@ -18,7 +18,7 @@ from thulawa.engine.options import (
     Quarantine,
     Rate,
     Retry,
-    Sharing,
+    SingleFlight,
 )
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.statistics import Percentiles, Statistics
@@ -33,15 +33,15 @@ __all__ = [
     "LimitReport",
     "Options",
     "Outcome",
+    "OutcomeSink",
     "Percentiles",
     "Quarantine",
     "Rate",
-    "Record",
     "Retry",
     "Scheduler",
-    "Sharing",
-    "Sink",
-    "Source",
+    "SingleFlight",
     "Statistics",
+    "WorkItem",
+    "WorkSource",
     "new_event_loop",
 ]

@@ -1,44 +1,46 @@
-"""A limit that finds what the server bears.
+"""An adaptive concurrency limit that finds the server's capacity.
 
-It is Netflix's Gradient2 and Envoy's gradient controller with the faults on record
-taken out. A *window* of calls gives one latency, a geometric mean, for heavy tails hardly move it.
-Its ratio to the *baseline*, the latency without a queue, is the signal, for behind a full server
+It follows Netflix's Gradient2 and Envoy's gradient controller, without their known faults. A
+*window* of calls yields one latency, their geometric mean, which heavy tails hardly move. Its ratio
+to the *baseline*, the latency without queueing, is the signal, because behind a saturated server
 latency is proportional to the calls in flight (Little's law). Below the target (half-way to
 ``tolerance``) the limit steps up, above it down, by at most √L. The stride widens while the
-direction lasts and narrows when it turns (as in Rprop), so small limits do not swing; above
-``tolerance`` the limit is cut to what the ratio says, ×0.9 to ×0.5.
+direction lasts and narrows when it changes (as in Rprop), so small limits do not oscillate; above
+``tolerance`` the limit is cut to what the ratio implies, ×0.9 to ×0.5.
 
-Invariants. ``minimum <= permits <= maximum``. The limit moves at window ends only, and only if the
-window saw it reached: idle, bursty or key-starved times hold it and leave no trace. Calls begun
-under an old limit are not measured: after a move the window waits for about a latency.
+Invariants. ``minimum <= permits <= maximum``. The limit changes at the end of a window only, and
+only if the limit was reached in it: idle, bursty or key-starved periods hold it and are not
+measured. Calls started under an old limit are not measured: after a change the window waits for
+about a latency.
 
-A ratio is as good as its baseline, which no amount of watching a steadily overloaded server can
-show. So the baseline is measured where there is no queue: *probing* starts with two calls and
-doubles up to the goal (``initial`` at first), and a *dip* now and then spends a window at half the
-limit. Where latency halves along with the limit the queue is still there, and the dip goes on;
-where it does not, it is the server's own. So two cuts in a row end in a dip, and a server that
-merely became slower keeps its limit. At the floor the latency itself is the baseline, where it is
-far off after five windows. When trouble ends the limit doubles back to half of where it began.
+A ratio is only as good as its baseline, which cannot be measured on a steadily overloaded server.
+So the baseline is measured without queueing: *probing* starts with two calls and doubles up to the
+goal (``initial`` at first), and a *dip* from time to time spends a window at half the limit. If
+latency halves with the limit there is still a queue, and the dip goes on; if not, it is the
+server's own latency. So two cuts in a row end in a dip, and a server that merely became slower
+keeps its limit. At the minimum the latency itself becomes the baseline if it is far off after five
+windows. After an overload the limit doubles back to half of where it was.
 
-Overload (time-outs, 429, 503) cuts by the share of call time it took, which is the share of the
-limit that was too much even where rejections are quick; application errors stop growth above 10 %
-and cut above 50 %. Mode ``observe`` can neither probe nor dip: calls that end with at most half of
-the permits in flight are its dips.
+Overload (timeouts, 429, 503) cuts by the share of call time it took, which is the share of the
+limit that was too much even where rejections are quick. Application errors stop growth above 10 %
+and cut above 50 %. Mode ``observe`` can neither probe nor dip: it takes the baseline from calls
+that end with at most half of the permits in flight.
 
 Measured in virtual time (152 runs; capacity 4 to 100, latency constant or lognormal with sigma 0.3
 to 0.6): mean limit 0.97 to 1.16 of the capacity, 1.06 on average; throughput 91 to 100 % of the
 server's, 98 % on average, dips included; ``observe`` costs 0.3 to 0.5 µs. Tried and rejected, with
-the runs of these that ended over 20 % off the capacity or under 90 % of the throughput (now: none):
+the number of these runs that ended over 20 % off the capacity or under 90 % of the throughput (now:
+none):
 
 - windows of 25 calls whatever the noise: 75, down to 0.50 of the capacity. So a window goes on
   until its standard error is 5 %, at most to 200 calls. Ending it once it is clearly good or bad
   favours extremes: 0.41 in an earlier version.
-- the full √L step always: 34; small limits swing.
-- letting good windows refine the baseline: 31; the queue carries it up, to limits of 2.35.
-- no dips: 4, worst 0.83; one in 100 windows from the start on: 3. Later changes of the server stay
-  unseen besides.
-- a quicker window as the new baseline, a minimum of noise: 2, worst 0.88. It asks for a dip.
-- a dead band instead of steps down rests at its upper edge: 1.24 in an earlier version.
+- the full √L step always: 34; small limits oscillate.
+- refining the baseline by good windows: 31; queueing raises it, to limits of 2.35.
+- no dips: 4, worst 0.83; one in 100 windows from the start: 3. Later changes of the server are
+  not noticed either.
+- a quicker window as the new baseline, a minimum of noise: 2, worst 0.88. It triggers a dip.
+- a dead band instead of steps down settles at its upper edge: 1.24 in an earlier version.
 """
 
 from math import exp, inf, log, sqrt
@@ -49,16 +51,16 @@ from thulawa.engine.limits import Adaptive, LimitReport, Verdict
 
 __all__ = ["AdaptiveLimit"]
 
-# Quicker successes never left the process; slower ones are a broken clock.
+# Quicker successes made no remote call; slower ones are a broken clock.
 FASTEST: Final = 1e-4
 SLOWEST: Final = 1e6
-# Calls in a window: while probing or stuck at the floor, otherwise, and where noise asks for more.
+# Calls in a window: while probing or stuck at the minimum; otherwise; and at most, with noise.
 FEW: Final = 10
 MANY: Final = 25
 MOST: Final = 200
-# Standard error at which a window's log-latency is believed.
+# Standard error at which a window's log-latency is precise enough.
 PRECISION: Final = 0.05
-# Latencies until the calls of the old limit are gone; on the way down the queue goes with them.
+# Latencies until the calls of the old limit have ended; on the way down the queue drains too.
 SETTLE_UP: Final = 1.25
 SETTLE_DOWN: Final = 2.0
 # Windows between dips; doubled from the first to the last while dips agree.
@@ -66,9 +68,9 @@ DIP_FIRST: Final = 10
 DIP_LAST: Final = 100
 # A log-latency fallen by this at half the limit (log 2 is 0.69) shows a queue.
 STILL_QUEUED: Final = 0.5
-# A ratio that calls for a new baseline: the server has become faster.
+# Below this ratio the baseline is measured again: the server has become faster.
 FASTER: Final = 0.85
-# A limit fallen this far since the last dip without having met its target does the same.
+# So it is when the limit has fallen this far since the last dip.
 DRIFTED: Final = 0.6
 STUCK: Final = 5
 STRIDE_MIN: Final = 0.05
@@ -82,7 +84,7 @@ OVERLOAD: Final = 0.05
 ERRORS: Final = 0.1
 FAILURES: Final = 0.5
 
-UNBOUND: Final = "holding: limit does not bind"
+UNBOUND: Final = "holding: limit is not reached"
 
 
 class _Window:
@@ -112,7 +114,7 @@ class _Window:
         return self.failures + self.overloads > ERRORS * self.count
 
     def extend_until(self, error: float) -> bool:
-        """Ask for more calls while the standard error is above ``error``."""
+        """Extend the window and return True while the standard error is above ``error``."""
         successes = self.successes
         mean = self.sum / successes
         if self.count >= MOST or self.squares / successes - mean * mean <= error**2 * successes:
@@ -131,12 +133,12 @@ class _Baseline:
         self.weight = 0
 
     def learn(self, latency: float, calls: int) -> bool:
-        """Take the mean of old and new, or the new if it is quite another; say if they agreed."""
+        """Average old and new equally; return whether they agree, replace the old if far off."""
         self.weight = min(self.weight, calls)
         return self.refine(latency, calls)
 
     def refine(self, latency: float, calls: int) -> bool:
-        """Average the reading in by its calls."""
+        """Average the reading in, weighted by its calls; return whether it agrees."""
         difference = abs(latency - self.latency)
         weight = min(self.weight, MOST) if difference < 5 * PRECISION else 0
         self.latency = (self.latency * weight + latency * calls) / (weight + calls)
@@ -148,7 +150,7 @@ class _Baseline:
 
 
 class AdaptiveLimit:
-    """A limit that finds the server's capacity; the module's docstring says how.
+    """A limit that finds the server's capacity, as described at the top of the module.
 
     In mode ``observe`` the permits stay at ``in_flight``; mode ``enforce`` does not use it.
     """
@@ -159,7 +161,7 @@ class AdaptiveLimit:
         self._target = (1 + options.tolerance) / 2
         self._watching = options.mode == "observe"
         self._phase: Literal["probing", "dipping", "steady"] = "probing"
-        self._why = "probing"
+        self._reason = "probing"
         self._goal = float(options.initial)
         self._limit = self._goal if self._watching else max(options.minimum, min(self._goal, 2.0))
         self.permits = in_flight if self._watching else int(self._limit)
@@ -172,24 +174,24 @@ class AdaptiveLimit:
         self._dip_from = (0.0, 0.0)
         self._highest, self._doubt = 0.0, False
         self._stride = self._error = 1.0
-        self._stuck = self._moves = 0
+        self._stuck = self._changes = 0
         self._plan_dip(DIP_FIRST)
         self._restart()
 
     def report(self) -> LimitReport:
-        """Say where the limit is, where it would be and why."""
+        """Return the limit in force, the proposed one and the reason."""
         return LimitReport(
             mode=self._options.mode,
             permits=self.permits,
-            would_be=self._limit,
+            proposed=self._limit,
             baseline=exp(self._baseline.latency) if self._baseline.weight else None,
             latency=exp(self._latency) if self._latency > -inf else None,
-            why=self._why,
-            moves=self._moves,
+            reason=self._reason,
+            changes=self._changes,
         )
 
     def observe(self, latency: float, verdict: Verdict, in_flight: int, now: float) -> None:
-        """Take in a finished call: sums only, until its window ends."""
+        """Account for a finished call: only sums, until the window ends."""
         window = self._window
         permits = self.permits
         if in_flight >= permits:
@@ -214,17 +216,17 @@ class AdaptiveLimit:
             self._end_window(window, now)
 
     def _is_bound(self, window: _Window, latency: float, verdict: Verdict, in_flight: int) -> bool:
-        """Tell a pause between two refills from a source that cannot fill the limit."""
+        """Return False if the limit is not reached, other than briefly between two refills."""
         window.slack += 1
         if window.slack > self.permits:
             self._hold(UNBOUND)
             return False
         quiet = 2 * in_flight < self.permits
         if quiet and self._watching:
-            self._take_quiet(latency, verdict)
+            self._observe_quiet(latency, verdict)
         return not quiet
 
-    def _take_quiet(self, latency: float, verdict: Verdict) -> None:
+    def _observe_quiet(self, latency: float, verdict: Verdict) -> None:
         quiet = self._quiet
         if verdict == "success" and FASTEST <= latency <= SLOWEST:
             quiet.sum += log(latency)
@@ -252,7 +254,7 @@ class AdaptiveLimit:
             self._judge(successes, now)
 
     def _judge(self, successes: int, now: float) -> None:
-        """Decide by the latency of a window that is free of trouble."""
+        """Change the limit by the latency of a window without overload."""
         if not self._baseline.weight:
             self._baseline.learn(self._latency, successes)
         ratio = self._baseline.ratio(self._latency)
@@ -278,7 +280,7 @@ class AdaptiveLimit:
             self._steer(ratio, successes, now)
 
     def _watch(self, ratio: float, successes: int, now: float) -> None:
-        """Say where the limit would go; beyond the calls really in flight nothing is known."""
+        """Propose a limit, in mode ``observe``, up to the calls really in flight."""
         if ratio < FASTER:
             self._baseline.learn(self._latency, successes)
         if ratio > self._target:
@@ -292,7 +294,8 @@ class AdaptiveLimit:
 
     def _probe(self, ratio: float, successes: int, now: float) -> None:
         """Double towards the goal, averaging the baseline on the way."""
-        if 1 / self._target < ratio < self._target and ratio != 1.0:  # 1: it is this very window
+        # a ratio of exactly 1 means that the baseline is this very window
+        if 1 / self._target < ratio < self._target and ratio != 1.0:
             self._baseline.refine(self._latency, successes)
         if self._window.has_errors:
             self._hold("holding: errors")
@@ -324,10 +327,10 @@ class AdaptiveLimit:
         step = sqrt(self._limit) * self._stride * error
         self._move(self._limit + step, "growing" if error > 0 else "trimming: latency", now)
 
-    def _cut(self, factor: float, why: str, now: float) -> None:
-        """Cut to ``factor``, within bounds, and remember where from."""
+    def _cut(self, factor: float, reason: str, now: float) -> None:
+        """Cut to ``factor``, within bounds, and remember the limit before."""
         if self._watching:
-            self._move((self._limit + self.permits * factor) / 2, why, now)
+            self._move((self._limit + self.permits * factor) / 2, reason, now)
             return
         if not self._cut_from:
             self._cut_from = self._limit
@@ -337,10 +340,10 @@ class AdaptiveLimit:
         self._phase, self._error = "steady", 1.0
         if self._limit <= self._options.minimum:
             self._stuck += 1
-        self._move(self._limit * max(CUT_MOST, min(CUT_LEAST, factor)), why, now)
+        self._move(self._limit * max(CUT_MOST, min(CUT_LEAST, factor)), reason, now)
 
     def _recover(self, successes: int, now: float) -> None:
-        """Double back to half of where the trouble began."""
+        """Probe again, up to half of the limit before the cuts."""
         self._phase, self._goal = "probing", max(self._limit, self._goal / 2)
         self._stride, self._stuck, self._cut_from = 1.0, 0, 0.0
         self._probe(1.0, successes, now)
@@ -371,20 +374,20 @@ class AdaptiveLimit:
         self._phase, self._cut_from = "probing" if self._goal > limit else "steady", 0.0
         self._move(limit, "probing: baseline measured", now)
 
-    def _hold(self, why: str) -> None:
-        self._why = why
+    def _hold(self, reason: str) -> None:
+        self._reason = reason
         self._restart()
 
-    def _move(self, limit: float, why: str, now: float) -> None:
+    def _move(self, limit: float, reason: str, now: float) -> None:
         before = int(self._limit)
         self._limit = max(float(self._options.minimum), min(float(self._options.maximum), limit))
         if int(self._limit) != before:
-            self._moves += 1
+            self._changes += 1
             if not self._watching:
                 self.permits = int(self._limit)
                 settle = SETTLE_UP if self.permits > before else SETTLE_DOWN
                 self._settled = now + settle * exp(self._latency)
-        self._hold(why)
+        self._hold(reason)
 
     def _restart(self) -> None:
         few = self._phase == "probing" or self._stuck

@@ -1,8 +1,7 @@
-"""How large a batch may be now.
+"""Adaptive batch size: additive increase, multiplicative decrease.
 
-The size grows by one after every full batch that met the latency target and shrinks by a
-tenth after one that missed it: additive increase finds the knee slowly, multiplicative
-decrease leaves it fast. Without a target the size is fixed.
+The size grows by one after every full batch that met the latency target and shrinks by a tenth
+after one that missed it. Without a target the size is fixed.
 """
 
 from thulawa.engine.options import Batch
@@ -22,7 +21,7 @@ class BatchSize:
         self.now = int(self._size)
 
     def observe(self, records: int, latency: float) -> None:
-        """Learn from a batch that succeeded."""
+        """Adapt the size to the latency of a batch that succeeded."""
         if self._target is None:
             return
         if latency > self._target:

@@ -1,8 +1,8 @@
-"""Refuse options that cannot work when they are made, by name and with what is wanted instead.
+"""Check option objects when they are created.
 
-The types of an option object's fields are read from its annotations, so that a field cannot be
-forgotten. Only what occurs in options is understood: numbers, strings, choices, other option
-objects, functions, exception classes, tuples of these, and unions.
+The types of the fields are read from their annotations, so that no field is forgotten. Only what
+occurs in options is supported: numbers, strings, literals, other option objects, functions,
+exception classes, tuples of these, and unions.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from thulawa.core.errors import ConfigurationError
 
-__all__ = ["check_types", "refuse_unless"]
+__all__ = ["check_types", "require"]
 
 _Kind: TypeAlias = Any  # an annotation
 
@@ -25,14 +25,14 @@ _NAMES: dict[_Kind, str] = {
 }
 
 
-def refuse_unless(holds: object, reason: str) -> None:
+def require(condition: object, reason: str) -> None:
     """Raise `ConfigurationError` with the reason unless the condition holds."""
-    if not holds:
+    if not condition:
         raise ConfigurationError(reason)
 
 
 def check_types(part: Any, prefix: str | None = None) -> None:
-    """Refuse a field that is not what it is annotated with; a bool is not a number here."""
+    """Raise `ConfigurationError` for a field of the wrong type; a bool is not a number here."""
     owner = f"{type(part).__name__}." if prefix is None else prefix
     for field in fields(part):
         value = getattr(part, field.name)

@@ -1,17 +1,16 @@
-"""The asyncio driver: carries out what the scheduler says.
+"""The asyncio driver: carries out the scheduler's instructions.
 
-Four parts with one concern each, joined by the scheduler and by nothing else: *intake* asks
-the source for records when the scheduler wants some; *workers* run the user's function;
-*output* hands outcomes to the sink and reports them delivered; a *timer* wakes the scheduler.
-A slow sink holds up nothing but itself until the bounds are reached, and then intake alone.
+Four parts with one concern each, connected only through the scheduler: *intake* reads from the
+source when the scheduler asks for records; *workers* run the user's function; *output* passes
+outcomes to the sink and reports them delivered; a *timer* wakes the scheduler. A slow sink delays
+nothing else until the bounds are reached, and then only intake.
 
-Nothing is reported finished before the sink has taken it. When a run fails or is cancelled,
-the calls under way are cancelled, what is not finished is given back, and all of this ends
-within ``patience`` seconds, whatever function, source and sink do; when cancelled while it
-stops, at once.
+A record is finished only when the sink has accepted its outcome. When a run fails or is cancelled,
+the running calls are cancelled and the unfinished records are returned, all within
+``stop_timeout`` seconds whatever function, source and sink do; cancelled again, it stops at once.
 
-A call that is told to stop keeps its key and its permit until it has: a warning names one that
-has not within ``patience``, and when nothing else is left to wait for, the run fails.
+An abandoned call keeps its key and its permit until it has stopped: a warning names one that has
+not within ``stop_timeout``, and when nothing else can make progress, the run fails.
 """
 
 import asyncio
@@ -23,8 +22,9 @@ from thulawa.core.errors import ThulawaError, WrongResult
 from thulawa.engine.events import (
     Abandon,
     Abort,
-    Answered,
     Arrived,
+    BatchReturned,
+    CallStopped,
     Cancel,
     Delivered,
     Drain,
@@ -32,88 +32,89 @@ from thulawa.engine.events import (
     Emit,
     Event,
     Failed,
-    GiveBack,
-    Gone,
     Pull,
+    ReturnUnfinished,
     Start,
     Succeeded,
     Tick,
     WakeAt,
 )
-from thulawa.engine.model import Outcome, Record, Ticket
+from thulawa.engine.model import Outcome, Ticket, WorkItem
 from thulawa.engine.scheduler import Scheduler
-from thulawa.engine.workers import Report, Workers
+from thulawa.engine.workers import CallListener, Workers
 
-__all__ = ["Run", "Sink", "Source"]
+__all__ = ["OutcomeSink", "Run", "WorkSource"]
 
 _log = logging.getLogger("thulawa.engine")
 
-_GIVING_WAY = 1.0  # seconds that a call has at least to stop in before a run is given up
+_MIN_STUCK_TIMEOUT = 1.0  # seconds that abandoned calls have at least before the run fails
 
 
-class Source(Protocol):
+class WorkSource(Protocol):
     """Where records come from."""
 
-    async def take(self, records: int, size: int) -> Sequence[Record]:
-        """Give at least one and up to ``records`` records, in offset order; none: the end.
+    async def read(self, records: int, size: int) -> Sequence[WorkItem]:
+        """Return at least one and up to ``records`` records, in offset order; none: the end.
 
-        Once their sizes add up to ``size`` no more should be added. When cancelled, take none.
+        Once their sizes add up to ``size`` no more should be added. If cancelled, it must not have
+        consumed any.
         """
 
 
-class Sink(Protocol):
+class OutcomeSink(Protocol):
     """Where outcomes go."""
 
     async def put(self, outcomes: list[Outcome]) -> None:
-        """Take the outcomes; once it returns they count as safe."""
+        """Accept the outcomes; once it returns they are delivered."""
 
 
 class Run:
-    """One pass over a source. Make it inside a running event loop."""
+    """One pass over a source; create it inside a running event loop."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        workers: Callable[[Report], Workers],
-        source: Source,
-        sink: Sink,
+        workers: Callable[[CallListener], Workers],
+        source: WorkSource,
+        sink: OutcomeSink,
         *,
-        patience: float = 5.0,
+        stop_timeout: float = 5.0,
         check: Callable[[Any], None] | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self._state = scheduler.state
         self._source = source
         self._sink = sink
-        self._patience = patience
+        self._stop_timeout = stop_timeout
         self._check = check
         self._loop = asyncio.get_running_loop()
         self._workers = workers(self)
-        self._batched = scheduler.options.batch is not None
+        self._batched = scheduler.state.options.batch is not None
         self._pull: asyncio.Future[Pull] = self._loop.create_future()
         self._outbox: list[Outcome] = []
         self._outbox_filled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._reminders: dict[Ticket, asyncio.TimerHandle] = {}
-        self._standstill: asyncio.TimerHandle | None = None
+        self._stuck_timer: asyncio.TimerHandle | None = None
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._parts: list[asyncio.Task[None]] = []
         self._intake: asyncio.Task[None] | None = None
-        self.given_back: list[Record] = []
-        self._carry_out: dict[type, Callable[[Any], None]] = {
-            Start: self._start,
+        self.unfinished: list[WorkItem] = []
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Start: lambda start: self._workers.start(start.tickets),
             Emit: self._emit,
-            Pull: self._want,
+            Pull: self._request,
             WakeAt: self._wake_at,
             Abandon: self._abandon,
-            Drained: self._drained,
-            Abort: self._abort,
+            Drained: lambda _: self._end(None),
+            Abort: lambda abort: self._end(abort.error),
         }
 
-    async def go(self, *, drained: bool = False) -> None:
+    async def execute(self, *, drained: bool = False) -> None:
         """Process the source to its end, or raise what ended the run before."""
-        self._intake = self._part(self._take_in, "intake")
-        self._parts = [self._intake, self._part(self._put_out, "output")]
-        self._tell(Tick())
+        self._intake = self._part(self._read_source, "intake")
+        self._parts = [self._intake, self._part(self._write_sink, "output")]
+        self._handle(Tick())
         if drained:
             self.drain()
         try:
@@ -122,88 +123,82 @@ class Run:
             await self._stop()
 
     def now(self) -> float:
-        """Tell the time that the scheduler is told."""
+        """Return the loop time passed to the scheduler."""
         return self._loop.time()
 
     async def _stop(self) -> None:
-        patient_until = self._loop.time() + self._patience
-        for timer in (self._timer, self._standstill, *self._reminders.values()):
+        stop_by = self._loop.time() + self._stop_timeout
+        for timer in (self._timer, self._stuck_timer, *self._reminders.values()):
             if timer is not None:
                 timer.cancel()
         for task in self._parts:
-            if not task.cancelling():  # else it is stopping already, and not to be disturbed
+            if not task.cancelling():  # a second cancel would interrupt its clean-up
                 task.cancel()
         try:
-            strays = await self._workers.close(self._patience)
-            patience = max(0.0, patient_until - self._loop.time())
-            await asyncio.wait(self._parts, timeout=patience)
+            running = await self._workers.close(self._stop_timeout)
+            await asyncio.wait(self._parts, timeout=max(0.0, stop_by - self._loop.time()))
         finally:
-            self._give_back_rest()
-        if strays:
+            self._return_unfinished()
+        if running:
             _log.warning(
-                "%s: %d calls did not stop within %g s and are left behind",
-                self._scheduler.options.name,
-                strays,
-                self._patience,
+                "%s: %d calls did not stop within %g s and are left running",
+                self._state.options.name,
+                running,
+                self._stop_timeout,
             )
-        else:  # with strays, nobody knows which ones are gone
-            for lead in list(self._scheduler.abandoned):
-                self._scheduler.handle(Gone(lead, lead.attempt), self._loop.time())
+        else:  # all have stopped
+            for lead in list(self._state.abandoned):
+                self._scheduler.handle(CallStopped(lead, lead.attempt), self._loop.time())
 
     def drain(self) -> None:
-        """Take in nothing more; `go` returns when what was taken in is finished."""
-        if self._intake is not None and not self._scheduler.draining:
+        """Stop intake; `execute` returns when all records that arrived are finished."""
+        if self._intake is not None and not self._state.draining:
             self._intake.cancel()
-            self._tell(Drain())
+            self._handle(Drain())
 
-    def keep(self, records: list[Record]) -> None:
-        """Do not give back what turns out to be safe after all."""
-        safe = set(map(id, records))  # what is given back need not be a record, nor hashable
-        self.given_back = [record for record in self.given_back if id(record) not in safe]
+    def mark_delivered(self, records: list[WorkItem]) -> None:
+        """Remove records from ``unfinished`` that were delivered after the run had ended."""
+        delivered = set(map(id, records))  # by id: a bad source may return anything
+        self.unfinished = [record for record in self.unfinished if id(record) not in delivered]
 
-    # --- from the workers
+    # --- reports of the workers
 
-    def succeeded(self, answers: list[tuple[Ticket, int, Any]]) -> None:
-        """Tell the scheduler of calls that returned."""
+    def succeeded(self, results: list[tuple[Ticket, int, Any]]) -> None:
+        """Report calls that returned to the scheduler."""
         if self._check is not None:
-            answers = self._checked(answers, self._check)
+            results = self._checked(results, self._check)
         if not self._batched:
-            self._tell(Succeeded(answers))
+            self._handle(Succeeded(results))
             return
-        for ticket, attempt, results in answers:
-            self._tell(Answered(ticket, attempt, results))
+        for ticket, attempt, batch in results:
+            self._handle(BatchReturned(ticket, attempt, batch))
 
     def failed(self, ticket: Ticket, attempt: int, error: Exception) -> None:
-        """Tell the scheduler of a call that raised."""
-        self._tell(Failed(ticket, attempt, error))
+        """Report a call that raised to the scheduler."""
+        self._handle(Failed(ticket, attempt, error))
 
-    def gone(self, ticket: Ticket, attempt: int) -> None:
-        """Tell the scheduler of a call that was abandoned and runs no more."""
+    def call_stopped(self, ticket: Ticket, attempt: int) -> None:
+        """Report an abandoned call that runs no more to the scheduler."""
         if (reminder := self._reminders.pop(ticket, None)) is not None:
             reminder.cancel()
-        self._tell(Gone(ticket, attempt))
+        self._handle(CallStopped(ticket, attempt))
 
     def exited(self, error: BaseException) -> None:
-        """End the run: asyncio lets the error of a coroutine out, but the loop may go on."""
-        self._end(_broken(self._scheduler.options.name, "the function", error))
+        """End the run: asyncio raises this out of the loop, which may be run again."""
+        self._end(_broken(self._state.options.name, "the function", error))
 
     def _checked(
-        self, answers: list[tuple[Ticket, int, Any]], check: Callable[[Any], None]
+        self, results: list[tuple[Ticket, int, Any]], check: Callable[[Any], None]
     ) -> list[tuple[Ticket, int, Any]]:
-        """Leave out results that are not acceptable and report them as failures."""
+        """Return the results that pass the check; report the others as failures."""
         good = []
-        for ticket, attempt, result in answers:
+        for ticket, attempt, result in results:
             if self._batched and isinstance(result, list | tuple):
-                good.append(
-                    (
-                        ticket,
-                        attempt,
-                        [
-                            one if isinstance(one, BaseException) else _accepted(one, check)
-                            for one in result
-                        ],
-                    )
-                )
+                checked = [
+                    one if isinstance(one, BaseException) else _accepted(one, check)
+                    for one in result
+                ]
+                good.append((ticket, attempt, checked))
                 continue
             accepted = _accepted(result, check)
             if isinstance(accepted, WrongResult):
@@ -216,41 +211,41 @@ class Run:
 
     def _part(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(self._guarded(work, name))
-        task.set_name(f"{self._scheduler.options.name}-{name}")
+        task.set_name(f"{self._state.options.name}-{name}")
         return task
 
     async def _guarded(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 go() raises it
+        except Exception as error:  # noqa: BLE001 execute() raises it
             self._end(error)
         except BaseException as error:
-            draining = name == "intake" and self._scheduler.draining
+            draining = name == "intake" and self._state.draining
             if not (draining or self._over.done()):
-                self._end(_broken(self._scheduler.options.name, name, error))
+                self._end(_broken(self._state.options.name, name, error))
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
 
-    async def _take_in(self) -> None:
-        while not self._scheduler.draining:
+    async def _read_source(self) -> None:
+        while not self._state.draining:
             pull = await self._pull
             self._pull = self._loop.create_future()
-            records = await self._source.take(pull.records, pull.bytes)
+            records = await self._source.read(pull.records, pull.bytes)
             if self._over.done():
-                self.given_back.extend(records)
+                self.unfinished.extend(records)
                 return
             if not records:
-                self._tell(Drain())
+                self._handle(Drain())
                 return
             if len(records) > pull.records:
-                self.given_back.extend(records)
+                self.unfinished.extend(records)
                 raise ThulawaError(
-                    f"{self._scheduler.options.name}: the source gave {len(records)} records "
-                    f"where at most {pull.records} were asked for; mend its take()"
+                    f"{self._state.options.name}: the source returned {len(records)} records "
+                    f"where at most {pull.records} were requested; correct its read()"
                 )
-            self._tell(Arrived(records))
+            self._handle(Arrived(records))
 
-    async def _put_out(self) -> None:
+    async def _write_sink(self) -> None:
         while not self._over.done():
             await self._outbox_filled.wait()
             outcomes, self._outbox = self._outbox, []
@@ -258,103 +253,94 @@ class Run:
             await self._sink.put(outcomes)
             delivered = Delivered(len(outcomes))
             if self._over.done():
-                # taken although told to stop: it need not be given back, and nothing follows
+                # accepted while the run stops: not unfinished, but no instruction counts
                 self._scheduler.handle(delivered, self._loop.time())
             else:
-                self._tell(delivered)
+                self._handle(delivered)
 
-    def _tell(self, event: Event) -> None:
-        """Tell the scheduler what happened and carry out what it says."""
+    def _handle(self, event: Event) -> None:
+        """Pass an event to the scheduler and carry out its instructions."""
         if self._over.done():
             return
         try:
             instructions = self._scheduler.handle(event, self._loop.time())
-        except Exception as error:  # noqa: BLE001 go() raises it; a worker must not swallow it
-            if isinstance(event, Arrived):  # refused, it may be in no other place
-                self.given_back.extend(event.records)
-                error = _no_record(self._scheduler.options.name, event.records) or error
+        except Exception as error:  # noqa: BLE001 execute() raises it; a worker must not swallow it
+            if isinstance(event, Arrived):  # the scheduler may not have them
+                self.unfinished.extend(event.records)
+                error = _not_a_work_item(self._state.options.name, event.records) or error
             self._end(error)
             return
         try:
             for instruction in instructions:
-                self._carry_out[type(instruction)](instruction)
+                self._handlers[type(instruction)](instruction)
         except Exception as error:  # noqa: BLE001 as above
             self._end(error)
-        if self._scheduler.abandoned or self._standstill is not None:
-            self._look_for_standstill()
+        if self._state.abandoned or self._stuck_timer is not None:
+            self._check_stuck()
 
-    def _look_for_standstill(self) -> None:
-        """Fail if for long nothing is left to wait for but calls that were told to stop."""
-        if self._standstill is not None:
-            self._standstill.cancel()
-            self._standstill = None
+    def _check_stuck(self) -> None:
+        """Fail the run if for long only abandoned calls could make progress possible."""
+        if self._stuck_timer is not None:
+            self._stuck_timer.cancel()
+            self._stuck_timer = None
         if self._scheduler.stuck:
-            patience = max(self._patience, _GIVING_WAY)
-            self._standstill = self._loop.call_later(patience, self._stand_still)
+            timeout = max(self._stop_timeout, _MIN_STUCK_TIMEOUT)
+            self._stuck_timer = self._loop.call_later(timeout, self._fail_stuck)
 
-    def _stand_still(self) -> None:
-        options, count = self._scheduler.options, len(self._scheduler.abandoned)
+    def _fail_stuck(self) -> None:
+        options, count = self._state.options, len(self._state.abandoned)
         self._end(
             ThulawaError(
-                f"{options.name}: {count} calls timed out and did not stop when told to, and "
-                "nothing can go on without their keys or permits; let the function give way to "
-                "cancellation, or give it a time-out of its own"
+                f"{options.name}: {count} calls timed out and did not stop when cancelled, and "
+                "nothing can make progress without their keys or permits; do not suppress "
+                "CancelledError in the function, or give it a timeout of its own"
             )
         )
 
     def _remind(self, ticket: Ticket) -> None:
         del self._reminders[ticket]
-        if ticket not in self._scheduler.abandoned:
+        if ticket not in self._state.abandoned:
             return
         _log.warning(
-            "%s: the call of offset %d was told to stop %g s ago and has not; its key, %r, waits",
-            self._scheduler.options.name,
+            "%s: the call of offset %d, cancelled %g s ago, has not stopped; its key, %r, waits",
+            self._state.options.name,
             ticket.record.offset,
-            self._patience,
+            self._stop_timeout,
             ticket.record.key,
         )
 
-    def _give_back_rest(self) -> None:
-        """Give back what is not finished; the workers have been told to stop already."""
-        if self._scheduler.drained:
+    def _return_unfinished(self) -> None:
+        """Cancel the scheduler and store the records that are not finished."""
+        if self._state.drained:
             return
-        late = self.given_back
-        self.given_back = []
+        late = self.unfinished
+        self.unfinished = []
         for instruction in self._scheduler.handle(Cancel(), self._loop.time()):
-            if isinstance(instruction, GiveBack):
+            if isinstance(instruction, ReturnUnfinished):
                 both = {id(record): record for record in (*instruction.records, *late)}
-                self.given_back = list(both.values())
+                self.unfinished = list(both.values())
 
-    # --- the scheduler's instructions
+    # --- instructions of the scheduler
 
-    def _start(self, instruction: Start) -> None:
-        self._workers.start(instruction.tickets)
+    def _request(self, pull: Pull) -> None:
+        self._pull.set_result(pull)
 
     def _emit(self, instruction: Emit) -> None:
         if not self._outbox:
             self._outbox_filled.set()
         self._outbox.extend(instruction.outcomes)
 
-    def _want(self, pull: Pull) -> None:
-        self._pull.set_result(pull)
-
     def _wake_at(self, instruction: WakeAt) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(instruction.when, self._tell, Tick())
+        self._timer = self._loop.call_at(instruction.when, self._handle, Tick())
 
     def _abandon(self, instruction: Abandon) -> None:
         ticket = instruction.ticket
         self._workers.abandon(ticket, instruction.attempt)
         if (reminder := self._reminders.pop(ticket, None)) is not None:
-            reminder.cancel()  # its call had ended when it was told to stop
-        self._reminders[ticket] = self._loop.call_later(self._patience, self._remind, ticket)
-
-    def _drained(self, _: Drained) -> None:
-        self._end(None)
-
-    def _abort(self, instruction: Abort) -> None:
-        self._end(instruction.error)
+            reminder.cancel()  # of an earlier attempt, which had ended when it was abandoned
+        self._reminders[ticket] = self._loop.call_later(self._stop_timeout, self._remind, ticket)
 
     def _end(self, error: Exception | None) -> None:
         if self._over.done():
@@ -365,32 +351,32 @@ class Run:
             self._over.set_exception(error)
 
 
-def _no_record(engine: str, records: Sequence[object]) -> ThulawaError | None:
-    """Give an error that says what was taken for a record, if anything was."""
+def _not_a_work_item(engine: str, records: Sequence[object]) -> ThulawaError | None:
+    """Return an error that names the first object that is no `WorkItem`, if there is one."""
     for record in records:
-        if not isinstance(record, Record):
+        if not isinstance(record, WorkItem):
             return ThulawaError(
-                f"{engine}: records must be made with Record(offset, key, value, ...), "
+                f"{engine}: records must be made with WorkItem(offset, key, value, ...), "
                 f"not {type(record).__name__}: {record!r:.100}"
             )
     return None
 
 
 def _broken(engine: str, part: str, error: BaseException) -> ThulawaError:
-    """Give an error that says who ended a run with what is no error."""
+    """Return the error of a run whose part raised a BaseException, such as CancelledError."""
     broken = ThulawaError(
-        f"{engine}: {part} raised {type(error).__name__} though nobody had told it to stop; "
-        "raise an error that says what happened"
+        f"{engine}: {part} raised {type(error).__name__} though it was not cancelled; "
+        "raise an Exception that says what happened"
     )
     broken.__cause__ = error
     return broken
 
 
 def _accepted(result: Any, check: Callable[[Any], None]) -> Any:
-    """Give the result, or the error that says why it is not acceptable."""
+    """Return the result, or a `WrongResult` if the check raises."""
     try:
         check(result)
-    except Exception as error:  # noqa: BLE001 whatever the check raises is its verdict
+    except Exception as error:  # noqa: BLE001 whatever the check raises rejects the result
         wrong = WrongResult(str(error.args[0]) if error.args else repr(error))
         wrong.__cause__ = error
         return wrong

@@ -1,4 +1,4 @@
-"""The engine as a user meets it: a function, options, and records to run it over."""
+"""`Engine`: run a function over records with the options of the scheduler."""
 
 import asyncio
 import functools
@@ -19,17 +19,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from thulawa.core.errors import ConfigurationError, ThulawaError
-from thulawa.engine.driver import Run, Sink, Source
-from thulawa.engine.model import Outcome, Record
+from thulawa.engine.driver import OutcomeSink, Run, WorkSource
+from thulawa.engine.model import Outcome, WorkItem
 from thulawa.engine.options import Options
 from thulawa.engine.resources import OpenResource, check_resource
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.sources import Channel, source_of
-from thulawa.engine.state import Memory
+from thulawa.engine.state import LearnedState
 from thulawa.engine.statistics import Statistics
 from thulawa.engine.threads import ThreadWorkers
 from thulawa.engine.watchdog import Watchdog
-from thulawa.engine.workers import CoroutineWorkers, Report, Workers, argument_maker
+from thulawa.engine.workers import CallListener, CoroutineWorkers, Workers, argument_maker
 
 __all__ = ["Engine"]
 
@@ -39,15 +39,17 @@ _log = logging.getLogger("thulawa.engine")
 class Engine:
     """Run a function over records, many keys at once, each key in order, nothing lost.
 
-    ``function`` takes a `Record`, or what ``argument`` makes of it (with `Batch` a list of
-    them, and then returns a list: per record a result or an exception). A coroutine function
-    runs on the event loop, a plain one on threads, at most ``threads`` of them. With
-    ``resource`` (a function without arguments that returns an async context manager: an HTTP
-    session, a database pool) it is opened when the engine is entered, closed when it is left,
-    and handed to the function as its second argument; ``Options.resource_timeout`` bounds both.
-    ``cache`` is any mapping; with `Sharing` it keeps the answers. ``check`` is called with every
-    result and raises if it is not acceptable. ``memory`` is that of an earlier engine with the same
-    options: this one goes on with what that one has learned.
+    ``function`` is called with a `WorkItem`, or with what ``argument`` returns for it. With `Batch`
+    it is called with a list of them and returns a list: for each a result or an exception. A
+    coroutine function runs on the event loop, a plain one on threads, at most ``threads``.
+
+    ``resource`` is a function without arguments that returns an async context manager (an HTTP
+    session, a database pool). It is opened when the engine is entered, closed when it is exited,
+    and passed to the function as its second argument; ``Options.resource_timeout`` bounds both.
+    ``cache`` is any mapping; with `SingleFlight` it stores the results. ``check`` is called with
+    every result and raises to reject it. A run that ends waits up to ``stop_timeout`` seconds for
+    calls, source and sink to stop. ``watchdog`` warns of a coroutine function that blocks the loop.
+    ``learned``, of an earlier engine with the same options, carries its limits and failing keys on.
 
     >>> import asyncio
     >>> async def shout(record):
@@ -55,7 +57,7 @@ class Engine:
     ...     return record.value.upper()
     >>> async def main():
     ...     records = [
-    ...         Record(offset, key, value)
+    ...         WorkItem(offset, key, value)
     ...         for offset, (key, value) in enumerate([("a", "one"), ("b", "two"), ("a", "three")])
     ...     ]
     ...     async with Engine(shout, Options(emit="partition")) as engine:
@@ -69,35 +71,35 @@ class Engine:
         function: Callable[..., Any],
         options: Options | None = None,
         *,
-        argument: Callable[[Record], Any] | None = None,
+        argument: Callable[[WorkItem], Any] | None = None,
         resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         cache: MutableMapping[Hashable, Any] | None = None,
         check: Callable[[Any], None] | None = None,
         threads: int = 64,
-        patience: float = 5.0,
-        watch: bool = True,
+        stop_timeout: float = 5.0,
+        watchdog: bool = True,
         random: Random | None = None,
-        memory: Memory | None = None,
+        learned: LearnedState | None = None,
     ) -> None:
-        _check_parts(function, options, threads, patience)
+        _check_arguments(function, options, threads, stop_timeout)
         self._function = function
         self._inner = _unwrapped(function)
         self._is_coroutine = inspect.iscoroutinefunction(self._inner)
         self.options = options or Options()
         if not self._is_coroutine:
             self.options = self._capped(self.options, threads)
-        if cache is not None and self.options.sharing is None:
-            raise ConfigurationError("a cache needs Options(sharing=Sharing(by=...)): the question")
+        if cache is not None and self.options.single_flight is None:
+            raise ConfigurationError("a cache needs Options(single_flight=SingleFlight(by=...))")
         self._argument = argument
         if resource is not None:
             check_resource(resource, self.options.name)
         self._open_resource = resource
         self._cache = cache
         self._check = check
-        self._patience = patience
-        self._watch = watch and self._is_coroutine
+        self._stop_timeout = stop_timeout
+        self._uses_watchdog = watchdog and self._is_coroutine
         self._random = random or Random()
-        self.memory = memory or Memory(self.options, random=self._random)
+        self.learned = learned or LearnedState(self.options, random=self._random)
         self._scheduler = self._new_scheduler()
         self._call: Callable[..., Any] = function
         self._resource: OpenResource | None = None
@@ -128,17 +130,17 @@ class Engine:
         self._call = self._function
         self._opened = False
         if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()  # its calls use what is closed next
+            self._task.cancel()  # its calls use the resource
             await asyncio.wait([self._task])
         resource, self._resource = self._resource, None
         if resource is not None:
             await resource.close(error)
 
-    async def run(self, source: Source, sink: Sink) -> None:
+    async def run(self, source: WorkSource, sink: OutcomeSink) -> None:
         """Process a source to its end, or raise what ended the run before.
 
-        What a failed or cancelled run had taken in and not finished is in `given_back`. An
-        engine makes one run at a time; several engines may run on one loop.
+        The records that a failed or cancelled run left are in `unfinished`. An engine makes one
+        run at a time; several engines may run on one loop.
         """
         if self._busy:
             raise ThulawaError(f"{self.name} is running already: make an engine for each run")
@@ -150,22 +152,22 @@ class Engine:
             self._workers,
             source,
             sink,
-            patience=self._patience,
+            stop_timeout=self._stop_timeout,
             check=self._check,
         )
         self._busy = True
         self._task = asyncio.current_task()
         try:
             with self._watchdog():
-                await run.go(drained=self._drained)
+                await run.execute(drained=self._drained)
         finally:
             self._busy = self._drained = False
             self._task = None
 
     async def map(
-        self, records: Iterable[Record] | AsyncIterable[Record]
+        self, records: Iterable[WorkItem] | AsyncIterable[WorkItem]
     ) -> AsyncGenerator[Outcome, None]:
-        """Process records; give their outcomes in the order of the contract."""
+        """Process records; yield their outcomes in the emit order."""
         channel = Channel()
         task = asyncio.ensure_future(self.run(source_of(records), channel))
         task.add_done_callback(channel.close)
@@ -177,12 +179,12 @@ class Engine:
             task.cancel()
             await asyncio.wait([task])
             if self._run is not None:
-                self._run.keep(channel.read)
+                self._run.mark_delivered(channel.delivered)
 
     def drain(self) -> None:
-        """Take in nothing more; the run ends when what was taken in is finished.
+        """Stop intake; the run ends when all records that arrived are finished.
 
-        Where none is under way yet, the next one takes in nothing.
+        If the engine is not running, its next run reads nothing.
         """
         if self._busy and self._run is not None:
             self._run.drain()
@@ -190,18 +192,19 @@ class Engine:
             self._drained = True
 
     def statistics(self) -> Statistics:
-        """Give a picture of this moment."""
+        """Return a snapshot of this moment."""
         return self._scheduler.statistics(self._run.now() if self._busy and self._run else None)
 
     def residence_by_lane(self) -> dict[str, dict[int, int]]:
-        """Give the histogram of each lane's residence in the last run, to be merged with others."""
-        lanes = zip(self.options.lanes.lanes, self._scheduler.by_lane, strict=True)
+        """Return the residence histogram of each lane in the last run, for `Histogram.merge`."""
+        histograms = self._scheduler.state.residence_by_lane
+        lanes = zip(self.options.lanes.lanes, histograms, strict=True)
         return {lane.name: histogram.counts() for lane, histogram in lanes}
 
     @property
-    def given_back(self) -> list[Record]:
-        """What the last run had taken in and not finished when it failed or was cancelled."""
-        return [] if self._run is None else self._run.given_back
+    def unfinished(self) -> list[WorkItem]:
+        """The records that had arrived and were not finished when the last run ended."""
+        return [] if self._run is None else self._run.unfinished
 
     @property
     def name(self) -> str:
@@ -209,35 +212,37 @@ class Engine:
         return getattr(self._inner, "__qualname__", type(self._inner).__name__)
 
     def _watchdog(self) -> AbstractContextManager[object]:
-        if not self._watch:
+        if not self._uses_watchdog:
             return nullcontext()
         return Watchdog(self.name, getattr(self._inner, "__code__", None))
 
     def _capped(self, options: Options, threads: int) -> Options:
-        """Let there be no more calls at once than threads."""
+        """Return the options with no more calls in flight than threads."""
         adaptive = options.adaptive
         if adaptive is not None and adaptive.maximum > threads:
             top = {name: min(getattr(adaptive, name), threads) for name in ("minimum", "initial")}
             options = replace(options, adaptive=replace(adaptive, maximum=threads, **top))
         observes = adaptive is None or adaptive.mode == "observe"
         if observes and options.in_flight > threads:
-            _log.info("%s is a plain function: %d calls at once, not %d; see Engine.threads",
+            _log.info("%s is a plain function: %d calls in flight, not %d; see Engine(threads=)",
                       self.name, threads, options.in_flight)  # fmt: skip
             options = replace(options, in_flight=threads)
         return options
 
     def _new_scheduler(self) -> Scheduler:
-        return Scheduler(self.options, memory=self.memory, cache=self._cache, random=self._random)
+        return Scheduler(self.options, learned=self.learned, cache=self._cache, random=self._random)
 
-    def _workers(self, report: Report) -> Workers:
+    def _workers(self, listener: CallListener) -> Workers:
         argument = argument_maker(self._argument, batched=self.options.batch is not None)
         if self._is_coroutine:
-            return CoroutineWorkers(self._call, argument, report)
-        return ThreadWorkers(self._call, argument, report, self.name)
+            return CoroutineWorkers(self._call, argument, listener)
+        return ThreadWorkers(self._call, argument, listener, self.name)
 
 
-def _check_parts(function: object, options: object, threads: object, patience: object) -> None:
-    """Refuse what would fail later with an error that says nothing."""
+def _check_arguments(
+    function: object, options: object, threads: object, stop_timeout: object
+) -> None:
+    """Raise `ConfigurationError` for arguments that would fail later with an obscure error."""
     if not callable(function):
         raise ConfigurationError(f"the function must be callable, not {function!r}")
     if options is not None and not isinstance(options, Options):
@@ -246,12 +251,12 @@ def _check_parts(function: object, options: object, threads: object, patience: o
         )
     if type(threads) is not int or threads < 1:
         raise ConfigurationError(f"threads must be a whole number from 1 on, not {threads!r}")
-    if not isinstance(patience, int | float) or not patience >= 0:
-        raise ConfigurationError(f"patience is seconds, not negative, not {patience!r}")
+    if not isinstance(stop_timeout, int | float) or not stop_timeout >= 0:
+        raise ConfigurationError(f"stop_timeout must be seconds from 0 on, not {stop_timeout!r}")
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the function with code of its own: not a partial, not an object that is called."""
+    """Return the function inside partials, or the ``__call__`` method of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function):

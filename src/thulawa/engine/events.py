@@ -1,21 +1,22 @@
-"""What the scheduler is told, and what it answers.
+"""The events a scheduler handles and the instructions it returns.
 
-Events go in, instructions come out; nothing else crosses the border between the logic and
-whoever does the I/O. What happens to every record is told in the plural, so that its cost is
-shared. All are frozen for the type checker; at run time only slotted (see `model`).
+Nothing else passes between the scheduler and the driver that does the I/O. What happens to every
+record is reported in bulk, so that the cost of an event is shared. All classes are frozen for
+the type checker; at run time they only have slots, which is faster to create.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
-from thulawa.engine.model import Outcome, Record, Ticket
+from thulawa.engine.model import Outcome, Ticket, WorkItem
 
 __all__ = [
     "Abandon",
     "Abort",
-    "Answered",
     "Arrived",
+    "BatchReturned",
+    "CallStopped",
     "Cancel",
     "Delivered",
     "Drain",
@@ -23,10 +24,9 @@ __all__ = [
     "Emit",
     "Event",
     "Failed",
-    "GiveBack",
-    "Gone",
     "Instruction",
     "Pull",
+    "ReturnUnfinished",
     "Start",
     "Succeeded",
     "Tick",
@@ -46,21 +46,21 @@ def _message(cls: type[_T]) -> type[_T]:
 
 @_message
 class Arrived:
-    """Records from the source, in offset order; answers one `Pull`."""
+    """Records from the source, in offset order; the reply to one `Pull`."""
 
-    records: Sequence[Record]
+    records: Sequence[WorkItem]
 
 
 @_message
 class Succeeded:
     """Calls over one record each returned: ticket, attempt and result of each."""
 
-    answers: Sequence[tuple[Ticket, int, Any]]
+    results: Sequence[tuple[Ticket, int, Any]]
 
 
 @_message
-class Answered:
-    """A call over a batch returned: per record its result, or the exception that it met."""
+class BatchReturned:
+    """A call over a batch returned: for each record its result or an exception."""
 
     ticket: Ticket
     attempt: int
@@ -77,10 +77,10 @@ class Failed:
 
 
 @_message
-class Gone:
-    """A call that was abandoned runs no more, or never began; answers `Abandon`.
+class CallStopped:
+    """An abandoned call runs no more, or never began; the reply to `Abandon`.
 
-    Any other answer that comes after `Abandon` says the same.
+    A result or an error reported after `Abandon` means the same.
     """
 
     ticket: Ticket
@@ -89,7 +89,7 @@ class Gone:
 
 @_message
 class Delivered:
-    """The oldest ``count`` outcomes that were emitted are now safe with whoever took them."""
+    """The sink has accepted the oldest ``count`` outcomes that were emitted."""
 
     count: int
 
@@ -101,16 +101,16 @@ class Tick:
 
 @_message
 class Drain:
-    """No more records will come: finish what was taken in."""
+    """No more records will arrive: finish those that did."""
 
 
 @_message
 class Cancel:
-    """Stop at once and give back what is not finished."""
+    """Stop at once and return the unfinished records."""
 
 
 Event: TypeAlias = (
-    Arrived | Succeeded | Answered | Failed | Gone | Delivered | Tick | Drain | Cancel
+    Arrived | Succeeded | BatchReturned | Failed | CallStopped | Delivered | Tick | Drain | Cancel
 )
 
 
@@ -119,7 +119,7 @@ Event: TypeAlias = (
 
 @_message
 class Pull:
-    """Take up to ``records`` records, and no more once ``bytes`` are reached; then `Arrived`."""
+    """Read up to ``records`` records, and no more once ``bytes`` are reached; then `Arrived`."""
 
     records: int
     bytes: int
@@ -127,14 +127,14 @@ class Pull:
 
 @_message
 class Start:
-    """Call the function for each ticket, or for the batch it stands for; note its attempt."""
+    """Call the function for each ticket, or for the batch it leads; report with its attempt."""
 
     tickets: list[Ticket]
 
 
 @_message
 class Abandon:
-    """Stop that call, whose answer no longer counts; then `Gone`."""
+    """Stop that call, whose result is no longer used; then `CallStopped`."""
 
     ticket: Ticket
     attempt: int
@@ -142,7 +142,7 @@ class Abandon:
 
 @_message
 class Emit:
-    """Hand these on, in this order; tell with `Delivered` when they are safe."""
+    """Pass these to the sink, in this order; report `Delivered` when it has accepted them."""
 
     outcomes: list[Outcome]
 
@@ -155,22 +155,22 @@ class WakeAt:
 
 
 @_message
-class GiveBack:
-    """These were taken in and are not finished; answers `Cancel`."""
+class ReturnUnfinished:
+    """These records arrived and are not finished; the reply to `Cancel`."""
 
-    records: list[Record]
+    records: list[WorkItem]
 
 
 @_message
 class Drained:
-    """All that was taken in is finished and delivered; answers `Drain`."""
+    """All records that arrived are finished; the reply to `Drain`."""
 
 
 @_message
 class Abort:
-    """The run has failed; no call starts any more."""
+    """The run has failed: no call starts any more."""
 
     error: Exception
 
 
-Instruction: TypeAlias = Pull | Start | Abandon | Emit | WakeAt | GiveBack | Drained | Abort
+Instruction: TypeAlias = Pull | Start | Abandon | Emit | WakeAt | ReturnUnfinished | Drained | Abort

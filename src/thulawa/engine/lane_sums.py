@@ -1,7 +1,7 @@
-"""What the lanes of engines have come to: figures that can be added up.
+"""Lane statistics of many engines, in a form that can be merged.
 
-An engine tells of each lane at one moment, and of its last run. Whoever looks on while it runs
-(`watched`) has both in one, to be added to what other runs, tasks and workers have seen.
+`Engine.statistics` describes each lane at one moment. `sample_lanes` samples it while the engine
+runs; its result can be merged with those of other runs, tasks and workers.
 """
 
 import asyncio
@@ -13,17 +13,24 @@ from typing import NamedTuple, TypeAlias
 from thulawa.engine.engine import Engine
 from thulawa.engine.statistics import Histogram, Percentiles
 
-__all__ = ["LaneFigures", "LaneSum", "LaneSums", "added", "figures", "watched"]
+__all__ = [
+    "LaneFigures",
+    "LaneSum",
+    "LaneSums",
+    "merge_lane_sums",
+    "sample_lanes",
+    "summarize_lanes",
+]
 
-_AT_FIRST, _EVERY = 0.01, 0.25
+_FIRST_INTERVAL, _INTERVAL = 0.01, 0.25  # seconds; short at first, to sample short runs too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFigures:
-    """One lane so far: its records done, and how long they stayed from being taken in to the end.
+    """One lane so far: its emitted records, and their time from arrival to emission.
 
-    ``waiting``, ``in_flight`` and ``oldest`` (seconds) are the highest that was seen in any task,
-    looked at four times a second, and more often at first.
+    ``waiting``, ``in_flight`` and ``oldest`` (seconds) are the highest values sampled in any task,
+    four times a second and more often at first.
     """
 
     done: int
@@ -34,7 +41,7 @@ class LaneFigures:
 
 
 class LaneSum(NamedTuple):
-    """The same in a form that can be added up: how many stayed how long, and the highest seen."""
+    """The same in a form that can be merged: a residence histogram and the highest values."""
 
     counts: dict[int, int]
     waiting: int = 0
@@ -42,7 +49,7 @@ class LaneSum(NamedTuple):
     oldest: float = 0.0
 
     def plus(self, other: "LaneSum") -> "LaneSum":
-        """Add what was seen elsewhere, or later."""
+        """Return this merged with a sum of another time or task."""
         counts = {
             size: self.counts.get(size, 0) + other.counts.get(size, 0)
             for size in self.counts.keys() | other.counts.keys()
@@ -58,52 +65,51 @@ class LaneSum(NamedTuple):
 LaneSums: TypeAlias = dict[str, LaneSum]
 
 
-def added(one: Mapping[str, LaneSum], other: Mapping[str, LaneSum]) -> LaneSums:
-    """Add lane by lane."""
-    both = dict(one)
+def merge_lane_sums(one: Mapping[str, LaneSum], other: Mapping[str, LaneSum]) -> LaneSums:
+    """Return both merged, lane by lane."""
+    merged = dict(one)
     for name, more in other.items():
-        both[name] = both[name].plus(more) if name in both else more
-    return both
+        merged[name] = merged[name].plus(more) if name in merged else more
+    return merged
 
 
-def figures(sums: Mapping[str, LaneSum]) -> dict[str, LaneFigures]:
-    """Give the figures of each lane."""
-    return {name: _figures(one) for name, one in sorted(sums.items())}
-
-
-def _figures(one: LaneSum) -> LaneFigures:
-    histogram = Histogram()
-    histogram.merge(one.counts)
-    stayed = histogram.summary()
-    return LaneFigures(
-        done=stayed.count,
-        waiting=one.waiting,
-        in_flight=one.in_flight,
-        oldest=one.oldest,
-        residence=stayed,
-    )
+def summarize_lanes(sums: Mapping[str, LaneSum]) -> dict[str, LaneFigures]:
+    """Return the figures of each lane."""
+    figures = {}
+    for name, (counts, waiting, in_flight, oldest) in sorted(sums.items()):
+        histogram = Histogram()
+        histogram.merge(counts)
+        residence = histogram.summary()
+        figures[name] = LaneFigures(
+            done=residence.count,
+            waiting=waiting,
+            in_flight=in_flight,
+            oldest=oldest,
+            residence=residence,
+        )
+    return figures
 
 
 @asynccontextmanager
-async def watched(engine: Engine) -> AsyncIterator[LaneSums]:
-    """Look at an engine's lanes while it runs; what is given is whole when the block has ended."""
+async def sample_lanes(engine: Engine) -> AsyncIterator[LaneSums]:
+    """Sample an engine's lanes inside the block; the sums are complete when it has ended."""
     seen: LaneSums = {}
-    watching = asyncio.create_task(_watch(engine, seen))
+    sampling = asyncio.create_task(_sample(engine, seen))
     try:
         yield seen
     finally:
-        watching.cancel()
+        sampling.cancel()
         done = {name: LaneSum(counts) for name, counts in engine.residence_by_lane().items()}
-        seen.update(added(seen, done))
+        seen.update(merge_lane_sums(seen, done))
 
 
-async def _watch(engine: Engine, seen: LaneSums) -> None:
-    pause = _AT_FIRST  # short runs are to be seen too
+async def _sample(engine: Engine, seen: LaneSums) -> None:
+    interval = _FIRST_INTERVAL
     while True:
         now = {
             lane.name: LaneSum({}, lane.waiting, lane.in_flight, lane.oldest)
             for lane in engine.statistics().lanes
         }
-        seen.update(added(seen, now))
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _EVERY)
+        seen.update(merge_lane_sums(seen, now))
+        await asyncio.sleep(interval)
+        interval = min(2 * interval, _INTERVAL)

@@ -1,13 +1,13 @@
-"""How many calls may be in flight: what a limit is, the fixed one, and options of the adaptive one.
+"""Concurrency limits: the protocol, the fixed limit, and the options of the adaptive one.
 
-How the adaptive limit finds what the server bears is in `adaptive`.
+The algorithm of the adaptive limit is in `adaptive`.
 """
 
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal, Protocol, TypeAlias
 
-from thulawa.engine.checks import check_types, refuse_unless
+from thulawa.engine.checks import check_types, require
 
 __all__ = ["Adaptive", "FixedLimit", "Limit", "LimitReport", "Verdict"]
 
@@ -18,7 +18,7 @@ LOWEST_TOLERANCE: Final = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive:
-    """Let the limit follow what the server bears; ``observe`` only reports where it would go.
+    """Adapt the concurrency limit to the server's capacity; ``observe`` only reports a limit.
 
     ``tolerance`` is the latency, relative to that of an idle server, at which the limit is cut.
     """
@@ -30,16 +30,14 @@ class Adaptive:
     tolerance: float = 1.25
 
     def __post_init__(self) -> None:
-        refuse_unless(
-            str(self.mode) != "off", "to switch the adaptive limit off, leave Adaptive out"
-        )
+        require(str(self.mode) != "off", "to switch the adaptive limit off, leave Adaptive out")
         check_types(self)
-        refuse_unless(
+        require(
             1 <= self.minimum <= self.initial <= self.maximum,
             "1 <= minimum <= initial <= maximum must hold, not "
             f"{self.minimum}, {self.initial}, {self.maximum}",
         )
-        refuse_unless(
+        require(
             LOWEST_TOLERANCE <= self.tolerance < inf,
             f"tolerance is a ratio of latencies of at least {LOWEST_TOLERANCE}, not "
             f"{self.tolerance}: any less and noise alone would cut the limit",
@@ -48,41 +46,44 @@ class Adaptive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitReport:
-    """Where the limit is, where it would be and why; latencies in seconds."""
+    """The limit in force (``permits``), the limit the algorithm proposes, and the reason.
+
+    ``baseline`` and ``latency`` are in seconds; ``changes`` counts moves of the proposed limit.
+    """
 
     mode: Literal["off", "observe", "enforce"]
     permits: int
-    would_be: float
+    proposed: float
     baseline: float | None = None
     latency: float | None = None
-    why: str
-    moves: int = 0
+    reason: str
+    changes: int = 0
 
 
 class Limit(Protocol):
-    """The most calls in flight, ``permits``, as moved by what is observed of finished ones."""
+    """The highest number of calls in flight, ``permits``, adapted to finished calls."""
 
     permits: int
 
     def observe(self, latency: float, verdict: Verdict, in_flight: int, now: float) -> None:
-        """Take in a finished call; ``in_flight`` counts the calls at its end, itself included."""
+        """Account for a finished call; ``in_flight`` counts the calls at its end, with itself."""
 
     def report(self) -> LimitReport:
-        """Say where the limit is and why."""
+        """Return the limit and the reason for it."""
 
 
 class FixedLimit:
-    """A limit that never moves."""
+    """A limit that does not change."""
 
     def __init__(self, permits: int) -> None:
-        refuse_unless(permits >= 1, f"at least one call must be in flight, not {permits}")
+        require(permits >= 1, f"the limit must be at least 1, not {permits}")
         self.permits = permits
 
     def observe(self, latency: float, verdict: Verdict, in_flight: int, now: float) -> None:
-        """Ignore the call."""
+        """Do nothing."""
 
     def report(self) -> LimitReport:
-        """Say that the limit is fixed."""
+        """Return the fixed limit."""
         return LimitReport(
-            mode="off", permits=self.permits, would_be=float(self.permits), why="fixed"
+            mode="off", permits=self.permits, proposed=float(self.permits), reason="fixed"
         )

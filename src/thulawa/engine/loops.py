@@ -8,9 +8,9 @@ __all__ = ["new_event_loop"]
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make the fastest event loop there is.
+    """Create an event loop of uvloop if it is installed, else of asyncio.
 
-    uvloop is looked up, not imported: the engine needs the standard library alone.
+    uvloop is looked up, not imported: the engine depends on the standard library alone.
     """
     if find_spec("uvloop") is not None:
         loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()

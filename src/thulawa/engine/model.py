@@ -1,12 +1,12 @@
-"""What the engine moves about: records, tickets, outcomes.
+"""The objects of the engine: work items, tickets, outcomes.
 
-A *record* is what the host hands in. While it waits it is nothing but that object in its key's
-queue. When it is taken up it gets a *ticket*, which lives until the result is final and
-carries what the attempts so far have left behind. What comes out is an *outcome*.
+A *work item* is one record as the host passes it to the engine. While it waits it is only that
+object in its key's queue. When it is dispatched it gets a *ticket*, which lives until the result
+is final and holds the state of its attempts. The engine emits an *outcome*.
 
-Records and outcomes are made once per record on the hot path, so they are structs of msgspec:
-made in C, they cost half of what a dataclass with slots does. A ticket is written to more often
-than it is made, and a struct is slower at that.
+Work items and outcomes are created once per record on the hot path, so they are msgspec structs:
+created in C, at half the cost of a dataclass with slots. A ticket is written to more often than it
+is created, and a struct is slower at that.
 """
 
 from collections.abc import Hashable
@@ -17,14 +17,14 @@ import msgspec
 if TYPE_CHECKING:
     from thulawa.engine.queues import KeyQueue
 
-__all__ = ["NoLane", "Outcome", "Record", "Ticket"]
+__all__ = ["NoLane", "Outcome", "Ticket", "WorkItem"]
 
 
-class Record(msgspec.Struct, eq=False):
-    """One event of a partition. Offsets rise; they may have gaps.
+class WorkItem(msgspec.Struct, eq=False):
+    """One record of a partition, as passed to the engine. Offsets rise; they may have gaps.
 
-    ``timestamp`` decides which key goes first, in any unit; ``size`` counts against the bound
-    on bytes; ``lane`` is an index into the lanes of the engine. ``taken`` is set by the engine.
+    ``timestamp``, in any unit, decides which key is dispatched first. ``size`` counts against
+    ``Bounds.bytes``. ``lane`` is an index into the engine's lanes. The engine sets ``arrived``.
     """
 
     offset: int
@@ -33,44 +33,44 @@ class Record(msgspec.Struct, eq=False):
     timestamp: float = 0
     size: int = 0
     lane: int = 0
-    taken: float = 0.0
+    arrived: float = 0.0
 
 
 class NoLane(int):
-    """What a record has that could not be given a lane, with the reason: it is a `BadLane`."""
+    """The lane of a record whose lane could not be determined; it is rejected with `BadLane`."""
 
     why: str
 
     def __new__(cls, why: str) -> Self:
-        """Be no lane's place."""
-        none = super().__new__(cls, -1)
-        none.why = why
-        return none
+        """Create a lane that no engine has, with the reason for the error."""
+        lane = super().__new__(cls, -1)
+        lane.why = why
+        return lane
 
 
 class Outcome(msgspec.Struct, eq=False):
-    """What became of a record: its result, or the error that ended it."""
+    """The result of a record, or the error that ended it."""
 
-    record: Record
+    record: WorkItem
     result: Any = None
     error: Exception | None = None
     attempts: int = 1
 
     @property
     def ok(self) -> bool:
-        """Tell whether the function succeeded."""
+        """Whether the function succeeded."""
         return self.error is None
 
 
 class Ticket:
-    """One record that has been taken up.
+    """One record that was dispatched, until its result is final.
 
-    ``attempt`` numbers its calls, so that the answer of an abandoned call is known as such.
-    ``batch`` lists the tickets that share the call, on the first of them only; that first
-    one stands for the call. ``followers`` wait for this ticket's answer to the same question.
+    ``attempt`` numbers its calls, so that a late result of an abandoned call is recognised.
+    The first ticket of a batch is its *lead*: it identifies the call and lists its tickets in
+    ``batch``. ``followers`` wait for this ticket's result (single flight).
     """
 
-    # without slots, for then what most tickets never use can stand in the class: half the cost
+    # no slots, so that rarely used attributes can be class defaults: half the cost to create
     failures: int = 0
     overloads: int = 0
     first_started: float = -1.0
@@ -78,16 +78,16 @@ class Ticket:
     solo: bool = False
     batch: "list[Ticket] | None" = None
     followers: "list[Ticket] | None" = None
-    question: Hashable = None
+    request: Hashable = None
     timer: list[Any] | None = None
 
-    def __init__(self, record: Record, queue: "KeyQueue") -> None:
+    def __init__(self, record: WorkItem, queue: "KeyQueue") -> None:
         self.record = record
         self.queue = queue
         self.attempt = 0
 
     def members(self) -> "list[Ticket]":
-        """Give the tickets of the call that this ticket stands for."""
+        """Return the tickets of the call that this ticket leads."""
         return [self] if self.batch is None else self.batch
 
     def __repr__(self) -> str:

@@ -1,19 +1,19 @@
-"""A token bucket as an admission rule: it says no, it never makes anyone wait.
+"""A token bucket that limits the rate of starts. It never blocks: it returns when to try again.
 
-Tokens trickle in at the rate up to the burst; a call that starts takes one. A server's
-Retry-After closes the bucket for that long. Overshoot over any interval is at most the burst.
+Tokens are added at the rate, up to the burst; each start takes one. A server's Retry-After closes
+the bucket for that long. Over any interval the rate is exceeded by at most the burst.
 """
 
 from thulawa.engine.options import Rate
 
 __all__ = ["TokenBucket"]
 
-# A token that rounding left a hair short would make the caller wake up for ever.
+# Rounding may leave a token just short of 1, and the caller would wake up again and again.
 _WHOLE = 1 - 1e-9
 
 
 class TokenBucket:
-    """Tells whether a call may start now, and if not, when."""
+    """Knows whether a call may start now, and if not, when."""
 
     __slots__ = ("_burst", "_closed_until", "_filled_at", "_per_second", "_tokens")
 
@@ -25,24 +25,24 @@ class TokenBucket:
         self._closed_until = float("-inf")
 
     @property
-    def gates(self) -> bool:
-        """Whether it may ever say no: there is a rate, or it was closed."""
+    def limits(self) -> bool:
+        """Whether it can delay a start: there is a rate, or it was closed."""
         return self._per_second != float("inf") or self._closed_until > float("-inf")
 
     def ready_at(self, now: float) -> float:
-        """Give the time from which a call may start; not later than ``now`` if it may."""
+        """Return the time from which a call may start; at most ``now`` if it may start now."""
         self._fill(now)
         if self._tokens >= _WHOLE:
             return self._closed_until
         return max(self._closed_until, now + (1 - self._tokens) / self._per_second)
 
     def take(self) -> None:
-        """Pay for one call; `ready_at` must have allowed it."""
+        """Remove the token of one call; `ready_at` must have allowed it."""
         if self._per_second != float("inf"):
             self._tokens -= 1
 
     def close_until(self, when: float) -> None:
-        """Let nothing start before ``when`` (Retry-After)."""
+        """Allow no start before ``when`` (Retry-After)."""
         self._closed_until = max(self._closed_until, when)
 
     def _fill(self, now: float) -> None:

@@ -1,8 +1,8 @@
 """A resource that is open while an engine uses it: a client, a pool, a session.
 
-One asyncio task enters its context manager, waits, and leaves it: libraries that bind what they
-open to a task, as anyio's cancel scopes are, need both in the same one. Opening and closing are
-bounded in time, and a context manager that does not give way to cancellation is left behind.
+One asyncio task enters its context manager, waits, and exits it, because libraries such as anyio
+need both in the same task. Opening and closing are bounded in time; a context manager that ignores
+cancellation is left running.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from thulawa.core.signatures import accepts
 
 __all__ = ["OpenResource", "check_resource", "resource_title"]
 
-_GIVING_WAY = 1.0  # seconds in which what was cancelled may still clean up
+_CLEANUP_TIMEOUT = 1.0  # seconds for clean-up after cancellation
 
 _Make = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class OpenResource:
-    """Holds one resource open; make it inside a running event loop."""
+    """Holds one resource open; create it inside a running event loop."""
 
     def __init__(self, make: _Make, *, owner: str, timeout: float) -> None:
         self._make = make
@@ -35,7 +35,7 @@ class OpenResource:
         self._holder: asyncio.Task[None] | None = None
 
     async def open(self) -> Any:
-        """Return what the context manager gives; raise what it raises.
+        """Return the value of the context manager; raise what it raises.
 
         Raises `ThulawaError` when this takes longer than the timeout.
         """
@@ -52,13 +52,13 @@ class OpenResource:
         if holder.done():
             holder.result()
         self._stop(holder)
-        await asyncio.wait([holder], timeout=_GIVING_WAY)
+        await asyncio.wait([holder], timeout=_CLEANUP_TIMEOUT)
         raise self._late("open", self._timeout)
 
     async def close(
         self, error: BaseException | None = None, *, within: float | None = None
     ) -> None:
-        """Leave the context manager, with the error that ended its use; raise what it raises.
+        """Exit the context manager, with the error that ended its use; raise what it raises.
 
         Raises `ThulawaError` when this takes longer than the timeout, or ``within`` if shorter.
         """
@@ -71,7 +71,7 @@ class OpenResource:
         await asyncio.wait([holder], timeout=seconds)
         if not holder.done():
             self._stop(holder)
-            await asyncio.wait([holder], timeout=_GIVING_WAY)
+            await asyncio.wait([holder], timeout=_CLEANUP_TIMEOUT)
             raise self._late("close", seconds)
         failure = None if holder.cancelled() else holder.exception()
         if failure is not None:
@@ -90,7 +90,7 @@ class OpenResource:
         await stack.__aexit__(None if error is None else type(error), error, trace)
 
     def _stop(self, holder: asyncio.Task[None]) -> None:
-        """Cancel what is under way; a resource that opens all the same is closed at once."""
+        """Cancel opening or closing; a resource that opens nevertheless is closed at once."""
         if not self._closing.done():
             self._closing.set_result(None)
         holder.cancel()
@@ -103,12 +103,12 @@ class OpenResource:
 
 
 def resource_title(make: Callable[..., Any]) -> str:
-    """Return the name of what opens a resource, for messages."""
+    """Return the name of a resource's factory, for messages."""
     return str(getattr(make, "__qualname__", type(make).__qualname__))
 
 
 def check_resource(make: object, owner: str) -> None:
-    """Raise `ConfigurationError` where it is plain that ``make`` makes no async context manager.
+    """Raise `ConfigurationError` if ``make`` cannot be a factory of an async context manager.
 
     >>> check_resource(dict, "locate")
     Traceback (most recent call last):

@@ -1,16 +1,16 @@
 """The engine as a state machine without I/O: ``handle(event, now) -> instructions``.
 
-It reads no clock, starts nothing and waits for nothing; whoever drives it carries out its
-instructions and reports what happened. After the model of distributed's worker state machine.
+It reads no clock, starts nothing and waits for nothing: a driver carries out its instructions and
+reports what happened. After the model of dask.distributed's worker state machine.
 
 The life of a record: it *arrives* and waits in its key's queue; when its key is ready and a
-permit is free it is *taken up* with a ticket and a call *starts*; the call ends and the result
-is final, or the ticket is *parked* at the head of its key and comes back later; a final result
-*leaves*, through a reorder buffer where the contract asks for one; it is finished once it is
-*delivered*. A permit is taken before a record leaves its queue, and a key is freed only when
-its result is final.
+permit is free it becomes *active* with a ticket, and a call *starts*; the call ends and the
+result is final, or the ticket is *parked* at the head of its key until its retry is due; a final
+result is *emitted*, through a reorder buffer where the emit order asks for one; the record is
+finished once its outcome is *delivered*. A permit is reserved before a record leaves its queue,
+and a key is released only when the result of its record is final.
 
-Cost: O(log ready keys) a record. Nothing is ever searched for, and nothing polls.
+Cost: O(log ready keys) per record. Nothing is searched for, and nothing polls.
 """
 
 from collections.abc import Callable, Hashable, MutableMapping
@@ -19,11 +19,13 @@ from random import Random
 from typing import Any
 
 from thulawa.core.errors import BadKey, BadLane
-from thulawa.engine.dispatch import Starting
+from thulawa.engine.completion import on_batch_returned, on_call_stopped, on_failed, on_succeeded
+from thulawa.engine.dispatch import dispatch, undo_starts
 from thulawa.engine.events import (
     Abandon,
-    Answered,
     Arrived,
+    BatchReturned,
+    CallStopped,
     Cancel,
     Delivered,
     Drain,
@@ -31,20 +33,22 @@ from thulawa.engine.events import (
     Emit,
     Event,
     Failed,
-    GiveBack,
-    Gone,
     Instruction,
     Pull,
+    ReturnUnfinished,
     Start,
     Succeeded,
     Tick,
     WakeAt,
 )
-from thulawa.engine.model import Outcome, Record, Ticket
+from thulawa.engine.invariants import check_invariants
+from thulawa.engine.model import Outcome, Ticket, WorkItem
 from thulawa.engine.options import Options
+from thulawa.engine.outcomes import fail
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.snapshot import audit, picture
-from thulawa.engine.state import ABANDONED, Memory
+from thulawa.engine.readiness import grow_batch, make_ready, release, stop_lingering
+from thulawa.engine.snapshot import snapshot
+from thulawa.engine.state import LearnedState, SchedulerState
 from thulawa.engine.statistics import Statistics
 
 __all__ = ["Scheduler"]
@@ -52,195 +56,194 @@ __all__ = ["Scheduler"]
 _FOLD = 4_096
 
 
-class Scheduler(Starting):
-    """Decides which records run when, and when what they gave may leave."""
+class Scheduler:
+    """Decides which records run when, and when their results are emitted."""
 
-    __slots__ = ("_awake_at", "_handlers", "cancelled", "drained", "pulling")
+    __slots__ = ("state",)
 
     def __init__(
         self,
         options: Options,
         *,
-        memory: Memory | None = None,
+        learned: LearnedState | None = None,
         cache: MutableMapping[Hashable, Any] | None = None,
         random: Random | None = None,
     ) -> None:
-        super().__init__(options, memory=memory, cache=cache, random=random)
-        self.pulling = False
-        self.drained = False
-        self.cancelled = False
-        self._awake_at = float("inf")
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Arrived: self._on_arrived,
-            Succeeded: self.on_succeeded,
-            Answered: self.on_answered,
-            Failed: self.on_failed,
-            Gone: self.on_gone,
-            Delivered: self._on_delivered,
-            Tick: self._on_tick,
-            Drain: self._on_drain,
-            Cancel: self._on_cancel,
-        }
+        self.state = SchedulerState(options, learned=learned, cache=cache, random=random)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in what happened; give what is to be done."""
-        if now > self.now:
-            self.now = self.ready.now = now
+        """Update the state by an event; return what the driver is to do."""
+        state = self.state
+        if now > state.now:
+            state.now = state.ready.now = now
         starts: list[Ticket] = []
         outcomes: list[Outcome] = []
-        others: list[Instruction] = []
-        self.starts, self.outcomes, self.others = starts, outcomes, others
-        if not self.cancelled or type(event) is Arrived:
-            self._handlers[type(event)](event)
-        if not self.stopped:
-            if self.ready.count:
-                self.dispatch()
-            # what a success frees is, as a rule, room only once it is delivered
-            if type(event) is not Succeeded or not outcomes:
-                self._pull()
-            self._announce()
-        if self.stopped and starts:
-            self.call_off(starts)
+        instructions: list[Instruction] = []
+        state.starts, state.outcomes, state.instructions = starts, outcomes, instructions
+        kind = type(event)
+        if not state.cancelled or kind is Arrived:
+            _HANDLERS[kind](state, event)
+        if not state.stopped:
+            if state.ready.count:
+                dispatch(state)
+            # a success frees room, as a rule, only once its outcome is delivered
+            if kind is not Succeeded or not outcomes:
+                _pull(state)
+            _announce(state)
+        if state.stopped and starts:
+            undo_starts(state, starts)
             starts = []
         if outcomes:
-            self.emission.undelivered.extend(outcomes)
-            others.append(Emit(outcomes))
+            state.emission.undelivered.extend(outcomes)
+            instructions.append(Emit(outcomes))
         if starts:
-            others.append(Start(starts))
-        return others
+            instructions.append(Start(starts))
+        return instructions
 
     def statistics(self, now: float | None = None) -> Statistics:
-        """Give a picture of this moment; without ``now``, of the last event's."""
-        return picture(self, self.now if now is None else now)
+        """Return a snapshot at ``now``, by default at the time of the last event."""
+        return snapshot(self.state, self.state.now if now is None else now)
 
     def validate(self) -> None:
-        """Check every invariant against a recount from scratch; for tests."""
-        audit(self)
+        """Raise AssertionError if an invariant does not hold; for tests."""
+        check_invariants(self.state, self.unfinished())
 
-    def unfinished(self) -> list[Record]:
-        """List the records that were taken in and are not finished, by offset."""
-        records = [record for queue in self.queues.values() for record in queue.records()]
-        records += [ticket.record for lead in self.running() for ticket in lead.members()]
-        if self.answers is not None:
-            records += [ticket.record for ticket in self.answers.followers()]
-        records += self.emission.unfinished()
+    def unfinished(self) -> list[WorkItem]:
+        """Return the records that arrived and are not finished, by offset."""
+        state = self.state
+        records = [record for queue in state.queues.values() for record in queue.records()]
+        records += [ticket.record for lead in state.running() for ticket in lead.members()]
+        if state.single_flight is not None:
+            records += [ticket.record for ticket in state.single_flight.followers()]
+        records += state.emission.unfinished()
         return sorted(records, key=attrgetter("offset"))
-
-    def tracked_keys(self) -> int:
-        """Count the keys with a record on its way, where the order contract knows keys."""
-        if self.options.order == "key":
-            return len(self.queues)
-        return len(self.emission.by_key or ())
-
-    def running(self) -> list[Ticket]:
-        """List the calls whose answer is awaited."""
-        return [lead for lead, attempt in self.calls.items() if attempt != ABANDONED]
 
     @property
     def stuck(self) -> bool:
-        """Whether nothing that is held can go on before an abandoned call is gone."""
-        if len(self.calls) > len(self.abandoned) or self.emission.undelivered or len(self.timers):
+        """Whether no record can make progress until an abandoned call stops."""
+        state = self.state
+        if not state.abandoned or len(state.calls) > len(state.abandoned):
             return False
-        if not self.abandoned:
+        if state.emission.undelivered or len(state.timers):
             return False
-        held = len(self.emission.frontier) > 0
-        if self.draining:
+        held = len(state.emission.frontier) > 0
+        if state.draining:
             return held
-        return not self.pulling or (held and len(self.calls) >= self.limit.permits)
+        return not state.pull_pending or (held and len(state.calls) >= state.limit.permits)
 
-    def _on_arrived(self, event: Arrived) -> None:
-        self.pulling = False
-        if self.stopped:
-            self.others.append(GiveBack(list(event.records)))
-            return
-        records = event.records
-        self.emission.frontier.expect(records)
-        self.ledger.records += len(records)
-        self.ledger.bytes += sum([record.size for record in records])
-        self.counters.taken += len(records)
-        self._fold()
-        now, queues, batched = self.now, self.queues, self.batch_size is not None
-        easy, reorders = self.key_of.easy, self.emission.reorders
-        for record in records:
-            record.taken = now
-            key = record.key
-            if type(key) not in easy or record.lane or reorders:
-                try:
-                    if reorders:
-                        self.emission.expect(record)
-                    key = self.key_of(record)
-                except (BadKey, BadLane) as error:
-                    self._reject(record, error)
-                    continue
-            queue = queues.get(key)
-            if queue is None:
-                queues[key] = queue = KeyQueue(key, record)
-                self.make_ready(queue)
+
+def _on_arrived(state: SchedulerState, event: Arrived) -> None:
+    state.pull_pending = False
+    records = event.records
+    if state.stopped:
+        state.instructions.append(ReturnUnfinished(list(records)))
+        return
+    state.emission.frontier.expect(records)
+    state.backpressure.records += len(records)
+    state.backpressure.bytes += sum([record.size for record in records])
+    state.counters.arrived += len(records)
+    _fold_histograms(state)
+    now, queues, key_of, add_ready = state.now, state.queues, state.key_of, state.ready.add
+    plain_types, reorders = key_of.plain_types, state.emission.reorders
+    batched = state.batch_size is not None
+    for record in records:
+        record.arrived = now
+        key = record.key
+        if type(key) not in plain_types or record.lane or reorders:
+            try:
+                if reorders:
+                    state.emission.expect(record)
+                key = key_of(record)
+            except (BadKey, BadLane) as error:
+                _reject(state, record, error)
                 continue
-            rest = queue.rest
-            if rest:
-                rest.append(record)
-            else:
-                queue.append(record)
+        queue = queues.get(key)
+        if queue is None:
+            queues[key] = queue = KeyQueue(key, record)
             if batched:
-                self._grown(queue)
+                make_ready(state, queue)
+            else:
+                add_ready(queue)
+            continue
+        rest = queue.rest
+        if rest:
+            rest.append(record)
+        else:
+            queue.append(record)
+        if batched:
+            grow_batch(state, queue)
 
-    def _grown(self, queue: KeyQueue) -> None:
-        """Take note that a batch of this key could be larger now."""
-        if queue.stamp:
-            self.ready_records += self.across
-        elif queue.linger is not None and len(queue) >= self.size():
-            self.stop_lingering(queue)
 
-    def _reject(self, record: Record, error: BadKey | BadLane) -> None:
-        """Give a record that has no place among the keys the error policy's answer."""
-        error.node = self.options.name
-        self.queues[record] = queue = KeyQueue(record, record)
-        self.give_up(queue.pop(), error)
-        self.release(queue)
+def _reject(state: SchedulerState, record: WorkItem, error: BadKey | BadLane) -> None:
+    """Fail a record that belongs in no queue."""
+    error.node = state.options.name
+    state.queues[record] = queue = KeyQueue(record, record)
+    fail(state, queue.pop(), error)
+    release(state, queue)
 
-    def _pull(self) -> None:
-        if self.pulling or self.draining:
-            return
-        records, size = self.ledger.room(self.tracked_keys())
-        if records > 0:
-            self.pulling = True
-            self.others.append(Pull(records, size))
 
-    def _on_delivered(self, event: Delivered) -> None:
-        self.emission.delivered(event.count)
+def _on_delivered(state: SchedulerState, event: Delivered) -> None:
+    state.emission.delivered(event.count)
 
-    def _fold(self) -> None:
-        """Keep the histograms small; without arrivals and ticks nothing is added to them."""
-        self.latency.fold(_FOLD)
-        self.residence.fold(_FOLD)
-        if self.several_lanes:
-            for histogram in self.by_lane:
-                histogram.fold(_FOLD // 4)  # there are several
 
-    def _on_tick(self, _: Tick) -> None:
-        self._awake_at = float("inf")
-        self._fold()
-        for action, subject in self.timers.due(self.now):
-            action(subject)
+def _on_tick(state: SchedulerState, _: Tick) -> None:
+    state.wake_at = float("inf")
+    _fold_histograms(state)
+    for action, subject in state.timers.due(state.now):
+        action(state, subject)
 
-    def _announce(self) -> None:
-        """Say what the driver is to wait for."""
-        if self.draining and not self.drained and not len(self.emission.frontier):
-            self.drained = True
-            self.others.append(Drained())
-        when = self.timers.next()
-        if when is not None and when < self._awake_at:
-            self._awake_at = when
-            self.others.append(WakeAt(when))
 
-    def _on_drain(self, _: Drain) -> None:
-        self.draining = True
-        for queue in list(self.queues.values()):
-            if queue.linger is not None:
-                self.stop_lingering(queue)
+def _on_drain(state: SchedulerState, _: Drain) -> None:
+    state.draining = True
+    for queue in list(state.queues.values()):
+        if queue.linger is not None:
+            stop_lingering(state, queue)
 
-    def _on_cancel(self, _: Cancel) -> None:
-        self.others.extend(Abandon(lead, lead.attempt) for lead in self.running())
-        self.others.append(GiveBack(self.emission.frontier.records()))
-        self.stopped = self.cancelled = True
+
+def _on_cancel(state: SchedulerState, _: Cancel) -> None:
+    state.instructions.extend(Abandon(lead, lead.attempt) for lead in state.running())
+    state.instructions.append(ReturnUnfinished(state.emission.frontier.records()))
+    state.stopped = state.cancelled = True
+
+
+_HANDLERS: dict[type, Callable[[SchedulerState, Any], None]] = {
+    Arrived: _on_arrived,
+    Succeeded: on_succeeded,
+    BatchReturned: on_batch_returned,
+    Failed: on_failed,
+    CallStopped: on_call_stopped,
+    Delivered: _on_delivered,
+    Tick: _on_tick,
+    Drain: _on_drain,
+    Cancel: _on_cancel,
+}
+
+
+def _pull(state: SchedulerState) -> None:
+    """Ask for more records if intake is open and no request is pending."""
+    if state.pull_pending or state.draining:
+        return
+    records, size = state.backpressure.room(state.tracked_keys())
+    if records > 0:
+        state.pull_pending = True
+        state.instructions.append(Pull(records, size))
+
+
+def _announce(state: SchedulerState) -> None:
+    """Instruct the driver once the run is drained, and when a `Tick` is needed earlier."""
+    if state.draining and not state.drained and not len(state.emission.frontier):
+        state.drained = True
+        state.instructions.append(Drained())
+    when = state.timers.next()
+    if when is not None and when < state.wake_at:
+        state.wake_at = when
+        state.instructions.append(WakeAt(when))
+
+
+def _fold_histograms(state: SchedulerState) -> None:
+    """Keep the histograms small: they grow only while records arrive or timers fire."""
+    state.latency.fold(_FOLD)
+    state.residence.fold(_FOLD)
+    if state.several_lanes:
+        for histogram in state.residence_by_lane:
+            histogram.fold(_FOLD // 4)  # one for each lane

@@ -1,24 +1,24 @@
-"""Lines of offsets: what finishes in any order is put back into the order it was expected in.
+"""Offsets that finish in any order: reorder buffers, and the frontier.
 
-Two uses with different needs. `InOrder` is a reorder buffer, of a partition or of one key: a
-value whose turn has not come waits in a dictionary, and what waits counts as held. `Frontier`
-says how far everything is finished; it remembers the offsets that are *not*, for these are
-bounded, while what has finished behind one slow record is not. Both are amortised O(1).
+`ReorderBuffer`, of a partition or of one key, returns values in the order in which their offsets
+were expected; values that wait count as held. `Frontier` knows up to which offset everything is
+finished. It stores the offsets that are *not* finished, because their number is bounded, while
+the number of finished offsets behind one slow record is not. Both are amortised O(1).
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import lt
 from typing import Any
 
-from thulawa.engine.model import Record
+from thulawa.engine.model import WorkItem
 
-__all__ = ["Frontier", "InOrder"]
+__all__ = ["Frontier", "ReorderBuffer"]
 
 
-class InOrder:
-    """A line of offsets, each finished once with a value; values leave in line order."""
+class ReorderBuffer:
+    """Offsets in the order expected, each finished once with a value that is returned in order."""
 
     __slots__ = ("_expected", "_finished")
 
@@ -31,15 +31,15 @@ class InOrder:
 
     @property
     def buffered(self) -> int:
-        """How many have finished and wait for one before them."""
+        """How many values wait for an offset before theirs."""
         return len(self._finished)
 
     def expect(self, offset: int) -> None:
-        """Add an offset at the end of the line."""
+        """Append an offset to the order."""
         self._expected.append(offset)
 
     def finish(self, offset: int, value: Any) -> list[Any]:
-        """Finish an offset; give the values that may leave now, in order."""
+        """Finish an offset; return the values whose turn has come, in order."""
         expected = self._expected
         finished = self._finished
         if expected[0] != offset:
@@ -51,20 +51,20 @@ class InOrder:
             released.append(finished.pop(expected.popleft()))
         return released
 
-    def withheld(self) -> Iterator[Any]:
-        """Give the values that have finished but may not leave yet."""
-        return iter(self._finished.values())
+    def values(self) -> Iterable[Any]:
+        """Return the values that wait."""
+        return self._finished.values()
 
 
 class Frontier:
-    """The records that were expected and are not finished, in the order of their offsets."""
+    """The records that arrived and are not finished, by offset."""
 
     __slots__ = ("_last", "_newest", "_unfinished")
 
     def __init__(self) -> None:
-        self._unfinished: dict[int, Record] = {}
-        self._last = -1
-        self._newest = -1
+        self._unfinished: dict[int, WorkItem] = {}
+        self._last = -1  # the last offset that arrived
+        self._newest = -1  # the highest offset that is finished
 
     def __len__(self) -> int:
         return len(self._unfinished)
@@ -79,11 +79,11 @@ class Frontier:
 
     @property
     def lag(self) -> int:
-        """How far the newest finished offset is ahead of the frontier."""
+        """The distance from the frontier to the highest finished offset."""
         return max(0, self._newest - self.frontier)
 
-    def expect(self, records: Sequence[Record]) -> None:
-        """Add records at the end; their offsets must rise, from zero on."""
+    def expect(self, records: Sequence[WorkItem]) -> None:
+        """Add records that arrived; raise ValueError unless their offsets rise, from 0 on."""
         offsets = [record.offset for record in records]
         if not all(map(lt, [self._last, *offsets], offsets)):
             last, offset = next(pair for pair in pairwise([self._last, *offsets]) if not lt(*pair))
@@ -91,8 +91,8 @@ class Frontier:
         self._unfinished.update(zip(offsets, records, strict=True))
         self._last = offsets[-1] if offsets else self._last
 
-    def records(self) -> list[Record]:
-        """List what is not finished."""
+    def records(self) -> list[WorkItem]:
+        """Return the records that are not finished."""
         return list(self._unfinished.values())
 
     def finish(self, offsets: Sequence[int]) -> None:

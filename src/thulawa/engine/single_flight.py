@@ -1,92 +1,92 @@
-"""One call for equal questions: single flight, and a cache over any mapping.
+"""Single flight: equal requests share one call; and a cache over any mapping.
 
-The first ticket with a question leads; tickets with the same question that come while it is
-under way follow it and hold no permit. What the leader gets, its followers get, result or
-final error; a leader that ends in quarantine has neither, and its followers ask for themselves.
-A follower's key is taken like that of any record in flight, so the order contract does not
-notice the difference. The mapping decides how long answers live and how many.
+The first ticket with a request leads. Tickets with an equal request that are dispatched while it
+is in flight follow it and hold no permit. A follower gets the leader's result or final error; if
+the leader ends in quarantine, without a call, its followers make their own. A follower's key is
+active like that of any record in flight, so the order contract holds for it too. The mapping
+decides how many results it keeps, and for how long.
 """
 
 import logging
 from collections.abc import Hashable, MutableMapping
 from typing import Any, Final
 
-from thulawa.engine.model import Record, Ticket
-from thulawa.engine.options import Sharing
+from thulawa.engine.model import Ticket, WorkItem
+from thulawa.engine.options import SingleFlight
 
-__all__ = ["MISSING", "Answers"]
+__all__ = ["MISSING", "SingleFlightGroup"]
 
 _log = logging.getLogger("thulawa.engine")
 
 MISSING: Final = object()
 
 
-class Answers:
-    """The questions under way and the answers kept."""
+class SingleFlightGroup:
+    """The requests in flight and the cached results."""
 
     __slots__ = ("_by", "_cache", "_leaders", "followed", "hits")
 
-    def __init__(self, options: Sharing, cache: MutableMapping[Hashable, Any] | None) -> None:
+    def __init__(self, options: SingleFlight, cache: MutableMapping[Hashable, Any] | None) -> None:
         self._by = options.by
         self._cache = cache
         self._leaders: dict[Hashable, Ticket] = {}
         self.hits = 0
         self.followed = 0
 
-    def question(self, record: Record) -> Hashable:
-        """Give what the record asks for; raises what the user's function raises."""
-        question = self._by(record)
-        hash(question)
-        return question
+    def request_of(self, record: WorkItem) -> Hashable:
+        """Return the request key of a record; raises what the user's function raises."""
+        request = self._by(record)
+        hash(request)
+        return request
 
-    def known(self, question: Hashable) -> Any:
-        """Give the kept answer, or `MISSING`."""
+    def cached(self, request: Hashable) -> Any:
+        """Return the cached result, or `MISSING`."""
         if self._cache is None:
             return MISSING
         try:
-            return self._cache.get(question, MISSING)
-        except Exception as error:  # noqa: BLE001 a broken cache is no cache
-            _log.warning("the cache failed to answer: %r", error)
+            return self._cache.get(request, MISSING)
+        except Exception as error:  # noqa: BLE001 a broken cache is treated as empty
+            _log.warning("the cache failed to return a result: %r", error)
             return MISSING
 
-    def leader(self, question: Hashable) -> Ticket | None:
-        """Give the ticket that is asking this now."""
-        return self._leaders.get(question)
+    def leader(self, request: Hashable) -> Ticket | None:
+        """Return the ticket whose call for this request is in flight."""
+        return self._leaders.get(request)
 
-    def lead(self, ticket: Ticket, question: Hashable) -> None:
-        """Note that this ticket asks."""
-        ticket.question = question
+    def lead(self, ticket: Ticket, request: Hashable) -> None:
+        """Register a ticket as the leader of a request."""
+        ticket.request = request
         ticket.followers = []
-        self._leaders[question] = ticket
+        self._leaders[request] = ticket
 
     def follow(self, ticket: Ticket, leader: Ticket) -> None:
-        """Have this ticket wait for the leader's answer."""
+        """Register a ticket as a follower of a leader."""
         assert leader.followers is not None
         leader.followers.append(ticket)
         self.followed += 1
 
-    def settle(self, ticket: Ticket) -> list[Ticket]:
-        """Note that this ticket's answer is final; give those who wait for it."""
+    def complete(self, ticket: Ticket) -> list[Ticket]:
+        """Remove a request whose result is final; return the leader's followers."""
         followers, ticket.followers = ticket.followers, None
         if followers is None:
             return []
-        del self._leaders[ticket.question]
+        del self._leaders[ticket.request]
         return followers
 
-    def keep(self, question: Hashable, answer: Any) -> None:
-        """Keep an answer, if there is a cache that will have it."""
+    def store(self, request: Hashable, result: Any) -> None:
+        """Store a result in the cache, if there is one and it accepts it."""
         if self._cache is not None:
             try:
-                self._cache[question] = answer
+                self._cache[request] = result
             except ValueError:  # cachetools: larger than the whole cache
                 return
-            except Exception as error:  # noqa: BLE001 a broken cache is no cache
-                _log.warning("the cache failed to keep an answer: %r", error)
+            except Exception as error:  # noqa: BLE001 a broken cache is treated as empty
+                _log.warning("the cache failed to store a result: %r", error)
 
     def leaders(self) -> list[Ticket]:
-        """List the tickets that ask."""
+        """Return the tickets that lead a request."""
         return list(self._leaders.values())
 
     def followers(self) -> list[Ticket]:
-        """List the tickets that wait for another's answer."""
+        """Return the tickets that follow a leader."""
         return [ticket for leader in self.leaders() for ticket in leader.followers or ()]

@@ -1,55 +1,55 @@
-"""Sources over what Python iterates, and the channel behind ``Engine.map``."""
+"""Sources over Python iterables, and the sink behind ``Engine.map``."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 
-from thulawa.engine.driver import Source
-from thulawa.engine.model import Outcome, Record
+from thulawa.engine.driver import WorkSource
+from thulawa.engine.model import Outcome, WorkItem
 
 __all__ = ["Channel", "source_of"]
 
 _CHUNK = 1_000
 
 
-def source_of(records: Iterable[Record] | AsyncIterable[Record]) -> Source:
-    """Make a source of an iterable; an async one may wait, a plain one must not."""
+def source_of(records: Iterable[WorkItem] | AsyncIterable[WorkItem]) -> WorkSource:
+    """Return a source over an iterable; an async one may wait, a plain one must not."""
     if isinstance(records, AsyncIterable):
         return _AsyncSource(records)
     return _PlainSource(records)
 
 
 class _PlainSource:
-    """Chunks of an iterable; a chunk is small enough not to hold up the loop."""
+    """Reads an iterable in chunks that are small enough not to block the event loop."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[WorkItem]) -> None:
         self._records = iter(records)
         self._error: Exception | None = None
 
-    async def take(self, records: int, size: int) -> Sequence[Record]:
-        await asyncio.sleep(0)  # before anything is taken: here it may be cancelled
+    async def read(self, records: int, size: int) -> Sequence[WorkItem]:
+        await asyncio.sleep(0)  # cancellation, if any, is raised here, before anything is read
         if self._error is not None:
             raise self._error
-        chunk: list[Record] = []
+        chunk: list[WorkItem] = []
         try:
             for record in self._records:
                 chunk.append(record)
-                size -= getattr(record, "size", 0)  # what is no record the engine will refuse
+                size -= getattr(record, "size", 0)  # the engine rejects what is no work item
                 if len(chunk) >= min(records, _CHUNK) or size <= 0:
                     break
         except Exception as error:
             if not chunk:
                 raise
-            self._error = error  # once those before it are taken in
+            self._error = error  # raised once the records before it have arrived
         return chunk
 
 
 class _AsyncSource:
-    """An async iterable, record by record: nobody knows whether the next one is there yet."""
+    """Reads an async iterable record by record, because the next one may not be available."""
 
-    def __init__(self, records: AsyncIterable[Record]) -> None:
+    def __init__(self, records: AsyncIterable[WorkItem]) -> None:
         self._records = aiter(records)
 
-    async def take(self, records: int, size: int) -> Sequence[Record]:  # noqa: ARG002 one fits
+    async def read(self, records: int, size: int) -> Sequence[WorkItem]:  # noqa: ARG002 one fits
         try:
             return [await anext(self._records)]
         except StopAsyncIteration:
@@ -57,10 +57,10 @@ class _AsyncSource:
 
 
 class Channel:
-    """A sink that is read from: an outcome counts as safe when the reader asks for the next.
+    """A sink to iterate over: an outcome is delivered when the reader asks for the next.
 
-    The driver hears of it when all of a put are read; ``read`` lists those that it may not
-    have heard of.
+    `put` returns when all its outcomes are delivered; ``delivered`` lists those of a `put` that
+    has not returned.
     """
 
     def __init__(self) -> None:
@@ -68,17 +68,17 @@ class Channel:
         self._emptied = asyncio.Event()
         self._outcomes: list[Outcome] = []
         self._closed = False
-        self.read: list[Record] = []
+        self.delivered: list[WorkItem] = []
 
     async def put(self, outcomes: list[Outcome]) -> None:
-        """Offer outcomes; return when the reader has come back for more."""
+        """Pass outcomes to the reader; return when it asks for more."""
         self._outcomes = outcomes
         self._emptied.clear()
         self._filled.set()
         await self._emptied.wait()
 
     def close(self, _: object = None) -> None:
-        """Let the reader come to an end."""
+        """End the reader's iteration."""
         self._closed = True
         self._filled.set()
 
@@ -88,10 +88,10 @@ class Channel:
             self._filled.clear()
             outcomes, self._outcomes = self._outcomes, []
             if outcomes:
-                self.read = []  # to offer these the driver has heard of those before
+                self.delivered = []  # the previous put has returned
             for outcome in outcomes:
                 yield outcome
-                self.read.append(outcome.record)
+                self.delivered.append(outcome.record)
             self._emptied.set()
             if self._closed:
                 return

@@ -1,7 +1,7 @@
-"""Counters and histograms of an engine, and the frozen picture that `statistics()` gives.
+"""Histograms, and the frozen `Statistics` of an engine.
 
-A histogram has sixteen buckets to each power of two, so a percentile is right to within 7 %;
-recording is O(1), about 60 ns, and needs no memory beyond the buckets that occur.
+A histogram has sixteen buckets for each power of two, so a percentile is right to within 7 %.
+Recording is O(1), about 60 ns, and memory is bounded by the buckets that occur.
 """
 
 import sys
@@ -14,12 +14,14 @@ from typing import Literal, TypeAlias
 
 from thulawa.engine.limits import LimitReport
 
-__all__ = ["Binding", "Histogram", "LaneStatistics", "Percentiles", "Statistics"]
+__all__ = ["Bottleneck", "Histogram", "LaneStatistics", "Percentiles", "Statistics"]
 
 _FEW = 4
 _UPPERMOST = 3 if sys.byteorder == "little" else 0
 
-Binding: TypeAlias = Literal["limit", "abandoned", "rate", "keys", "source", "downstream", "parked"]
+Bottleneck: TypeAlias = Literal[
+    "limit", "abandoned", "rate", "keys", "source", "downstream", "parked"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,14 @@ class Percentiles:
     count: int
     p50: float
     p99: float
-    top: float
+    maximum: float
 
 
 class Histogram:
-    """How long things took, in buckets that grow with their size.
+    """A histogram of durations, in buckets of exponentially growing width.
 
-    ``add`` is a list's own append; `fold` sorts what has come into buckets. Whoever adds calls
-    it now and then, off the hot path.
+    ``add`` is a list's own ``append``, so callers must call `fold`, which moves the durations
+    into buckets, from time to time, off the hot path.
     """
 
     __slots__ = ("_buckets", "_pending", "add")
@@ -47,7 +49,7 @@ class Histogram:
         self.add = self._pending.append
 
     def fold(self, at_least: int = 1) -> None:
-        """Sort the durations added so far into buckets, if they are that many."""
+        """Move the durations added so far into buckets, if there are ``at_least`` so many."""
         pending = self._pending
         if len(pending) >= at_least:
             # the uppermost two bytes of a double are its exponent and four bits of its fraction
@@ -56,7 +58,7 @@ class Histogram:
             pending.clear()
 
     def add_all(self, duration: float, count: int) -> None:
-        """Take note of as many equal durations; many cost no more than a few."""
+        """Add ``count`` equal durations, in O(1)."""
         if count < _FEW:
             for _ in range(count):
                 self.add(duration)
@@ -65,7 +67,7 @@ class Histogram:
             self._buckets[bucket] += count
 
     def percentile(self, share: float) -> float:
-        """Give a duration that at least ``share`` of all do not exceed."""
+        """Return a duration that at least ``share`` of all do not exceed."""
         self.fold()
         wanted = share * self._buckets.total()
         seen = 0
@@ -76,22 +78,22 @@ class Histogram:
         return 0.0
 
     def summary(self) -> Percentiles:
-        """Give the four numbers."""
-        p50, p99, top = map(self.percentile, (0.5, 0.99, 1.0))
-        return Percentiles(self._buckets.total(), p50, p99, top)
+        """Return count, median, 99th percentile and maximum."""
+        p50, p99, maximum = map(self.percentile, (0.5, 0.99, 1.0))
+        return Percentiles(self._buckets.total(), p50, p99, maximum)
 
     def merge(self, counts: Mapping[int, int]) -> None:
-        """Add what another histogram's `counts` are."""
+        """Add the `counts` of another histogram."""
         self._buckets.update(counts)
 
     def counts(self) -> dict[int, int]:
-        """Give how many fell into each bucket, to be merged elsewhere."""
+        """Return the number of durations in each bucket, for `merge`."""
         self.fold()
         return dict(self._buckets)
 
 
 def _upper_edge(bucket: int) -> float:
-    """Give the smallest number of the next bucket."""
+    """Return the lower bound of the next bucket."""
     edge: float = unpack("<d", (bucket + 1 << 48).to_bytes(8, "little"))[0]
     return edge if bucket else 0.0
 
@@ -100,9 +102,9 @@ def _upper_edge(bucket: int) -> float:
 class LaneStatistics:
     """One lane at one moment.
 
-    ``waiting`` counts its records in the queues of their keys, and ``oldest`` says for how many
-    seconds the first of them has been here; ``in_flight`` counts its calls, ``done`` its records
-    whose result has left, and ``residence`` is their time from being taken in to that.
+    ``waiting`` counts its records in the queues of their keys; ``oldest`` is the number of seconds
+    since the first of them arrived. ``in_flight`` counts its calls, ``done`` its records that were
+    emitted, and ``residence`` is their time from arrival to emission.
     """
 
     name: str
@@ -117,12 +119,12 @@ class LaneStatistics:
 class Statistics:
     """An engine at one moment.
 
-    Every record taken in and not finished is in exactly one of ``waiting`` (in its key's
-    queue), ``in_flight_records``, ``following`` (waits for an equal question), ``parked``
-    (waits for its retry), ``reordering`` (done, waits for one before it) and ``undelivered``.
-    Of the calls ``in_flight``, ``abandoned`` ones have timed out and not stopped yet: they keep
-    their permit and their keys, but their records are judged and elsewhere.
-    ``binds`` says what keeps the engine from doing more.
+    Every record that arrived and is not finished is in exactly one of ``waiting`` (in its key's
+    queue), ``in_flight_records``, ``following`` (waits for an equal request in flight),
+    ``parked`` (waits for its retry), ``reordering`` (final, waits for a record before it) and
+    ``undelivered``. Of the calls ``in_flight``, ``abandoned`` ones have timed out and not stopped
+    yet: they keep their permit and their keys, but their records are counted elsewhere.
+    ``bottleneck`` is what keeps the engine from having more calls in flight.
     """
 
     waiting: int
@@ -141,12 +143,12 @@ class Statistics:
     longest_queue_key: object
     frontier: int
     frontier_lag: int
-    binds: Binding
+    bottleneck: Bottleneck
     intake_open: bool
     limit: LimitReport
     batch_size: int
     lanes: tuple[LaneStatistics, ...]
-    taken: int
+    arrived: int
     succeeded: int
     failed: int
     dropped: int

@@ -1,11 +1,11 @@
-"""Run plain functions: each call on a thread of its own choosing, results back on the loop.
+"""Run plain functions on threads, and report their results on the event loop.
 
-There are as many threads as calls have ever been in flight at once. They take work from one
-queue and put what they get into another, which the loop empties when it is told to; it is told
-once, not once a call. A call on a thread cannot be stopped: one that is abandoned runs on, with
-its permit and its key, and is reported gone when it returns. Threads are daemons and are never
-joined, so that a call that does not return does not keep the process alive. Each call runs in a
-copy of the context in which the run was started.
+There are as many threads as calls have ever been in flight at once. They read jobs from one queue
+and append results to another, which the loop empties; one wake-up of the loop may serve many
+calls. A call on a thread cannot be cancelled: one that is abandoned runs on, with its permit and
+its key, and is reported stopped when it returns. Threads are daemons and are never joined, so that
+a call that does not return does not keep the process alive. Each call runs in a copy of the
+context in which the run was started.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from thulawa.core.errors import WrongResult
 from thulawa.engine.model import Ticket
-from thulawa.engine.workers import Report, self_cancelled
+from thulawa.engine.workers import CallListener, wrap_base_exception
 
 __all__ = ["ThreadWorkers"]
 
@@ -33,23 +33,23 @@ class ThreadWorkers:
         self,
         function: Callable[[Any], Any],
         argument: Callable[[Ticket], Any],
-        report: Report,
+        listener: CallListener,
         name: str,
     ) -> None:
         self._function = function
         self._argument = argument
-        self._report = report
+        self._listener = listener
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._ended: deque[tuple[Ticket, int, Any, BaseException | None]] = deque()
-        self._told = False
+        self._wake_pending = False
         self._running: set[tuple[Ticket, int]] = set()
         self._abandoned: set[tuple[Ticket, int]] = set()  # of those that run
         self._threads = 0
         self._closed = False
-        self._quiet: asyncio.Future[None] = self._loop.create_future()
+        self._all_ended: asyncio.Future[None] = self._loop.create_future()
 
     def start(self, tickets: Iterable[Ticket]) -> None:
         """Run a call for each ticket."""
@@ -59,22 +59,22 @@ class ThreadWorkers:
                 self._jobs.put((ticket, ticket.attempt, self._argument(ticket)))
             except Exception as error:  # noqa: BLE001 the user's function may raise anything
                 self._ended.append((ticket, ticket.attempt, None, error))
-                self._tell()
+                self._wake_loop()
         while self._threads < len(self._running):
             self._threads += 1
             Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def abandon(self, ticket: Ticket, attempt: int) -> None:
-        """See to it that the call does not begin, or that what it gives is not reported."""
-        if (ticket, attempt) in self._running:  # else it has ended, and that is reported
+        """Keep the call from beginning, or its result from being reported."""
+        if (ticket, attempt) in self._running:  # else it has ended and will be reported
             self._abandoned.add((ticket, attempt))
 
-    async def close(self, patience: float) -> int:
-        """Let the threads end; give the number of calls that did not end in time."""
+    async def close(self, within: float) -> int:
+        """End the threads; return the number of calls that did not end in time."""
         self._closed = True
         try:
             if self._running:
-                await asyncio.wait([self._quiet], timeout=patience)
+                await asyncio.wait([self._all_ended], timeout=within)
         finally:
             for _ in range(self._threads):
                 self._jobs.put(None)
@@ -85,49 +85,49 @@ class ThreadWorkers:
             ticket, attempt, argument = job
             try:
                 self._ended.append((ticket, attempt, self._call(*job), None))
-            except BaseException as error:  # noqa: BLE001 else the thread dies and nobody hears
+            except BaseException as error:  # noqa: BLE001 else the thread ends and the call is never reported
                 self._ended.append((ticket, attempt, None, error))
             del job, ticket, argument
-            self._tell()
+            self._wake_loop()
 
     def _call(self, ticket: Ticket, attempt: int, argument: Any) -> Any:
         if self._closed or (ticket, attempt) in self._abandoned:
-            return None  # nobody wants to know any more
+            return None  # the result would not be used
         result = self._context.copy().run(self._function, argument)
         if inspect.iscoroutine(result):
             result.close()
             raise WrongResult("a plain function returned a coroutine: declare it with async def")
         return result
 
-    def _tell(self) -> None:
-        if self._told:
+    def _wake_loop(self) -> None:
+        if self._wake_pending:
             return
-        self._told = True
+        self._wake_pending = True
         try:
             self._loop.call_soon_threadsafe(self._collect)
-        except RuntimeError:  # the loop is closed, and nobody waits for this call any more
-            self._told = False
+        except RuntimeError:  # the loop is closed, and the call will not be reported
+            self._wake_pending = False
 
     def _collect(self) -> None:
-        self._told = False
-        answers: list[_Job] = []
+        self._wake_pending = False
+        results: list[_Job] = []
         while self._ended:
             ticket, attempt, result, error = self._ended.popleft()
             self._running.discard((ticket, attempt))
             if self._closed:
                 continue
             if isinstance(error, KeyboardInterrupt | SystemExit):
-                self._report.exited(error)
+                self._listener.exited(error)
             elif (ticket, attempt) in self._abandoned:
                 self._abandoned.discard((ticket, attempt))
-                self._report.gone(ticket, attempt)
+                self._listener.call_stopped(ticket, attempt)
             elif error is None:
-                answers.append((ticket, attempt, result))
+                results.append((ticket, attempt, result))
             elif isinstance(error, Exception):
-                self._report.failed(ticket, attempt, error)
+                self._listener.failed(ticket, attempt, error)
             else:
-                self._report.failed(ticket, attempt, self_cancelled(error))
-        if answers and not self._closed:
-            self._report.succeeded(answers)
-        if self._closed and not (self._running or self._quiet.done()):
-            self._quiet.set_result(None)
+                self._listener.failed(ticket, attempt, wrap_base_exception(error))
+        if results and not self._closed:
+            self._listener.succeeded(results)
+        if self._closed and not (self._running or self._all_ended.done()):
+            self._all_ended.set_result(None)

@@ -1,9 +1,9 @@
-"""One heap of everything that is due later: retries, time-outs, lingering batches, tokens.
+"""One heap of all timers: retries, timeouts, lingering batches, tokens.
 
-A cancelled entry stays in the heap until its time comes or until more than half of the heap is
+A cancelled timer stays in the heap until it is due or until more than half of the heap is
 cancelled, when the heap is rebuilt. So adding costs O(log n), cancelling amortised O(1), and
-memory is bounded by twice what is live, even when every call carries a time-out of an hour
-and returns in a millisecond.
+memory is bounded by twice the live timers, even when every call has a timeout of an hour and
+returns in a millisecond.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _SLACK = 64
 
 
 class Timers:
-    """Actions with their subjects, given out in the order of their times."""
+    """Actions with their subjects, in the order in which they are due."""
 
     __slots__ = ("_cancelled", "_heap", "_sequence")
 
@@ -31,14 +31,14 @@ class Timers:
         return len(self._heap) - self._cancelled
 
     def add(self, when: float, action: Callable[..., None], subject: Any = None) -> Timer:
-        """Have ``action`` given out with ``subject`` once ``when`` has come."""
+        """Add a timer: `due` yields ``action`` and ``subject`` once ``when`` has come."""
         self._sequence += 1
         timer: Timer = [when, self._sequence, action, subject]
         heappush(self._heap, timer)
         return timer
 
     def cancel(self, timer: Timer) -> None:
-        """Make sure that the timer is not given out any more."""
+        """Cancel a timer; nothing if it was due or cancelled before."""
         if timer[2] is None:
             return
         timer[2] = timer[3] = None
@@ -49,7 +49,7 @@ class Timers:
             self._cancelled = 0
 
     def next(self) -> float | None:
-        """Give the earliest time at which something is due."""
+        """Return the earliest time at which a timer is due, or None."""
         heap = self._heap
         while heap and heap[0][2] is None:
             heappop(heap)
@@ -57,9 +57,9 @@ class Timers:
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> Iterator[tuple[Callable[..., None], Any]]:
-        """Give out what is due, earliest first, including what is added while it runs."""
+        """Yield and remove what is due, earliest first, including timers added meanwhile."""
         while (when := self.next()) is not None and when <= now:
             timer = heappop(self._heap)
             action, subject = timer[2], timer[3]
-            timer[2] = None  # a later cancel() of it changes nothing
+            timer[2] = None  # so that a later cancel() is ignored
             yield action, subject

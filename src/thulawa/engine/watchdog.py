@@ -1,9 +1,9 @@
-"""Notice a function that blocks the event loop, while it blocks it.
+"""Warn of a function that blocks the event loop, while it blocks it.
 
-A callback on the loop leaves a heartbeat; a thread looks whether it is fresh. When it is not,
-and the loop's thread is inside one and the same call of the user's function look after look, the
-thread logs the function's name and the line: a timer on the loop itself would speak up only when
-it is over, or never. A loop that is merely busy, be it with many short calls, gives no warning.
+A callback on the loop updates a heartbeat; a thread checks its age. If it is old, and the loop's
+thread is inside the same call of the user's function check after check, the thread logs the
+function's name and the line. (A timer on the loop itself would fire only when the call is over, or
+never.) A loop that is merely busy, for example with many short calls, causes no warning.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ _log = logging.getLogger("thulawa.engine")
 
 
 class Watchdog:
-    """Warns when one call keeps the running loop from coming round for ``patience`` seconds."""
+    """Warns when one call blocks the running loop for ``threshold`` seconds."""
 
-    def __init__(self, name: str, code: CodeType | None, patience: float = 0.25) -> None:
+    def __init__(self, name: str, code: CodeType | None, threshold: float = 0.25) -> None:
         self._name = name
         self._code = code
-        self._patience = patience
+        self._threshold = threshold
         self._beat_at = monotonic()
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._watched = threading.get_ident()
         self._handle: asyncio.TimerHandle | None = None
         self.warnings = 0
@@ -44,32 +44,32 @@ class Watchdog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
+        self._stop.set()
         if self._handle is not None:
             self._handle.cancel()
 
     def _beat(self) -> None:
         self._beat_at = monotonic()
         loop = asyncio.get_running_loop()
-        self._handle = loop.call_later(self._patience / 4, self._beat)
+        self._handle = loop.call_later(self._threshold / 4, self._beat)
 
     def _watch(self) -> None:
         suspect: FrameType | None = None
         since = 0.0
-        while not self._over.wait(self._patience / 4):
+        while not self._stop.wait(self._threshold / 4):
             now = monotonic()
-            late = now - self._beat_at > self._patience / 2
-            innermost = sys._current_frames().get(self._watched) if late else None  # noqa: SLF001 its only door
+            late = now - self._beat_at > self._threshold / 2
+            innermost = sys._current_frames().get(self._watched) if late else None  # noqa: SLF001 there is no public way
             call = self._call_in(innermost)
             if call is not suspect:
                 suspect, since = call, now
-            elif innermost is not None and call is not None and now - since >= self._patience:
+            elif innermost is not None and call is not None and now - since >= self._threshold:
                 self._warn(now - since, innermost)
-                since = float("inf")  # once a call
+                since = float("inf")  # one warning per call
             del innermost, call
 
     def _call_in(self, frame: FrameType | None) -> FrameType | None:
-        """Give the call of the user's function that led to a frame, if one did."""
+        """Return the frame of the user's function that led to a frame, if one did."""
         while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back
         return frame
@@ -77,8 +77,8 @@ class Watchdog:
     def _warn(self, seconds: float, at: FrameType) -> None:
         self.warnings += 1
         _log.warning(
-            "%s blocks the event loop for %.2f s already, at %s:%d in %s: while it does, no other "
-            "key goes on; await instead, or make it a plain function, which gets threads",
+            "%s has blocked the event loop for %.2f s, at %s:%d in %s: no other key can go on; "
+            "await instead, or make it a plain function, which runs on threads",
             self._name,
             seconds,
             at.f_code.co_filename,

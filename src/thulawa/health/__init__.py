@@ -16,13 +16,16 @@
         health.process_all_available()
 
 Messages are counted per (topic, partition, window, status), each input partition by itself, in
-columns. A count is written as the total so far together with the offset up to which it counts, so
-whoever reads the topic to its end knows the totals and where to go on: there is no other state.
+Arrow columns. A count is written as the total so far, with the offset up to which it counts. An
+instance that reads the topic to its end knows the totals and where to continue: there is no other
+state.
 
-From bottom to top: `model` is a count and its form in the topic; `statuses` and `schemas` decide
-what a message is; `columns` counts; `totals` is what a partition has come to; `changelog` writes
-and reads the topic (`embedded`, `brokered`); `ownership` says who counts what; `merging` sums over
-partitions; `sinks`, `influx` and `prometheus` show the result. None of it needs Spark.
+From bottom to top: `model` is a count and its form in the topic; `statuses` and
+`schema_validation` decide the status of a message; `columns` counts; `totals` are the counts of one
+partition; `changelog` writes and reads the topic (`embedded_counts`, `kafka_counts`);
+`partition_leases` divides partitions among instances; `merging` sums over partitions; `sinks`,
+`influx` and `prometheus` publish the result; `tasks`, `spark_jobs` and `application` run it all on
+Spark.
 """
 
 from typing import TYPE_CHECKING

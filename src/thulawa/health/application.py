@@ -1,8 +1,9 @@
-"""WindowCounts: exact counts of messages per window, as a running application on Spark.
+"""WindowCounts: exact counts of messages per window, as a long-running application on Spark.
 
-A round reads what has come, counts it on Spark, adds it to the totals, and writes those that
-changed. There is no checkpoint: an instance that starts reads the output topic to its end, and
-knows the totals and where to go on. See `thulawa.health` for why any number of them stay exact.
+A round counts the new messages in a Spark job, adds them to the totals, and writes the totals that
+changed. There is no checkpoint: an instance that starts reads the output topic to its end, which
+has the totals and the offset to continue at. See `thulawa.health` for why any number of instances
+stay exact.
 """
 
 import logging
@@ -32,13 +33,13 @@ from thulawa.health.spark_jobs import (
 from thulawa.health.statuses import Status
 from thulawa.health.tasks import Range, added_by
 from thulawa.health.totals import Totals
-from thulawa.spark.session.builder import session
+from thulawa.spark.session.spark_session import session
 
 __all__ = ["WindowCounts"]
 
 _log = logging.getLogger("thulawa.counts")
 _PAUSE = 0.02
-_JOINING = 60.0  # a member that died is missed before that
+_JOIN_TIMEOUT = 60.0  # seconds; longer than a group takes to notice a dead member
 _CANCELLED = "[SPARK_JOB_CANCELLED]"  # by Ctrl-C, most often: PySpark cancels jobs then
 Division: TypeAlias = Literal["all", "shared"] | Partitions
 Lost: TypeAlias = Literal["fail", "skip"]
@@ -47,16 +48,16 @@ Lost: TypeAlias = Literal["fail", "skip"]
 class WindowCounts:
     """Count the messages of topics per partition, window and status, exactly.
 
-    ``status`` says what a message is: a function of its bytes that gives True (valid), False
-    (invalid) or a name; `thulawa.health.json_schema` makes one. ``output`` is the compacted topic
-    that is result and memory at once. ``log`` is where topics are (``file:./topics``,
+    ``status`` is a function of a message's bytes that returns True (valid), False (invalid) or the
+    name of a status; `thulawa.health.json_schema` creates one. ``output`` is the compacted topic
+    that is both the result and the state. ``log`` is the address of the broker (``file:./topics``,
     ``kafka://host:9092``).
 
-    ``partitions`` says what this instance counts: ``"all"``; ``"shared"``, its share of them, to
-    start and stop instances as one likes; or partitions by number. Whatever is chosen, also two
-    instances with the same partitions, counts stay exact. ``sinks`` are handed the totals that
-    changed; with ``merge`` summed over partitions. ``lost`` says what to do when messages were
-    removed before they were counted.
+    ``partitions`` selects what this instance counts: ``"all"``; ``"shared"``, an even share among
+    the instances that run; or partitions by number. Counts stay exact in every case, even when two
+    instances count the same partition. ``sinks`` receive the totals that changed; with ``merge``,
+    summed over partitions. ``lost`` decides what happens when retention has removed messages that
+    were not counted.
 
     .. versionadded:: 0.1.0
     """
@@ -84,7 +85,7 @@ class WindowCounts:
         self.application_id = application_id
         self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
         if not self._topics or output in self._topics:
-            raise ConfigurationError("give topics to count, and another one for the output")
+            raise ConfigurationError("name topics to count, and another topic as output")
         if max_records < 1:
             raise ConfigurationError("max_records must be at least 1")
         if lost not in get_args(Lost):
@@ -118,7 +119,7 @@ class WindowCounts:
     # --- life
 
     def start(self) -> Self:
-        """Count from now on, in a thread; wrong topics are refused here."""
+        """Start counting in a thread; raise `ConfigurationError` for topics that do not exist."""
         if self._thread is not None:
             raise ConfigurationError(f"{self.application_id!r} has been started already")
         self._prepare()
@@ -130,21 +131,18 @@ class WindowCounts:
         return self
 
     def stop(self, timeout: Duration | None = None) -> bool:
-        """End after the round that is running; tell whether it has ended.
-
-        The partitions are given up.
-        """
+        """Stop after the current round and release the partitions; return whether it stopped."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(None if timeout is None else milliseconds(timeout) / 1000)
             if self._thread.is_alive():
                 return False
         with self._lock:
-            self._give_up()
+            self._release()
         return True
 
     def await_termination(self, timeout: Duration | None = None) -> bool:
-        """Wait for the end; raise the error that ended it. Tell whether it has ended."""
+        """Wait until counting ends and return whether it did; raise the error that ended it."""
         assert self._thread is not None, "not started"
         self._thread.join(None if timeout is None else milliseconds(timeout) / 1000)
         if self._error is not None:
@@ -152,17 +150,17 @@ class WindowCounts:
         return not self._thread.is_alive()
 
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
-        """Wait until what is in this instance's partitions when this is called is counted.
+        """Wait until the messages now in this instance's partitions are counted and in the sinks.
 
-        The sinks have it then, too; the error that ended the application is raised.
+        Raise the error that ended the application, if one did.
         """
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         ends = self._ends()
         while not self._reached(ends):
             if self._thread is None or not self._thread.is_alive():
-                raise self._error or ThulawaError(f"{self.application_id!r} does not run")
+                raise self._error or ThulawaError(f"{self.application_id!r} is not running")
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.application_id!r} has not come so far in the time given")
+                raise TimeoutError(f"{self.application_id!r} did not count all messages in time")
             time.sleep(_PAUSE)
 
     def __enter__(self) -> Self:
@@ -179,26 +177,26 @@ class WindowCounts:
     # --- counting
 
     def count_available(self) -> int:
-        """Count what is there now and return; gives how many messages were counted.
+        """Count the messages that are there now; return how many were counted.
 
-        For a job that runs now and then, without `start`.
+        For a scheduled job, in place of `start`.
         """
         self._prepare()
-        total, deadline = 0, time.monotonic() + _JOINING
+        total, deadline = 0, time.monotonic() + _JOIN_TIMEOUT
         while (found := self._round()) or not self._joined():
             total += found
             if not found:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.application_id!r} was given no share to count")
+                    raise TimeoutError(f"{self.application_id!r} was assigned no partitions")
                 time.sleep(_PAUSE)
         return total
 
     def count_batch(self, df: Any, batch: int = 0) -> None:  # noqa: ARG002 Spark hands it over
         """Count the rows of a DataFrame; for ``writeStream.foreachBatch``.
 
-        Start the query at `starting_offsets`: one whose first batch begins after messages that are
-        not counted is refused. Rows that are counted already are passed over, so a batch may be run
-        again.
+        Start the query at `starting_offsets`. Raise `ConfigurationError` if the first batch leaves
+        out messages that are not counted. Rows that are counted already are skipped, so a batch
+        may be run again.
         """
         with self._lock:
             self._acquire_all()
@@ -210,7 +208,7 @@ class WindowCounts:
             self._commit({place: found for place, found in counted.items() if place in since}, {})
 
     def starting_offsets(self) -> dict[str, dict[str, int]]:
-        """Give the next offset of each partition.
+        """Return the next offset of each partition, in the form of Spark's startingOffsets.
 
         ``.option("startingOffsets", json.dumps(health.starting_offsets()))`` begins there.
         """
@@ -222,7 +220,7 @@ class WindowCounts:
             return found
 
     def counts(self) -> list[Count]:
-        """Give the live totals of this instance's partitions."""
+        """Return the totals of this instance's partitions in windows that have not expired."""
         with self._lock:
             return [
                 count for place in sorted(self._totals) for count in self._totals[place].counts()
@@ -232,14 +230,14 @@ class WindowCounts:
 
     def _session(self) -> Any:
         if self._spark is None:
-            # a bar for each round would fill the terminal
+            # a progress bar for each round would fill the terminal
             self._spark = session(
                 self.application_id, settings={"spark.ui.showConsoleProgress": "false"}
             )
         return self._spark
 
     def _prepare(self) -> None:
-        """See that topics, and partitions that were named, are there."""
+        """Raise `ConfigurationError` unless the topics, and the partitions by number, exist."""
         self._changelog.prepare(self._topics)
         for topic, numbers in () if isinstance(self._division, str) else self._division.items():
             count = self._changelog.partitions(topic)
@@ -251,18 +249,18 @@ class WindowCounts:
     def _run(self) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
-            with self._lock:  # who sees the totals of a round that failed sees its error, too
+            with self._lock:  # the totals of a failed round are visible only with its error
                 try:
                     self._round()
-                except Exception as error:  # noqa: BLE001 it is raised where somebody waits
+                except Exception as error:  # noqa: BLE001 await_termination raises it
                     self._error = error
-                    told = "Spark's job was cancelled" if _CANCELLED in str(error) else error
-                    _log.error("%s has ended: %s", self.application_id, told)
+                    shown = "Spark's job was cancelled" if _CANCELLED in str(error) else error
+                    _log.error("%s has ended: %s", self.application_id, shown)
                     return
             self._stopping.wait(max(0.0, began + self._every - time.monotonic()))
 
     def _round(self) -> int:
-        """Count what has come, up to ``max_records`` of each partition; give how many."""
+        """Count new messages, up to ``max_records`` of each partition; return how many."""
         with self._lock:
             while True:
                 self._acquire()
@@ -272,7 +270,7 @@ class WindowCounts:
                 try:
                     counted = self._counted(ranges)
                 except Exception:
-                    # what was there a moment ago may have been removed: see what is there now
+                    # retention may have removed messages of these ranges in the meantime
                     starts = self._starts([one.place for one in ranges])
                     if all(starts[one.place] <= one.since.offset for one in ranges):
                         raise
@@ -280,22 +278,22 @@ class WindowCounts:
                     return self._commit(counted, {one.place: one.end for one in ranges})
 
     def _counted(self, ranges: Sequence[Range]) -> dict[TopicPartition, list[Added]]:
-        """Run step one as a job of Spark."""
+        """Count ranges in a Spark job."""
         counted = counted_ranges(self._session(), self._broker, ranges, self._rule)
         return added_by(counted.toArrow())
 
     def _acquire_all(self) -> None:
-        """Acquire partitions for a query that reads what it likes, whoever else counts."""
+        """Acquire the partitions for a query of the user's, which reads them in any case."""
         if self._division == "shared":
             raise ConfigurationError(
-                "a query of your own reads its partitions whosever they are: say "
+                "a query of your own reads partitions that other instances may have: use "
                 'partitions="all", or name them'
             )
         self._prepare()
         self._acquire()
 
     def _acquire(self) -> None:
-        """See which partitions are this instance's; learn of the new ones where they stand."""
+        """Update which partitions are this instance's, and restore the totals of new ones."""
         places = [
             TopicPartition(topic, number)
             for topic in self._topics
@@ -316,7 +314,7 @@ class WindowCounts:
         owned = self._owner.owned(places)
         starts = self._starts(owned)
         for place, totals in list(self._totals.items()):
-            # if messages were removed, another instance may have counted them: the topic tells
+            # messages that were removed may have been counted elsewhere: restore from the topic
             if place not in owned or totals.position < starts[place]:
                 del self._totals[place]
         new = sorted(owned - set(self._totals))
@@ -324,12 +322,12 @@ class WindowCounts:
         for place, restored in restore(self._changelog, new, self._rule.expire).items():
             if self._merging is None:
                 seed_all(self._sinks, restored.totals.counts())
-                # its writer may have died before it could hand them over
+                # its writer may have died before it could pass them to its sinks
                 put_all(self._sinks, restored.last)
             if restored.totals.position < self._others.pop(place, 0):
                 raise StateError(
-                    f"{place.topic}-{place.partition}: the output topic holds less than was once "
-                    "written to it; if it was deleted, begin anew with another application_id"
+                    f"{place.topic}-{place.partition}: the output topic has fewer counts than were "
+                    "written to it; if it was deleted, use another application_id"
                 )
             if restored.identity not in (None, self._identities[place.topic]):
                 raise _made_anew(place.topic)
@@ -337,15 +335,15 @@ class WindowCounts:
             self._totals[place] = restored.totals
 
     def _check_identities(self) -> None:
-        """Refuse an input that was deleted and made again while this instance ran."""
+        """Raise `StateError` if an input topic was deleted and created again while this ran."""
         for topic in self._topics:
             identity = self._changelog.identity(topic)
             if self._identities.setdefault(topic, identity) != identity:
                 raise _made_anew(topic)
 
     def _begin(self, place: TopicPartition, totals: Totals, passed: int, start: int) -> None:
-        """Go on at the first message that is still there, if that may be."""
-        # what was passed and is not in the totals was not to be counted
+        """Set the position to the first message that exists; raise if messages were lost."""
+        # messages before ``passed`` that are not in the totals were late, not lost
         reached = max(totals.position, passed)
         if 0 < reached < start:
             lost = (
@@ -353,19 +351,19 @@ class WindowCounts:
                 "before they were counted"
             )
             if self._lost == "fail":
-                raise StateError(f'{lost}; say lost="skip" to go on without them')
+                raise StateError(f'{lost}; set lost="skip" to continue without them')
             _log.warning("%s", lost)
         totals.add((), position=start)
 
     def _begins(self, df: Any) -> bool:
-        """Refuse a first batch that leaves messages out; tell whether it has any rows."""
+        """Raise if the first batch leaves messages out; return whether it has any rows."""
         firsts = {place: at for place, at in first_offsets(df).items() if place in self._totals}
         gaps = [
             Range(place, self._totals[place].since, first)
             for place, first in sorted(firsts.items())
             if first > self._totals[place].position
         ]
-        # there may be none in between: what ends a transaction of Kafka has an offset, too
+        # a gap may hold no messages: control records of Kafka's transactions have offsets, too
         for place in sorted(self._counted(gaps) if gaps else ()):
             raise ConfigurationError(
                 f"the query begins at offset {firsts[place]} of {place.topic}-{place.partition}, "
@@ -394,7 +392,7 @@ class WindowCounts:
     def _commit(
         self, counted: Mapping[TopicPartition, list[Added]], ends: Mapping[TopicPartition, int]
     ) -> int:
-        """Add what was counted, write what changed, show it; give how many messages it was."""
+        """Add counts to the totals, write and publish what changed; return how many messages."""
         changes: dict[TopicPartition, list[Count]] = {}
         for place in sorted({*counted, *ends}):
             added = counted.get(place, ())
@@ -404,12 +402,12 @@ class WindowCounts:
         try:
             written = self._changelog.write(changes, now, ends) if changes else set()
         except BaseException:
-            # the topic may not have what is added here: begin with what it has
+            # the topic may not have what was added here: restore from it
             for place in changes:
                 del self._totals[place]
             raise
         for place in (place for place in changes.keys() - written if changes[place]):
-            # what was counted here was not written, so the next changes would leave a gap
+            # these changes were not written, so the next ones would leave a gap: restore
             _log.info("%s-%s: another instance is ahead", place.topic, place.partition)
             totals = [one.offset for one in changes[place] if one.value is not None]
             self._others[place] = max(totals, default=0)
@@ -439,7 +437,7 @@ class WindowCounts:
     def _joined(self) -> bool:
         return self._owner is not None and self._owner.joined
 
-    def _give_up(self) -> None:
+    def _release(self) -> None:
         self._totals.clear()
         if self._owner is not None:
             self._owner.close()
@@ -451,8 +449,8 @@ class WindowCounts:
 
 def _made_anew(topic: str) -> StateError:
     return StateError(
-        f"the topic {topic!r} is not the one that was counted: it was deleted and made again, or "
-        "lost messages at its end; count it under another application_id and output"
+        f"the topic {topic!r} is not the one that was counted: it was deleted and created again, "
+        "or lost messages at its end; count it under another application_id and output"
     )
 
 
@@ -460,7 +458,7 @@ def _check_division(partitions: Division, topics: Sequence[str]) -> None:
     if isinstance(partitions, str):
         if partitions not in ("all", "shared"):
             raise ConfigurationError(
-                f"partitions={partitions!r}: say 'all', 'shared' or {{topic: [numbers]}}"
+                f"partitions={partitions!r}: use 'all', 'shared' or {{topic: [numbers]}}"
             )
     elif unknown := sorted(set(partitions) - set(topics)):
         raise ConfigurationError(f"partitions: {unknown[0]!r} is not one of the topics {topics}")

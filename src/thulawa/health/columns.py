@@ -1,12 +1,12 @@
-"""Step one: count the messages of one partition, in columns.
+"""Count the messages of one partition, in Arrow columns.
 
-A message belongs into the window of its timestamp, and is counted there however late it comes,
-until the window has *expired*: until the newest window that its partition has seen up to this
-message starts more than ``expire`` later. Whether a message is counted depends on nothing but the
-partition's messages up to it, so that every instance, in batches of any size, comes to the same
-counts. The clock of the machine plays no part.
+A message belongs to the window of its timestamp, and is counted there however late it arrives,
+until the window has *expired*: until the newest window that the partition has seen up to this
+message starts more than ``expire`` later. Whether a message is counted depends only on the messages
+of its partition up to it, not on the machine's clock. So every instance gets the same counts, with
+batches of any size.
 
-Work per message is Arrow's, but for a status function that is called for each.
+Arrow does the work per message, except for status functions that are called for each.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ __all__ = ["Added", "Counter", "Messages", "Rule", "Since"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How messages are counted: their status, the width of windows, when windows expire."""
+    """How messages are counted: their status, the size of windows, when windows expire."""
 
     status: Status
     window: int
@@ -33,10 +33,10 @@ class Rule:
 
     @classmethod
     def of(cls, status: Status, window: Duration, expire: Duration) -> "Rule":
-        """Check them."""
+        """Create a rule; raise `ConfigurationError` for values that cannot work."""
         if not callable(status) and not isinstance(status, InColumns):
             raise ConfigurationError(
-                f"status={status!r} is no function; json_schema(…) makes one of a schema"
+                f"status={status!r} is not a function; json_schema(…) creates one from a schema"
             )
         made = cls(status, milliseconds(window, name="window"), milliseconds(expire, name="expire"))
         if made.window < 1:
@@ -55,11 +55,11 @@ class Messages(NamedTuple):
 
     @classmethod
     def of(cls, rows: pa.RecordBatch) -> "Messages":
-        """Take the columns by their names."""
+        """Create it from the columns offset, timestamp and value."""
         return cls(rows["offset"], rows["timestamp"], rows["value"])
 
     def filter(self, wanted: pa.Array) -> "Messages":
-        """Leave out what is not wanted."""
+        """Return the messages for which ``wanted`` is true."""
         offsets, timestamps, values = self
         kept = (
             list(compress(values, wanted.to_pylist()))
@@ -70,14 +70,14 @@ class Messages(NamedTuple):
 
 
 class Since(NamedTuple):
-    """Where counting goes on: the next offset, and the newest window seen before it."""
+    """Where counting continues: the next offset, and the newest window seen before it."""
 
     offset: int = 0
     newest: int | None = None
 
 
 class Added(NamedTuple):
-    """What messages add to a cell, and the offset behind the last of them."""
+    """The number of new messages of a cell, and the offset after the last of them."""
 
     window: int
     status: str
@@ -87,9 +87,9 @@ class Added(NamedTuple):
 
 @dataclass(slots=True)
 class Counter:
-    """Counts messages of one partition, which it must be given in offset order.
+    """Counts messages of one partition, in the order of offsets.
 
-    Messages before ``since`` are passed over: they are counted already.
+    Messages before ``since`` are skipped: they are counted already.
     """
 
     rule: Rule
@@ -115,20 +115,20 @@ class Counter:
         self._count(windows, found, messages.offsets)
 
     def added(self) -> list[Added]:
-        """Give what was counted, by window."""
+        """Return what was counted, sorted by window."""
         return [
             Added(window, status, count, offset)
             for (window, status), (count, offset) in sorted(self._cells.items())
         ]
 
     def _live(self, windows: pa.Array) -> pa.Array | None:
-        """Tell which messages are to be counted; None for all of them."""
+        """Return a mask of the messages whose windows have not expired; None for all of them."""
         bounds, before = pc.min_max(windows), self._newest
         oldest, newest = bounds["min"].as_py(), bounds["max"].as_py()
         self._newest = newest if before is None else max(before, newest)
         if self._newest - oldest <= self.rule.expire:
             return None
-        # null: Arrow's way to say that there is nothing to start from
+        # a null start: there is no earlier window
         seen = pc.cumulative_max(windows, start=before)
         live = pc.less_equal(pc.subtract(seen, windows), self.rule.expire)
         self.expired += len(live) - live.true_count
@@ -151,7 +151,7 @@ class Counter:
 
 
 def _floored(timestamps: pa.Array, width: int) -> pa.Array:
-    """Give the starts of windows; division rounds towards 0, and a time may lie before 1970."""
+    """Return the starts of windows; division rounds towards 0, and times may be before 1970."""
     starts = pc.multiply(pc.divide(timestamps, width), width)
     early = pc.greater(starts, timestamps)
     if not pc.any(early).as_py():

@@ -1,4 +1,4 @@
-"""Counts as DataFrames: the output topic as a table, and any sink of Spark's for what changes."""
+"""Counts as DataFrames: the output topic as a table, and Spark's own sinks for changes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _VALUE = "value bigint, offset bigint"
 
 
 class DataFrameSink:
-    """Hands the totals that changed to a function, as a DataFrame.
+    """Passes the totals that changed to a function, as a DataFrame.
 
     Its columns are topic, partition (null where merged), window (a timestamp), status, value and
     offset (0 where merged). ``DataFrameSink(lambda df: df.write.mode("append").parquet("counts"))``
@@ -30,7 +30,7 @@ class DataFrameSink:
         self._write = write
 
     def put(self, counts: Sequence[Count]) -> None:
-        """Hand totals over."""
+        """Pass totals to the function."""
         cells = [count.cell for count in counts]
         windows = pa.array([cell.window for cell in cells], pa.timestamp("ms"))
         table = pa.table(
@@ -46,22 +46,22 @@ class DataFrameSink:
         self._write(SparkSession.builder.getOrCreate().createDataFrame(table))
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 def read_counts(spark: SparkSession, log: str, output: str, *, merge: bool = False) -> DataFrame:
-    """Give the counts in an output topic as they are now: topic, partition, window, status, value.
+    """Return the counts in an output topic: topic, partition, window, status and value.
 
-    With ``merge`` they are summed over partitions. Windows that have expired are gone. A topic
-    that is not there is refused.
+    With ``merge`` they are summed over partitions. Expired windows are not in the topic any more.
+    Raise `ConfigurationError` if the topic does not exist.
 
     .. versionadded:: 0.1.0
     """
-    open_broker(log).describe(output)  # raises if it does not exist
+    open_broker(log).describe(output)  # raises if there is none
     rows = _records(spark, log, output)
     key = F.from_json(F.col("key").cast("string"), _KEY).alias("key")
     value = F.from_json(F.col("value").cast("string"), _VALUE).alias("value")
-    # of the records of a cell the last one holds; a tombstone has no value
+    # the last record of a cell is valid; a tombstone has no value
     last = F.max_by(F.struct(value), F.col("offset")).alias("last")
     newest = rows.groupBy(key).agg(last).where("last.value is not null")
     cells = newest.select(

@@ -1,9 +1,9 @@
 """InfluxDB: line protocol over HTTP.
 
 A cell is a point of the measurement, at the start of its window, with topic and partition as tags
-and the statuses as integer fields. A point with the same tags and time takes the place of the one
-before, field by field, so that writing twice changes nothing. Sums over partitions are the
-database's business: ``SELECT sum("valid") … GROUP BY time(1s)``.
+and the statuses as integer fields. A point replaces an earlier one with the same tags and time,
+field by field, so writing twice changes nothing. The database sums over partitions:
+``SELECT sum("valid") … GROUP BY time(1s)``.
 """
 
 import base64
@@ -28,9 +28,8 @@ _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
 _TOO_OLD = "points beyond retention policy"
 _SHOWN = 300
 _NONE = "(none)"
-_NO_DATABASE = "; mend the address, or make the database, with create_database() for instance"
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-
+_NO_DATABASE = "; correct the address, or create the database, for instance with create_database()"
+_FIRST_BACKOFF, _MAX_BACKOFF = 0.1, 10.0
 
 _log = logging.getLogger("thulawa.counts")
 
@@ -42,11 +41,11 @@ class InfluxUnreachable(ThulawaError):
 class Influx:
     """Writes totals to InfluxDB 1.x, or to 2.x and 3.x through the same address.
 
-    ``url`` may hold a name and a password; ``headers`` may hold a token (2.x: ``Authorization:
-    Token …``). Up to ``batch`` points go with a request. A request that fails for a passing reason
-    (no connection, no answer within ``timeout``, 429, 5xx) is sent again, each time twice as late,
-    for ``patience``; then `InfluxUnreachable` is raised. A refusal of the points is raised at once,
-    but for points that are older than the database keeps them: those are logged and left out.
+    ``url`` may contain a user and a password; ``headers`` may contain a token (2.x:
+    ``Authorization: Token …``). A request has up to ``batch`` points. After a transient failure (no
+    connection, no response within ``timeout``, 429, 5xx) it is retried with exponential backoff for
+    ``retry_timeout``; then `InfluxUnreachable` is raised. Other failures raise it at once, except
+    for points beyond the database's retention: they are logged and dropped.
     """
 
     def __init__(
@@ -58,13 +57,13 @@ class Influx:
         headers: Mapping[str, str] | None = None,
         batch: int = 5_000,
         timeout: Duration = "5 s",
-        patience: Duration = "5 minutes",
+        retry_timeout: Duration = "5 minutes",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             shown = masked_address(url)
-            raise ConfigurationError(f"{shown!r} is no address: write http://localhost:8086")
+            raise ConfigurationError(f"{shown!r} is not an address such as http://localhost:8086")
         if not measurement:
             raise ConfigurationError("a measurement needs a name")
         if batch < 1:
@@ -80,7 +79,7 @@ class Influx:
         self._measurement = measurement
         self._batch = batch
         self._timeout = milliseconds(timeout, name="timeout") / 1000
-        self._patience = milliseconds(patience, name="patience") / 1000
+        self._retry_timeout = milliseconds(retry_timeout, name="retry_timeout") / 1000
         self._sleep = sleep
         self._connection: http.client.HTTPConnection | None = None
 
@@ -95,14 +94,14 @@ class Influx:
             self._post(
                 path,
                 "\n".join(points[at : at + self._batch]).encode(),
-                late="; the counts are in the topic, and are sent again at the next start",
+                hint="; the counts are in the topic, and are sent again at the next start",
             )
 
     def create_database(self) -> None:
-        """Make the database unless it is there (InfluxDB 1.x)."""
+        """Create the database unless it exists (InfluxDB 1.x)."""
         name = self._database.replace("\\", "\\\\").replace('"', '\\"')
         query = urlencode({"q": f'CREATE DATABASE "{name}"'})
-        self._post(f"{self._root}/query?{query}", b"", late="")
+        self._post(f"{self._root}/query?{query}", b"", hint="")
 
     def close(self) -> None:
         """Close the connection; the next `put` opens it again."""
@@ -110,41 +109,41 @@ class Influx:
             self._connection.close()
             self._connection = None
 
-    def _post(self, path: str, body: bytes, late: str) -> None:
-        """Send it until it is taken; ``late`` ends the error when it was not in time."""
-        deadline = time.monotonic() + self._patience
-        pause = _FIRST_PAUSE
+    def _post(self, path: str, body: bytes, hint: str) -> None:
+        """Send a request until it succeeds; ``hint`` ends the error after the last retry."""
+        deadline = time.monotonic() + self._retry_timeout
+        backoff = _FIRST_BACKOFF
         while True:
             try:
                 status, answer = self._request(path, body)
             except (OSError, http.client.HTTPException) as error:
-                self.close()  # a connection that has failed is of no use
+                self.close()  # a failed connection cannot be used again
                 status, answer = 0, f"{type(error).__name__}: {error}"
             if status in _OK:
                 return
             if _TOO_OLD in answer:
-                # the others were written; to send these again would end in the same
+                # the other points were written; retrying these would fail again
                 _log.warning("%s has dropped points: %s", self._where, answer)
                 return
             if status and status not in _TRY_AGAIN:
-                hint = _NO_DATABASE if late and status == HTTPStatus.NOT_FOUND else ""
+                advice = _NO_DATABASE if hint and status == HTTPStatus.NOT_FOUND else ""
                 raise InfluxUnreachable(
-                    f"{self._where} refused what was sent ({status}): {answer}{hint}"
+                    f"{self._where} rejected the request ({status}): {answer}{advice}"
                 )
-            if time.monotonic() + pause > deadline:
+            if time.monotonic() + backoff > deadline:
                 raise InfluxUnreachable(
-                    f"{self._where} took nothing for {self._patience:.0f} s: {answer or status}"
-                    f"{late}"
+                    f"{self._where} accepted no points for {self._retry_timeout:.0f} s: "
+                    f"{answer or status}{hint}"
                 )
-            if pause == _FIRST_PAUSE:
+            if backoff == _FIRST_BACKOFF:
                 _log.warning(
-                    "%s takes nothing (%s); trying again for up to %.0f s",
+                    "%s does not accept points (%s); retrying for up to %.0f s",
                     self._where,
                     answer or status,
-                    self._patience,
+                    self._retry_timeout,
                 )
-            self._sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            self._sleep(backoff)
+            backoff = min(2 * backoff, _MAX_BACKOFF)
 
     def _request(self, path: str, body: bytes) -> tuple[int, str]:
         if self._connection is None:
@@ -159,7 +158,7 @@ class Influx:
 
 
 def lines(counts: Sequence[Count], measurement: str) -> list[str]:
-    """Give the points of totals in line protocol, in milliseconds; the statuses of a cell in one.
+    """Return totals as points in line protocol, in milliseconds, one for each window.
 
     >>> from thulawa.health import Cell
     >>> cell = Cell("tx", 0, 1501273548000, "valid")
@@ -179,7 +178,7 @@ def lines(counts: Sequence[Count], measurement: str) -> list[str]:
 
 
 def _escaped(text: str, signs: str = ",= ") -> str:
-    """Write a name that is not empty; a backslash would take the sign after it along."""
+    """Escape a name; a backslash at its end, or before a sign, would escape what follows."""
     text = re.sub(rf"\\(?=[{signs}]|$)", r"\\_", text or _NONE)
     for sign in signs:
         text = text.replace(sign, f"\\{sign}")

@@ -1,13 +1,13 @@
-"""Step two: totals over all partitions, summed from those of each.
+"""Sum totals over the partitions of a topic.
 
-The compacted topic holds the totals of every partition, whoever counts it. To merge is to read
-it and add: a few records a second, where a repartition topic would carry every message.
+The compacted topic has the totals of every partition, whichever instance counts it. Merging reads
+that topic and adds: a few records a second, where a repartition topic would carry every message.
 
-A sum is final as soon as its window has expired in one partition of its topic, since that
-partition's part is then on its way out of the topic: what other partitions still count in this
-window changes their own totals, and no longer the sum. Windows expire between two readings: what
-is read together still counts. Who reads for the first time may find parts gone, and tells no sum of
-a window that has expired by the end of what it reads.
+A sum is final as soon as its window has expired in one partition of its topic, because the
+tombstone removes that partition's total. Other partitions may still count messages of this window;
+that changes their own totals, but not the sum. Expiry takes effect between two reads: totals that
+are read together are all summed. On the first read some totals may be missing already, so windows
+that have expired by its end get no sum.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ def merged(counts: Iterable[Count]) -> list[Count]:
 
 
 class Merging:
-    """Sums that follow the topic."""
+    """Sums over partitions, updated from the topic."""
 
     def __init__(self, expire: int) -> None:
         self._expire = expire
@@ -47,7 +47,7 @@ class Merging:
         self._first = True
 
     def follow(self, changelog: CountsChangelog) -> list[Count]:
-        """Read on to the end of the topic; give the sums that have changed."""
+        """Read the topic from the last position to its end; return the sums that changed."""
         changed: set[Cell] = set()
         ended: set[Cell] = set()
         newest = dict(self._newest)
@@ -56,7 +56,7 @@ class Merging:
             whole = count.cell._replace(partition=None)
             if count.value is None:
                 ended.add(whole)
-            elif self._take(count, whole):
+            elif self._replace(count, whole):
                 changed.add(whole)
                 newest[whole.topic] = max(newest.get(whole.topic, whole.window), whole.window)
         self._newest = newest
@@ -68,8 +68,8 @@ class Merging:
             self._parts.pop(whole, None)
         return sums
 
-    def _take(self, count: Count, whole: Cell) -> bool:
-        """Put a total in the place of the one before; tell whether its sum has changed."""
+    def _replace(self, count: Count, whole: Cell) -> bool:
+        """Replace a partition's total by a newer one; return whether the sum changed."""
         if self._final(whole):
             return False
         parts = self._parts.setdefault(whole, {})

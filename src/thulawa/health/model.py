@@ -1,9 +1,9 @@
 """A count and its form in the topic.
 
 Key ``{"topic":"tx","partition":0,"window":1501273548000,"status":"valid"}``, value
-``{"value":4,"offset":5}``: of the messages of this partition before offset 5, four belong into this
-cell, and the last of them is at offset 4. As with Kafka's committed offsets, the offset is the next
-to be read. A tombstone says that the window has expired.
+``{"value":4,"offset":5}``: of the messages of this partition before offset 5, four belong to this
+cell, and the last of them has offset 4. As with Kafka's committed offsets, the offset is the next
+to read. A tombstone means that the window has expired.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ __all__ = ["Cell", "Count", "decode", "encode_key", "encode_value"]
 
 
 class Cell(NamedTuple):
-    """What is counted together; ``window`` is its start in milliseconds.
+    """Messages that are counted together; ``window`` is its start in milliseconds.
 
     ``partition`` is None where counts are merged over partitions.
     """
@@ -29,13 +29,13 @@ class Cell(NamedTuple):
 
     @property
     def place(self) -> TopicPartition:
-        """Give the partition that it is of."""
-        assert self.partition is not None, "a merged cell is of no partition"
+        """Return the partition of the cell."""
+        assert self.partition is not None, "a merged cell has no partition"
         return TopicPartition(self.topic, self.partition)
 
 
 class Count(NamedTuple):
-    """So many messages in this cell before this offset; a value of None: the window has expired."""
+    """The number of messages of a cell before an offset; None: the window has expired."""
 
     cell: Cell
     value: int | None
@@ -60,7 +60,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_key(cell: Cell) -> bytes:
-    """Write a cell as the topic's key; equal cells give equal bytes, which compaction needs.
+    """Return a cell as the topic's key; equal cells have equal bytes, which compaction needs.
 
     >>> encode_key(Cell("tx", 0, 1501273548000, "valid"))
     b'{"topic":"tx","partition":0,"window":1501273548000,"status":"valid"}'
@@ -70,7 +70,7 @@ def encode_key(cell: Cell) -> bytes:
 
 
 def encode_value(count: Count) -> bytes | None:
-    """Write a count as the topic's value.
+    """Return a count as the topic's value; None, a tombstone, for an expired window.
 
     >>> encode_value(Count(Cell("tx", 0, 1501273548000, "valid"), 4, 5))
     b'{"value":4,"offset":5}'
@@ -79,7 +79,7 @@ def encode_value(count: Count) -> bytes | None:
 
 
 def decode(key: bytes, value: bytes | None) -> Count:
-    """Read a record of the topic; raises `StateError` for one that is no count."""
+    """Return the count in a record of the topic; raise `StateError` if it is not a count."""
     try:
         found = _keys.decode(key)
         cell = Cell(found.topic, found.partition, found.window, found.status)
@@ -88,7 +88,7 @@ def decode(key: bytes, value: bytes | None) -> Count:
         total = _values.decode(value)
     except msgspec.DecodeError as error:
         raise StateError(
-            f"the record with key {key[:200]!r} is no count ({error}); the output topic of "
-            "counts must hold nothing else"
+            f"the record with key {key[:200]!r} is not a count ({error}); the output topic of "
+            "counts must not be used for anything else"
         ) from error
     return Count(cell, total.value, total.offset)

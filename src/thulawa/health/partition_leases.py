@@ -1,11 +1,12 @@
-"""Who counts what: partitions divided among the instances of one job.
+"""Leases that divide partitions among the instances of one application.
 
-Counts are exact whoever counts what (see `changelog`), so dividing partitions is about work alone:
-when two instances have one partition for a moment, both count it and one gets through; when nobody
-has it, its messages wait. So only those share who would write the same counts.
+Counts are exact whichever instance counts a partition (see `changelog`), so leases only divide
+work: while two instances have the same partition, both count it and the write of one succeeds;
+while none has it, its messages wait. Instances that would write different counts do not share
+leases.
 
-On the embedded log a lease is a lock on a file beside the log, held by the kernel: it goes with its
-process, however that ends, and needs no clock. On Kafka it is membership in a consumer group.
+On the embedded log a lease is a lock on a file beside the log, held by the kernel: it ends with its
+process, in whatever way, and needs no clock. On Kafka it is membership in a consumer group.
 """
 
 import fcntl
@@ -24,25 +25,25 @@ __all__ = ["Fixed", "GroupMembership", "Leases", "Owner", "Partitions"]
 
 Partitions: TypeAlias = Mapping[str, Iterable[int]]
 
-_MEMBER = "@"  # no topic's name begins with it
+_MEMBER = "@"  # not allowed in names of topics
 
 
 class Owner(Protocol):
-    """Tells which partitions are this instance's."""
+    """Decides which partitions belong to this instance."""
 
     @property
     def joined(self) -> bool:
-        """Whether it is settled what this instance has to begin with, be it nothing."""
+        """Return whether the first assignment has been made, even an empty one."""
 
     def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Give those of the partitions that are this instance's now; asked before each batch."""
+        """Return the partitions that belong to this instance now; called before each round."""
 
     def close(self) -> None:
-        """Give them up."""
+        """Release the partitions."""
 
 
 class Fixed:
-    """The partitions that were named; all of them where none were."""
+    """A fixed set of partitions, or all of them."""
 
     joined = True
 
@@ -58,15 +59,15 @@ class Fixed:
         )
 
     def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Give those that were named."""
+        """Return the fixed set."""
         return set(places) if self._chosen is None else set(places) & self._chosen
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: there is nothing to release."""
 
 
 class Leases:
-    """Locks on files in a folder of those who count the same partitions."""
+    """File-lock leases, one per partition, in a folder that the instances share."""
 
     joined = True
 
@@ -78,7 +79,7 @@ class Leases:
         self._held: dict[TopicPartition, int] = {}
 
     def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Take as many partitions as are this instance's share, and give up what is more."""
+        """Acquire leases up to this instance's share, and release those beyond it."""
         wanted = sorted(places)
         share = self._share(len(wanted))
         for place in set(self._held) - set(wanted):
@@ -93,7 +94,7 @@ class Leases:
         return set(self._held)
 
     def close(self) -> None:
-        """Give up everything."""
+        """Release all leases and leave."""
         for place in list(self._held):
             self._release(place)
         with suppress(FileNotFoundError):
@@ -101,13 +102,13 @@ class Leases:
         os.close(self._member)
 
     def _share(self, count: int) -> int:
-        """Give how many of so many partitions are this instance's, by its place among all."""
+        """Return how many of ``count`` partitions this instance may have, by its rank."""
         members = sorted({*self._members(), self._name})
         rank = members.index(self._name)
         return count // len(members) + (rank < count % len(members))
 
     def _members(self) -> list[str]:
-        if not (self._folder / self._name).exists():  # taken for dead in the moment it was made
+        if not (self._folder / self._name).exists():  # removed between its creation and its lock
             os.close(self._member)
             self._member = self._joined()
         alive = []
@@ -122,7 +123,7 @@ class Leases:
 
     def _joined(self) -> int:
         lock = _locked(self._folder / self._name)
-        assert lock is not None, "nobody else has this name"
+        assert lock is not None, "the name is unique"
         return lock
 
     def _try(self, place: TopicPartition) -> None:
@@ -142,11 +143,11 @@ class GroupMembership:
 
     @property
     def joined(self) -> bool:
-        """Whether the group has given this instance its first partitions, perhaps none."""
+        """Return whether the group has made its first assignment, even an empty one."""
         return self._membership.joined
 
     def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return those that the group has assigned to this instance."""
+        """Return the partitions that the group has assigned to this instance."""
         return {TopicPartition(*one) for one in self._membership.assigned()} & set(places)
 
     def close(self) -> None:
@@ -155,7 +156,7 @@ class GroupMembership:
 
 
 def _locked(path: Path) -> int | None:
-    """Lock a file, made if need be; None where somebody else has it."""
+    """Create and lock a file; return its descriptor, or None if another process has the lock."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,14 +1,17 @@
-"""Prometheus: what has been counted, on an endpoint of its own.
+"""Prometheus: counts on an HTTP endpoint, in the format of prometheus-client.
 
-Prometheus asks when it likes and stamps what it gets with its own time, so it is shown no windows
-but what moves with them: messages by status (a counter of what this instance counts, which begins
-anew with it, as counters may), and the offset and the window up to which a partition is counted.
+Prometheus scrapes at times of its own and stamps samples with them, so it is shown no windows:
+messages by status (a counter of what this instance has counted, which restarts with it), and per
+partition the offset and the window up to which messages are counted.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError
@@ -16,18 +19,17 @@ from thulawa.health.model import Cell, Count
 
 __all__ = ["Prometheus"]
 
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PRUNE_AT_LEAST = 10_000
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Prometheus:
-    """Serves ``/metrics`` at a port; 0 takes a free one, and ``port`` says which.
+    """A sink that serves ``/metrics``; port 0 chooses a free port, which ``port`` returns.
 
     ``name`` begins the names of the metrics: ``…_messages_total`` with topic, partition and status,
-    ``…_offset`` and ``…_window_seconds`` with topic and partition. Late messages are told from new
-    ones for as long as ``keep``: as long as windows live.
+    ``…_offset`` and ``…_window_seconds`` with topic and partition. Totals are remembered for
+    ``keep``, the retention of windows, so that a total that is sent again adds nothing.
     """
 
     def __init__(
@@ -38,106 +40,90 @@ class Prometheus:
         name: str = "topic_health",
         keep: Duration = "1 day",
     ) -> None:
+        self._metrics = _Metrics(name, milliseconds(keep, name="keep"))
+        self._registry = CollectorRegistry()
+        self._registry.register(self._metrics)
+        try:
+            self._server, self._thread = start_http_server(port, host, self._registry)
+        except OSError as error:
+            raise ConfigurationError(f"cannot listen at {host}:{port}: {error}") from error
+
+    @property
+    def port(self) -> int:
+        """Return the port of the endpoint."""
+        return self._server.server_port
+
+    def seed(self, counts: Sequence[Count]) -> None:
+        """Accept totals that other instances have counted; later totals count from there."""
+        self._metrics.update(counts, seed=True)
+
+    def put(self, counts: Sequence[Count]) -> None:
+        """Accept totals."""
+        self._metrics.update(counts, seed=False)
+
+    def text(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+        return generate_latest(self._registry).decode()
+
+    def close(self) -> None:
+        """Close the endpoint."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Metrics(Collector):
+    """Derives metrics from totals."""
+
+    def __init__(self, name: str, keep: int) -> None:
         self._name = name
-        self._keep = milliseconds(keep, name="keep")
+        self._keep = keep
         self._lock = threading.Lock()
-        self._seen: dict[Cell, int] = {}
+        self._totals: dict[Cell, int] = {}
         self._prune_at = _PRUNE_AT_LEAST
         self._messages: dict[Labels, int] = {}
         self._offsets: dict[Labels, int] = {}
         self._windows: dict[Labels, float] = {}
-        try:
-            self._server = ThreadingHTTPServer((host, port), _handler(self.text))
-        except OSError as error:
-            raise ConfigurationError(f"cannot listen at {host}:{port}: {error}") from error
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True).start()
 
-    @property
-    def port(self) -> int:
-        """The port it listens at."""
-        return int(self._server.server_address[1])
-
-    def seed(self, counts: Sequence[Count]) -> None:
-        """Take totals that others have come to: what is put counts from there."""
-        self._take_all(counts, anew=True)
-
-    def put(self, counts: Sequence[Count]) -> None:
-        """Take totals."""
-        self._take_all(counts, anew=False)
-
-    def text(self) -> str:
-        """Give what is served, in Prometheus' text format."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as prometheus-client wants them."""
+        messages = CounterMetricFamily(f"{self._name}_messages", "Messages counted.")
+        offsets = GaugeMetricFamily(f"{self._name}_offset", "Next offset to be counted.")
+        windows = GaugeMetricFamily(f"{self._name}_window_seconds", "Newest window.")
         with self._lock:
-            return "".join(
-                (
-                    self._metric("messages_total", "counter", "Messages counted.", self._messages),
-                    self._metric("offset", "gauge", "Next offset to be counted.", self._offsets),
-                    self._metric("window_seconds", "gauge", "Newest window.", self._windows),
-                )
-            )
+            for labels, count in sorted(self._messages.items()):
+                messages.add_sample(f"{self._name}_messages_total", dict(labels), count)
+            for labels, offset in sorted(self._offsets.items()):
+                offsets.add_sample(offsets.name, dict(labels), offset)
+            for labels, window in sorted(self._windows.items()):
+                windows.add_sample(windows.name, dict(labels), window)
+        yield from (messages, offsets, windows)
 
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _take_all(self, counts: Sequence[Count], *, anew: bool) -> None:
+    def update(self, counts: Sequence[Count], *, seed: bool) -> None:
+        """Add what totals have grown by; with ``seed``, remember them only."""
         with self._lock:
-            for cell, value, offset in counts:
-                if value is not None:
-                    before = value if anew else self._seen.get(cell, 0)
-                    self._take(cell, value, offset, before)
-            if len(self._seen) > self._prune_at:
+            for cell, total, offset in counts:
+                if total is not None:
+                    before = total if seed else self._totals.get(cell, 0)
+                    self._add(cell, max(0, total - before), offset)
+                    self._totals[cell] = total
+            if len(self._totals) > self._prune_at:
                 self._prune()
 
-    def _take(self, cell: Cell, value: int, offset: int, before: int) -> None:
-        place: Labels = (("topic", cell.topic),)
-        if cell.partition is not None:
-            place = (*place, ("partition", str(cell.partition)))
-        labels = (*place, ("status", cell.status))
-        # put again, a total adds nothing
-        more = max(0, value - before)
-        self._messages[labels] = self._messages.get(labels, 0) + more
-        self._seen[cell] = value
-        if cell.partition is not None:  # a sum has no offset
-            self._offsets[place] = max(offset, self._offsets.get(place, 0))
-        self._windows[place] = max(cell.window / 1000, self._windows.get(place, 0))
+    def _add(self, cell: Cell, growth: int, offset: int) -> None:
+        source: Labels = (("topic", cell.topic),)
+        if cell.partition is not None:  # a sum over partitions has no offset
+            source = (*source, ("partition", str(cell.partition)))
+            self._offsets[source] = max(offset, self._offsets.get(source, 0))
+        labels = (*source, ("status", cell.status))
+        self._messages[labels] = self._messages.get(labels, 0) + growth
+        self._windows[source] = max(cell.window / 1000, self._windows.get(source, 0))
 
     def _prune(self) -> None:
-        newest = max(cell.window for cell in self._seen)
-        self._seen = {
-            cell: value for cell, value in self._seen.items() if newest - cell.window <= self._keep
+        newest = max(cell.window for cell in self._totals)
+        self._totals = {
+            cell: total
+            for cell, total in self._totals.items()
+            if newest - cell.window <= self._keep
         }
-        self._prune_at = max(_PRUNE_AT_LEAST, 2 * len(self._seen))
-
-    def _metric(self, name: str, kind: str, about: str, values: Mapping[Labels, float]) -> str:
-        whole = f"{self._name}_{name}"
-        rows = "".join(
-            f"{whole}{{{','.join(map(_label, labels))}}} {value}\n"
-            for labels, value in sorted(values.items())
-        )
-        return f"# HELP {whole} {about}\n# TYPE {whole} {kind}\n{rows}"
-
-
-def _label(label: tuple[str, str]) -> str:
-    name, text = label
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'{name}="{escaped}"'
-
-
-def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
-    class Metrics(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = self.path.partition("?")[0] in ("/metrics", "/")
-            body = text().encode() if found else b"see /metrics\n"
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", _TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            """Say nothing about each request."""
-
-    return Metrics
+        self._prune_at = max(_PRUNE_AT_LEAST, 2 * len(self._totals))

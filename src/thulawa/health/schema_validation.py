@@ -1,13 +1,13 @@
 """Validation by JSON Schema: the part of it that describes messages, compiled to a decoder.
 
-A schema becomes a type of msgspec, which reads and checks a document in one pass: about a million
-small messages a second on one core. Known are ``type`` (also a list of types), ``properties``,
+A schema becomes a type of msgspec, which decodes and checks a document in one pass: about a million
+small messages a second on one core. Supported are ``type`` (also a list of types), ``properties``,
 ``required``, ``additionalProperties`` (false, or a schema), ``items``, ``enum`` and ``const`` of
 texts and whole numbers, ``minimum``, ``maximum``, ``exclusiveMinimum``, ``exclusiveMaximum``,
 ``multipleOf``, ``minLength``, ``maxLength``, ``pattern``, ``minItems``, ``maxItems``. Notes
-(``title``, ``description``, …) are passed over; any other keyword is refused, since to pass over
-a rule would count wrong messages as valid. An integer is written without a point (``1.0`` is none),
-and of two equal keys in an object the last is looked at.
+(``title``, ``description``, …) are ignored; any other keyword is rejected, since ignoring a rule
+would count invalid messages as valid. An integer is written without a point (``1.0`` is not one),
+and of two equal keys in an object the last is checked.
 """
 
 import functools
@@ -40,7 +40,7 @@ _RULES: dict[str, dict[str, str]] = {
 
 
 def json_schema(schema: Mapping[str, Any]) -> Callable[[bytes | None], bool]:
-    """Give a function that tells whether a message is JSON that fits a schema.
+    """Create a function that returns whether a message is JSON that is valid by a schema.
 
     >>> is_valid = json_schema(
     ...     {
@@ -53,17 +53,19 @@ def json_schema(schema: Mapping[str, Any]) -> Callable[[bytes | None], bool]:
     (True, False, False, False)
     """
     if not isinstance(schema, Mapping):
-        raise ConfigurationError(f"{schema!r} is not a schema; give what json.loads makes of it")
+        raise ConfigurationError(
+            f"{schema!r} is not a schema: pass a dict, such as json.loads returns"
+        )
     check = _Check(dict(schema))
     try:
-        check(b"null")  # a schema that cannot be is refused here, not at the first message
+        check(b"null")  # so that a bad schema is rejected here, not with the first message
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"this schema cannot be checked: {error}") from error
     return check
 
 
 class _Check:
-    """Checks one message; travels to workers as the schema, since a decoder cannot."""
+    """Checks one message; pickled as the schema, since a decoder cannot be pickled."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._schema = schema
@@ -73,10 +75,10 @@ class _Check:
             return False
         try:
             if not value.isascii():
-                value.decode()  # msgspec does not look at the text of entries it passes over
+                value.decode()  # msgspec does not decode the members that it skips
             self._decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False  # nested too deeply to be read, too
+            return False  # RecursionError: nested too deeply
         return True
 
     @functools.cached_property
@@ -88,7 +90,7 @@ class _Check:
 
 
 def _type(schema: Any, at: str) -> Any:
-    """Give the type whose documents are those that fit a schema."""
+    """Return the type whose documents are those that are valid by a schema."""
     if schema is True or schema == {}:
         return Any
     if not isinstance(schema, Mapping):
@@ -113,7 +115,7 @@ def _names(kinds: Any, at: str) -> list[str]:
 
 
 def _guessed(rules: Mapping[str, Any], at: str) -> str:
-    """Take a schema with properties for one of an object, as its author surely did."""
+    """Return the type that the rules of a schema without ``type`` belong to."""
     for name in ("object", "array"):
         if set(rules) & set(_RULES[name]):
             return name

@@ -1,8 +1,9 @@
-"""Where counts are shown, beside the topic.
+"""Sinks: where counts are published, beside the topic.
 
-A sink is handed the totals of each batch after they are committed to the topic. A batch that is not
-known to have arrived is handed over again by whoever takes the partition over, so a sink must
-replace what it has for a cell: totals are absolute, and putting one twice changes nothing.
+A sink receives the totals of each round after they are committed to the topic. The instance that
+acquires a partition sends its last totals again, because the one before may have died in between.
+So a sink must replace its value of a cell: totals are absolute, and writing one twice changes
+nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,28 +16,28 @@ __all__ = ["AnySink", "Seeded", "Sink", "put_all", "seed_all"]
 
 @runtime_checkable
 class Sink(Protocol):
-    """Takes totals."""
+    """Receives totals."""
 
     def put(self, counts: Sequence[Count]) -> None:
-        """Take totals; returns when they are stored, raises when they are not."""
+        """Store totals; raise if they could not be stored."""
 
     def close(self) -> None:
-        """Let go of what the sink holds."""
+        """Close connections and files."""
 
 
 @runtime_checkable
 class Seeded(Protocol):
-    """A sink that shows what changes, and so must know where totals stand to begin with."""
+    """A sink that publishes increments, and so needs the totals to start from."""
 
     def seed(self, counts: Sequence[Count]) -> None:
-        """Take the totals of partitions that this instance takes over, before those it counts."""
+        """Accept the totals of partitions that this instance acquires, before it counts them."""
 
 
 AnySink: TypeAlias = Sink | Callable[[Sequence[Count]], object]
 
 
 def put_all(sinks: Sequence[AnySink], counts: Sequence[Count]) -> None:
-    """Hand totals to all sinks, one after the other."""
+    """Pass totals to all sinks, one after the other."""
     if not counts:
         return
     for sink in sinks:
@@ -47,7 +48,7 @@ def put_all(sinks: Sequence[AnySink], counts: Sequence[Count]) -> None:
 
 
 def seed_all(sinks: Sequence[object], counts: Sequence[Count]) -> None:
-    """Hand totals to the sinks that want to know where they begin."""
+    """Pass totals to the sinks that publish increments."""
     for sink in sinks:
         if isinstance(sink, Seeded):
             sink.seed(counts)

@@ -1,9 +1,9 @@
-"""What a message is: the status under which it is counted.
+"""The status under which a message is counted.
 
-A status function takes the message's bytes (None for a message without a value) and answers True
-(``valid``), False (``invalid``) or a name of its own. A ValueError counts as ``invalid``: that is
-what parsers raise for bad input. Any other error ends the batch: it is a fault of the function, and
-counting on would hide it. The same message must always get the same status, whoever counts it.
+A status function receives the message's bytes (None for a tombstone) and returns True (``valid``),
+False (``invalid``) or another name. A ValueError counts as ``invalid``: parsers raise it for bad
+input. Any other error ends the round, since it is a bug of the function that counting would hide.
+The function must be deterministic: instances that count the same message must agree.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,16 +27,16 @@ class InColumns:
 
 
 Status: TypeAlias = Callable[[bytes | None], bool | str] | InColumns
-# as whoever reads them has them: to make a column of objects, and objects of it, costs much
+# in the form in which they were read: converting between column and list is expensive
 Values: TypeAlias = pa.Array | list[bytes | None]
 
 
 def in_columns(function: Callable[[pa.Array], pa.Array]) -> InColumns:
-    """Give statuses for a whole column at once: faster than a call for each message.
+    """Create a status function of a whole column, which is faster than one call per message.
 
-    The function takes an Arrow array of binary values, null for a tombstone, and gives an array of
-    booleans or of texts, as long as it is and without nulls. An error ends the application, a
-    ValueError too: here it would stand for all the messages.
+    The function receives an Arrow array of binary values, null for a tombstone, and returns an
+    array of booleans or strings of the same length, without nulls. Any error ends the application,
+    even a ValueError, which would concern all the messages.
 
     >>> import pyarrow.compute as pc
     >>> status = in_columns(lambda values: pc.fill_null(pc.starts_with(values, "{"), False))
@@ -47,7 +47,7 @@ def in_columns(function: Callable[[pa.Array], pa.Array]) -> InColumns:
 
 
 def statuses(status: Status, values: Values) -> pa.Array:
-    """Give the status of each value, as a dictionary-encoded array of texts."""
+    """Return the status of each value, as a dictionary-encoded array of strings."""
     if isinstance(status, InColumns):
         given = status.function(
             pa.array(values, pa.binary()) if isinstance(values, list) else values
@@ -56,8 +56,8 @@ def statuses(status: Status, values: Values) -> pa.Array:
             given = given.combine_chunks()
         if len(given) != len(values) or given.null_count:
             raise WrongResult(
-                f"the status function gave {len(given)} statuses, {given.null_count} of them null, "
-                f"for {len(values)} messages (pc.fill_null gives nulls a status)"
+                f"the status function returned {len(given)} statuses, {given.null_count} of them "
+                f"null, for {len(values)} messages (pc.fill_null replaces nulls)"
             )
     else:
         given = _each(status, values if isinstance(values, list) else values.to_pylist())
@@ -70,7 +70,7 @@ def _each(status: Callable[[bytes | None], bool | str], values: Sequence[bytes |
     except ValueError:
         found = [_one(status, value) for value in values]
     try:
-        # most often all are booleans, and Arrow says so faster than a loop
+        # most often all are booleans, and Arrow finds out faster than a loop
         return pa.array(found, pa.bool_())
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return pa.array([_name(one) for one in found], pa.string())
@@ -88,13 +88,13 @@ def _name(given: Any) -> str:
         return VALID if given else INVALID
     if isinstance(given, str):
         return given
-    raise WrongResult(f"the status function gave {given!r}; give True, False or a name")
+    raise WrongResult(f"the status function returned {given!r}, not True, False or a name")
 
 
 def _named(given: pa.Array) -> pa.Array:
     if pa.types.is_boolean(given.type):
         if given.null_count:
-            raise WrongResult("the status function gave None; give True, False or a name")
+            raise WrongResult("the status function returned None, not True, False or a name")
         names = pa.array([INVALID, VALID], pa.string())
         return pa.DictionaryArray.from_arrays(given.cast(pa.int32()), names)
     return (

@@ -1,6 +1,6 @@
-"""What a worker does: read or take messages, count them, give a few rows for each window.
+"""The functions that Spark's Python workers run: they count messages, and return rows per window.
 
-Apart from `thulawa.health.spark_jobs`, so that workers load Arrow and the log and nothing of Spark.
+Separate from `thulawa.health.spark_jobs`, so that workers import Arrow and the log, not PySpark.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from thulawa.brokers.embedded.arrow import by_partition, gathered
 from thulawa.brokers.port import Broker
-from thulawa.core.gc_freeze import settle, uncollected
+from thulawa.core.gc_freeze import freeze_gc, gc_disabled
 from thulawa.core.types import TopicPartition
 from thulawa.health.columns import Added, Counter, Messages, Rule, Since
 
@@ -31,7 +31,7 @@ _ROWS, _BYTES = 50_000, 32 * 1024 * 1024
 
 
 class Range(NamedTuple):
-    """Messages of a partition to be counted: from where counting stands up to an offset."""
+    """Messages of a partition to count: from the next offset up to ``end``."""
 
     place: TopicPartition
     since: Since
@@ -46,8 +46,8 @@ class CountRows:
     since: Mapping[TopicPartition, Since]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give what the messages of one task add to each cell."""
-        settle()
+        """Yield what the messages of one task add to each cell."""
+        freeze_gc()
         counters: dict[TopicPartition, Counter] = {}
         for whole in gathered(batches, rows=_ROWS, size=_BYTES):
             for topic, partition, part in by_partition(whole):
@@ -60,7 +60,7 @@ class CountRows:
 
 @dataclass(frozen=True, slots=True)
 class CountRanges:
-    """Counts ranges of topics, read in the task; its rows are the numbers of the tasks' shares."""
+    """Counts ranges of topics, read in the task; its input rows are indexes into ``shares``."""
 
     broker: Broker
     shares: Sequence[Sequence[Range]]
@@ -81,11 +81,11 @@ def counted_shares(
     rule: Rule,
     read: Callable[[Range], Iterable[Messages]],
 ) -> pa.RecordBatch:
-    """Read and count the ranges of the shares whose numbers are the rows of a task."""
-    settle()
+    """Read and count the ranges of the shares whose indexes are the rows of a task."""
+    freeze_gc()
     counters: dict[TopicPartition, Counter] = {}
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-    with uncollected():
+    with gc_disabled():
         for one in (one for number in numbers for one in shares[number]):
             counter = counters[one.place] = Counter(rule, one.since)
             for messages in read(one):
@@ -94,7 +94,7 @@ def counted_shares(
 
 
 def added_by(counted: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Added]]:
-    """Read what tasks gave; parts of a cell from several tasks are added up by their totals."""
+    """Return the rows of all tasks by partition; a cell may occur in the rows of several tasks."""
     found: dict[TopicPartition, list[Added]] = {}
     columns = (counted[name].to_pylist() for name in COUNTED.names)
     for topic, partition, *added in zip(*columns, strict=True):

@@ -1,8 +1,8 @@
-"""What one partition has come to: the totals of its cells and how far it is counted.
+"""The totals of one partition, and the offset up to which it is counted.
 
-The totals are a function of the partition's messages before `Totals.position`, whoever counted
-them. That is what makes writing them safe: of two instances that count one partition, the one that
-is further may always overwrite the other.
+The totals are a function of the partition's messages before `Totals.position`, whichever instance
+counted them. So of two instances that count the same partition, the one with the higher position
+may always overwrite the other.
 """
 
 import heapq
@@ -16,7 +16,7 @@ __all__ = ["Totals"]
 
 
 class Totals:
-    """The live cells of one partition."""
+    """The cells of one partition whose windows have not expired."""
 
     def __init__(self, place: TopicPartition, expire: int) -> None:
         self._place = place
@@ -28,13 +28,13 @@ class Totals:
 
     @property
     def since(self) -> Since:
-        """Where to go on."""
+        """Return where counting continues."""
         return Since(self.position, self._newest)
 
     def restore(self, count: Count) -> None:
-        """Take what was read from the topic: of two totals of a cell, that with the higher offset.
+        """Apply a record of the topic: the total with the higher offset replaces the other.
 
-        A tombstone removes the cell: its window has expired, and will not come back.
+        A tombstone removes the cell: its window has expired for good.
         """
         _, _, window, status = count.cell
         if count.value is None:
@@ -45,10 +45,10 @@ class Totals:
             self._put(window, status, count.value, count.offset)
 
     def add(self, added: Iterable[Added], *, position: int) -> list[Count]:
-        """Add what was counted since; give the totals that changed, then what has expired.
+        """Add new counts; return the totals that changed, then tombstones of expired windows.
 
-        A cell may be in both: its last total, for those who keep it, and then its end.
-        ``position`` is how far the partition was read; there may have been nothing to count.
+        A cell may be in both: its last total, for sinks, and then its tombstone. ``position`` is
+        the offset up to which the partition was read, which may have had nothing to count.
         """
         changed = []
         for window, status, more, offset in added:
@@ -59,7 +59,7 @@ class Totals:
         return changed + self._expired()
 
     def counts(self) -> list[Count]:
-        """Give all live totals, by window."""
+        """Return all totals, sorted by window."""
         return [
             self._count(window, status)
             for window in sorted(self._windows)

@@ -3,11 +3,11 @@
 The partitions of a topic are grouped into buckets by percentage. A record's bucket comes from its
 key, and its key keeps it in one partition of that bucket, so that order per key holds. Both
 sides compute the layout from the same few numbers. Writers stamp each record with a fingerprint of
-them, as a header, and readers refuse the stamp of another layout: Kafka's topics take no settings
-of ours, and a record says by itself how it was placed, whoever wrote it.
+them, as a header, and readers reject the stamp of another layout: Kafka topics have no custom
+settings, and a stamp shows how a record was placed, whoever wrote it.
 
-Sizes are by largest remainder, at least one partition each: rounding each share for itself
-would leave buckets without a partition, or give out more than there are.
+Sizes are computed by largest remainder, with at least one partition each: rounding each share would
+leave buckets without a partition, or assign more partitions than there are.
 """
 
 import json
@@ -23,18 +23,18 @@ from thulawa.core.partitioning import partition_of
 __all__ = ["STAMP", "Buckets", "Share", "UnknownBucket"]
 
 STAMP = "thulawa.buckets"
-"""The header that says by which layout a record was placed."""
+"""The header with the fingerprint of the layout that placed a record."""
 
 
 class UnknownBucket(RecordError, ValueError):
-    """A key whose bucket is not among those there are."""
+    """A key whose bucket does not exist."""
 
     action = "name its bucket, or choose default=, unknown='drop' or unknown='spread'"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one of several readers is given of a topic: a bucket's partitions, and cores."""
+    """The part of one of several readers of a topic: a bucket's partitions, and cores."""
 
     bucket: str
     partitions: list[int]
@@ -42,9 +42,9 @@ class Share:
     buckets: "Buckets" = field(repr=False)
 
     def options(self, topic: str) -> dict[str, str]:
-        """Give the options of the embedded log's source that read this and nothing else.
+        """Return the options of the embedded log's source that read only this part.
 
-        Records of another layout are refused, but not where a bucket is a function of the key.
+        Records of another layout raise, except if a bucket is a function of the key.
         """
         options = {"assign": json.dumps({topic: self.partitions}), "maxPartitions": str(self.cores)}
         if self.buckets.bucket_of is None:
@@ -56,13 +56,13 @@ class Share:
 class Buckets:
     """Group partitions by urgency; the shares are whole percentages that sum to 100.
 
-    The first bucket is the most urgent; how large each is, its share alone says. The bucket of a
-    key is the text before the first ``delimiter`` (all of it, where there is none), without spaces
-    around it, or what ``bucket_of`` says of the key, which it is always given as it is written: as
-    bytes. (Of the key and not of the record, or a key would be in several partitions.) Keys are
-    text or bytes. A key of no known bucket raises `UnknownBucket`, goes
-    to the ``default`` bucket, is dropped, or is spread over all partitions, as ``unknown`` says.
-    ``accepts`` are fingerprints of earlier layouts whose records may be read and written after.
+    The first bucket is the most urgent; its size depends on its share only. The bucket of a key is
+    the text before the first ``delimiter`` (the whole key if there is none), without surrounding
+    spaces, or what ``bucket_of`` returns for the serialized key. (It depends on the key and not on
+    the record, or a key would be in several partitions.) Keys are text or bytes. A key of no known
+    bucket raises `UnknownBucket`, goes to the ``default`` bucket, is dropped, or is spread over all
+    partitions, depending on ``unknown``. ``accepts`` are fingerprints of earlier layouts whose
+    records are accepted too.
 
     >>> buckets = Buckets({"Platinum": 70, "Gold": 30}, delimiter="-")
     >>> buckets.layout(6)
@@ -101,7 +101,7 @@ class Buckets:
             raise ConfigurationError(f"default={self.default!r} is none of the buckets {names}")
         if self.default is not None and self.unknown != "fail":
             raise ConfigurationError("give default= or unknown=, not both: they answer the same")
-        # the largest first; of equal ones the one that was named first
+        # the largest first, equal ones in the given order
         ordered = sorted(pairs, key=lambda pair: -pair[1])
         object.__setattr__(self, "shares", dict(ordered))
         object.__setattr__(self, "urgency", tuple(names))
@@ -114,7 +114,7 @@ class Buckets:
 
     @classmethod
     def of(cls, text: "Buckets | str") -> "Buckets":
-        """Read what `text` wrote; buckets themselves are given back as they are.
+        """Return the buckets that `text` describes; buckets are returned unchanged.
 
         >>> Buckets.of('{"shares": [["Platinum", 70], ["Gold", 30]]}').layout(2)
         {'Platinum': [0], 'Gold': [1]}
@@ -136,7 +136,7 @@ class Buckets:
 
     @property
     def text(self) -> str:
-        """These buckets in writing, for the options of a source or a sink."""
+        """These buckets as text, for the options of a source or a sink."""
         if self.bucket_of is not None:
             raise ConfigurationError(
                 "bucket_of is a function, which no option of a source or a sink can hold: give "
@@ -158,28 +158,28 @@ class Buckets:
 
     @property
     def fingerprint(self) -> str:
-        """What two sides must have in common to agree on the layout."""
+        """A hash of everything that two sides must have in common for the same layout."""
         parts = (list(self._shares.items()), self.delimiter, self.default, self.unknown)
-        # of a function nothing can be compared but that there is one
+        # of a function only its presence can be compared
         text = repr(parts if self.bucket_of is None else (*parts, "bucket_of"))
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def layout(self, partitions: int) -> dict[str, list[int]]:
-        """Give the partitions of each bucket; refuse fewer partitions than buckets."""
+        """Return the partitions of each bucket; raise for fewer partitions than buckets."""
         layout = _layout(tuple(self._shares.items()), partitions)
         return {name: list(places) for name, places in layout.items()}
 
     def members(self, partitions: int) -> dict[int, str]:
-        """Give the bucket of each partition."""
+        """Return the bucket of each partition."""
         layout = self.layout(partitions)
         return {place: name for name, places in layout.items() for place in places}
 
     def sizes(self, count: int) -> dict[str, int]:
-        """Share out ``count`` things by largest remainder, at least one to each bucket."""
+        """Return ``count`` divided by largest remainder, with at least one for each bucket."""
         return _sizes(self._shares, count)
 
     def bucket(self, key: Any) -> str | None:
-        """Name the bucket of a key; None: it has none, and is dropped or spread."""
+        """Return the bucket of a key; None if it is unknown, and dropped or spread."""
         found = self._named(key)
         if found in self._shares:
             return found
@@ -194,32 +194,32 @@ class Buckets:
         return None
 
     def lane(self, key: Any) -> str:
-        """Name the lane of a key: its bucket; of one that has none the least urgent."""
+        """Return the lane of a key: its bucket or, if it is unknown, the least urgent one."""
         return self.bucket(key) or self.urgency[-1]
 
     def partition(self, key: Any, partitions: int) -> int | None:
-        """Give the partition of a key: always the same one. None: it is dropped.
+        """Return the partition of a key, always the same one; None if it is dropped.
 
-        Records without a key have none of their own: writers let them take turns in their bucket.
+        Writers distribute records without a key round-robin over the partitions of their bucket.
         """
         places = self.places(key, partitions)
         return places[partition_of(_key_bytes(key), len(places))] if places else None
 
     def places(self, key: Any, partitions: int) -> Sequence[int]:
-        """Give the partitions among which a key has its one; none where it is dropped."""
+        """Return the candidate partitions of a key; none if it is dropped."""
         bucket = self.bucket(key)
         if bucket is not None:
             return _layout(tuple(self._shares.items()), partitions)[bucket]
         return range(partitions) if self.unknown == "spread" else ()
 
-    def deal(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
-        """Give each member of a consumer group its partitions; members name their bucket.
+    def assign_members(self, partitions: int, members: Mapping[str, str]) -> dict[str, list[int]]:
+        """Return the partitions of each member of a consumer group, given the members' buckets.
 
-        The partitions of a bucket are dealt out to its members; those of a bucket without any
-        go to whoever has least. Every partition is read by exactly one.
+        The partitions of a bucket are assigned to its members, those of a bucket without members to
+        the members with the fewest. Every partition has exactly one reader.
 
         >>> buckets = Buckets({"Platinum": 70, "Gold": 30})
-        >>> buckets.deal(6, {"a": "Platinum", "b": "Platinum"})
+        >>> buckets.assign_members(6, {"a": "Platinum", "b": "Platinum"})
         {'a': [0, 2, 4], 'b': [1, 3, 5]}
         """
         if unknown := sorted(set(members.values()) - set(self._shares)):
@@ -240,10 +240,10 @@ class Buckets:
         return assigned
 
     def assign(self, partitions: int, cores: int) -> dict[str, Share]:
-        """Say what the query of each bucket reads, and how many of the cores it has.
+        """Return the partitions and cores of the query of each bucket.
 
-        Cores are shared out as partitions are, at least one to each; more cores than partitions
-        are of no use to a bucket.
+        Cores are divided as partitions are, with at least one for each bucket, and at most as many
+        as it has partitions.
 
         >>> Buckets({"Platinum": 70, "Gold": 30}).assign(6, 4)["Gold"]
         Share(bucket='Gold', partitions=[4, 5], cores=1)
@@ -263,11 +263,11 @@ class Buckets:
 
     @property
     def stamp(self) -> tuple[str, bytes]:
-        """The header of records that were placed by this layout."""
+        """The header of records that this layout placed."""
         return STAMP, self.fingerprint.encode()
 
     def check(self, fingerprint: str) -> None:
-        """Refuse what was written by another layout."""
+        """Raise `ConfigurationError` for the fingerprint of another layout."""
         if fingerprint != self.fingerprint and fingerprint not in self.accepts:
             raise ConfigurationError(
                 f"records were placed by another layout of buckets: its fingerprint is "
@@ -277,9 +277,9 @@ class Buckets:
             )
 
     def check_headers(self, headers: Iterable[Iterable[tuple[str, Any]] | None]) -> None:
-        """Refuse records with the stamp of another layout; those without a stamp pass.
+        """Raise for records with the stamp of another layout; those without a stamp are accepted.
 
-        Of several stamps the last counts: it was put there by who wrote the record where it is.
+        Of several stamps the last one counts: that of the writer that placed the record.
         """
         last = {
             tuple([value for name, value in one or () if name == STAMP][-1:]) for one in headers
@@ -304,7 +304,7 @@ class Buckets:
 
 
 def _written(key: Any) -> Any:
-    """Give a key as it is written: text and what is like bytes as bytes."""
+    """Return a key as bytes if it is text or bytes-like, else unchanged."""
     if isinstance(key, str):
         try:
             return key.encode()
@@ -314,7 +314,7 @@ def _written(key: Any) -> Any:
 
 
 def _key_bytes(key: Any) -> bytes | None:
-    """Return the bytes that choose among the partitions of a bucket; of an odd key its `repr`."""
+    """Return the bytes that select a partition; of another type of key, its `repr`."""
     written = _written(key)
     return written if written is None or isinstance(written, bytes) else repr(written).encode()
 
@@ -325,7 +325,7 @@ def _text(key: Any) -> str | None:
 
 @lru_cache(maxsize=64)
 def _layout(shares: tuple[tuple[str, int], ...], partitions: int) -> dict[str, range]:
-    """Lay partitions out, the largest bucket first; asked for with every key."""
+    """Return the layout, the largest bucket first; cached, because every key needs it."""
     layout, first = {}, 0
     for name, size in _sizes(dict(shares), partitions).items():
         layout[name] = range(first, first + size)
@@ -342,7 +342,7 @@ def _sizes(shares: Mapping[str, int], count: int) -> dict[str, int]:
         )
     exact = {name: count * share / 100 for name, share in shares.items()}
     sizes = {name: max(1, int(share)) for name, share in exact.items()}
-    while sum(sizes.values()) > count:  # those that got their one at the cost of the others
+    while sum(sizes.values()) > count:  # small buckets got one at the cost of others
         rich = [name for name in sizes if sizes[name] > 1]
         sizes[max(rich, key=lambda name: sizes[name] - exact[name])] -= 1
     while sum(sizes.values()) < count:

@@ -1,8 +1,7 @@
-"""Buckets over columns: a key's bucket and partition, and rows made ready for any sink.
+"""Buckets as Spark columns: the bucket and partition of a key, and rows prepared for any sink.
 
-The functions of `Buckets` themselves run in Spark's workers, over the distinct keys of an Arrow
-batch, so that a column and `Buckets.partition` cannot differ. An expression of Spark's own
-functions was weighed and dropped: Kafka's hash is not among them.
+The methods of `Buckets` run in Spark's workers on the distinct keys of an Arrow batch, so a column
+and `Buckets.partition` cannot differ. Spark's own functions do not include Kafka's hash.
 """
 
 import json
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.functions import arrow_udf
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Percentiles
@@ -38,7 +36,7 @@ _HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def bucket_column(buckets: Buckets, key: str | Column) -> Column:
-    """Name the bucket of each row's key; null where it has none.
+    """Return a column with the bucket of each row's key; null if it is unknown.
 
     .. versionadded:: 0.1.0
     """
@@ -46,9 +44,9 @@ def bucket_column(buckets: Buckets, key: str | Column) -> Column:
 
 
 def partition_column(buckets: Buckets, key: str | Column, partitions: int) -> Column:
-    """Give the partition of each row's key, as `Buckets.partition` does; null: it is dropped.
+    """Return a column with the partition of each row's key; null if it is dropped.
 
-    Keys are strings or binary. Rows without one take turns in their bucket.
+    Keys are strings or binary. Rows without a key are distributed round-robin over their bucket.
 
     .. versionadded:: 0.1.0
     """
@@ -58,11 +56,11 @@ def partition_column(buckets: Buckets, key: str | Column, partitions: int) -> Co
 def in_buckets(
     buckets: Buckets, partitions: int, *, key: str = "key"
 ) -> Callable[[DataFrame], DataFrame]:
-    """Make rows ready for a sink of any kind: columns ``partition`` and ``headers`` by bucket.
+    """Return a transform that adds the columns ``partition`` and ``headers``, for any sink.
 
-    Use it with ``DataFrame.transform``, where a sink cannot be told the buckets: Spark's own, or
-    where a bucket is a function of the key. Rows of unknown buckets are left out where the buckets
-    drop them.
+    Use it with ``DataFrame.transform`` for a sink without an option for buckets, as Spark's own, or
+    if a bucket is a function of the key. Rows of unknown buckets are removed if the buckets drop
+    them.
 
     .. versionadded:: 0.1.0
     """
@@ -82,9 +80,9 @@ def in_buckets(
 
 
 def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
-    """Refuse rows whose header says that they were placed by another layout.
+    """Return a transform that raises for rows that another layout placed.
 
-    Use it with ``DataFrame.transform``, where a source cannot be told the buckets: Spark's own.
+    Use it with ``DataFrame.transform`` for a source without an option for buckets: Spark's own.
 
     .. versionadded:: 0.1.0
     """
@@ -106,10 +104,10 @@ def check_buckets(buckets: Buckets) -> Callable[[DataFrame], DataFrame]:
 def watch_buckets(
     buckets: Buckets, partitions: Mapping[str, int]
 ) -> Callable[[DataFrame], DataFrame]:
-    """Have a query's progress tell how long the records of each bucket take.
+    """Return a transform that adds the latency of each bucket to a query's progress.
 
-    Use it with ``DataFrame.transform``, right behind the source: it reads the columns ``topic``,
-    ``partition`` and ``timestamp``. `bucket_progress` gives what it finds.
+    Use it with ``DataFrame.transform`` directly after the source: it reads the columns ``topic``,
+    ``partition`` and ``timestamp``. `bucket_progress` returns the results.
 
     .. versionadded:: 0.1.0
     """
@@ -131,7 +129,7 @@ def watch_buckets(
 
 @dataclass(frozen=True, slots=True)
 class BucketProgress:
-    """One bucket in a query's progress: records of the last trigger, and those still waiting.
+    """One bucket in a query's progress: records of the last micro-batch, and unread records.
 
     ``taken`` is None where it is not known: the first trigger of a query does not say where it
     began, unless it was at the beginning. They were in flight while the trigger ran.
@@ -150,7 +148,7 @@ class BucketProgress:
 def bucket_progress(
     progress: Mapping[str, Any] | None, buckets: Buckets, partitions: Mapping[str, int]
 ) -> dict[str, BucketProgress]:
-    """Read a query's ``lastProgress`` by bucket; ``partitions`` says how many each topic has.
+    """Return a query's ``lastProgress`` by bucket; ``partitions`` are the numbers by topic.
 
     Before the first trigger there is none (None), and nothing was taken. What is counted are
     offsets: in Kafka transactions have some of their own.
@@ -189,7 +187,7 @@ def bucket_progress(
 def _watched(
     progress: Mapping[str, Any] | None, bucket: str
 ) -> tuple[Percentiles | None, float | None]:
-    """Give the latency of a bucket's records and the longest wait, where they were looked at."""
+    """Return the latency of a bucket's records and the longest wait; None if not observed."""
     found = (progress or {}).get("observedMetrics", {}).get(_WATCHED)
     if progress is None or found is None or not found[bucket]["count"]:
         return None, None
@@ -201,13 +199,13 @@ def _watched(
 
 
 def _offsets(text: Any) -> dict[str, dict[str, int]]:
-    """Read offsets as progress has them: JSON, or what PySpark has made of it."""
+    """Return offsets of a progress report, which are JSON or already parsed by PySpark."""
     read = json.loads(text) if isinstance(text, str) else text
     return read if isinstance(read, dict) else {}
 
 
 def _mapped(function: Callable[[Any], Any], of: str, kind: pa.DataType) -> Callable[..., Column]:
-    """Make a function of columns of one of keys; each distinct key of a batch is asked once."""
+    """Return a function of columns that calls a function once per distinct key of a batch."""
 
     def over(keys: pa.Array) -> pa.Array:
         encoded = keys.dictionary_encode()
@@ -221,5 +219,5 @@ def _mapped(function: Callable[[Any], Any], of: str, kind: pa.DataType) -> Calla
     if session := SparkSession.getActiveSession():
         ship(session)
     over.__annotations__ = {"keys": pa.Array, "return": pa.Array}
-    made: Any = arrow_udf(over, returnType=of)  # type: ignore[call-overload] # hints say the kind
+    made: Any = f.arrow_udf(over, returnType=of)  # type: ignore[attr-defined] # PySpark has no stub
     return cast("Callable[..., Column]", made)

@@ -1,12 +1,12 @@
 """Buckets for plain Kafka clients: a producer that places records, consumers that share buckets.
 
-The client (librdkafka) lets nobody bring a partitioner or an assignor of their own in Python, so
-both stand in front of it. A producer is told each record's partition. Consumers of a group join it
-as usual, each with its bucket in its ``client.id``; whenever the group has settled, every member
-asks the broker who the members are and takes, of what `Buckets.deal` gives them all, its own
-part, instead of what the built-in assignor said. The protocol is the eager one: nobody is given
-anything before everybody has let go, so all see the same members and no partition has two readers.
-A member that cannot find its part has none, and tries again with each poll.
+The client (librdkafka) has no API for a partitioner or an assignor in Python, so both are wrappers.
+The producer sets each record's partition. Consumers join their group as usual, each with its bucket
+in its ``client.id``; after every rebalance each member asks the broker for the members and assigns
+itself its part of `Buckets.assign_members`, in place of what the built-in assignor gave it. The
+protocol is the eager one: every member revokes its partitions before any gets new ones, so all see
+the same members and no partition has two readers. A member that cannot determine its part has no
+partitions, and tries again with each poll.
 """
 
 import time
@@ -26,31 +26,29 @@ from thulawa.brokers.kafka.reading import headers_of, newest
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
-from thulawa.priority.placement import Newest, Placing
-from thulawa.priority.placement import agree as agreed
+from thulawa.priority.placement import Newest, Placing, check_newest
 
-__all__ = ["BucketConsumer", "BucketProducer", "agree"]
+__all__ = ["BucketConsumer", "BucketProducer", "check_layout"]
 
 _PREFIX = "thulawa-bucket"
 _TIMEOUT = 10.0
-_AGAIN = 1.0
-_LOOK_MS = 10_000  # between looks for new partitions; the client's own way is five minutes
+_RETRY = 1.0
+_REFRESH_MS = 10_000  # metadata refresh; the client's default is five minutes
 
 
-def agree(connection: Connection, topic: str, buckets: Buckets) -> None:
-    """Refuse a topic whose newest records were placed by another layout; one not there passes."""
+def check_layout(connection: Connection, topic: str, buckets: Buckets) -> None:
+    """Raise if another layout placed the newest records of a topic; a missing one is accepted."""
     if Topics(connection).partitions(topic)[topic] is not None:
-        buckets.layout(agreed(buckets, newest(connection, topic)))
+        buckets.layout(check_newest(buckets, newest(connection, topic)))
 
 
 class BucketProducer:
-    """A producer of confluent-kafka that puts records into their buckets, and stamps them.
+    """A wrapper of confluent-kafka's producer that places records in their buckets and stamps them.
 
-    ``producer`` is yours, with any settings; what is not `produce` goes to it as it is, and so do
-    records that name their partition. A topic is looked at before its first record, and again after
-    ``refresh`` seconds: writers of another layout are refused then too, and when it has got more
-    partitions, the layout follows. ``dropped`` counts the records of unknown buckets that were
-    dropped because the buckets say so.
+    ``producer`` has any settings; all methods but `produce` are its own, and records with a
+    partition are passed on unchanged. A topic is checked before its first record and again after
+    ``refresh`` seconds: records of another layout raise then too, and the layout follows when the
+    topic has gained partitions. ``dropped`` counts the dropped records of unknown buckets.
 
     .. versionadded:: 0.1.0
     """
@@ -92,7 +90,7 @@ class BucketProducer:
         headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
         **more: Any,
     ) -> bool:
-        """Send a record to its bucket's partition; False: it was dropped."""
+        """Send a record to its bucket's partition; return False if it was dropped."""
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers or ())
         if partition < 0:
             now = time.monotonic()
@@ -112,18 +110,18 @@ class BucketProducer:
         return {partition: found[partition] for partition in range(count)}
 
     def _count(self, topic: str) -> int:
-        """Count a topic's partitions, once the producer itself has heard of all of them."""
+        """Return the number of partitions, once the producer's metadata has all of them."""
         count = self._topics.partitions(topic)[topic]
         if count is None:
             raise UnknownTopic("there is no such topic", topic=topic)
         deadline = time.monotonic() + _TIMEOUT
-        while self._heard_of(topic) < count:
+        while self._known_partitions(topic) < count:
             if time.monotonic() > deadline:
                 raise BrokerUnreachable("the producer does not hear of its partitions", topic=topic)
             time.sleep(0.05)
         return count
 
-    def _heard_of(self, topic: str) -> int:
+    def _known_partitions(self, topic: str) -> int:
         try:
             found = self._producer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
         except KafkaException as error:
@@ -132,14 +130,14 @@ class BucketProducer:
 
 
 class BucketConsumer:
-    """A consumer of confluent-kafka that reads its bucket's part of a topic, within a group.
+    """A wrapper of confluent-kafka's consumer that reads its bucket's part of a topic in a group.
 
-    The partitions of a bucket are dealt out to its members, those of a bucket without any to the
-    others; members come and go as in any group. More members than a bucket has partitions leave
-    some idle. ``settings`` are the client's own. What is not said here goes to the `Consumer`.
-    All members of the group must be made this way, with the same buckets. A record of another
-    layout raises, however often it is asked for: none that was refused is passed over or committed.
-    ``on_revoke`` is called, as the client's is, before partitions are let go.
+    The partitions of a bucket are assigned to its members, those of a bucket without members to the
+    others; members join and leave as in any group. Members beyond the number of partitions are
+    idle. ``settings`` are the client's. Other methods are those of `Consumer`. All members of the
+    group must be created this way, with the same buckets. A record of another layout raises each
+    time it is polled: it is never skipped or committed. ``on_revoke`` is called before partitions
+    are revoked.
 
     .. versionadded:: 0.1.0
     """
@@ -168,14 +166,14 @@ class BucketConsumer:
         self._topics = Topics(connection)
         self._settled = True
         self._tried = 0.0
-        # offsets are stored when records are handed out, and not before they were checked
+        # offsets are stored when records are returned, after they were checked
         self._stores = (settings or {}).get("enable.auto.offset.store", True) in (True, "true")
         self._consumer = Consumer(
             {
                 **connection.client(),
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
-                "topic.metadata.refresh.interval.ms": _LOOK_MS,
+                "topic.metadata.refresh.interval.ms": _REFRESH_MS,
                 **(settings or {}),
                 "enable.auto.offset.store": False,
                 "group.id": group,
@@ -191,13 +189,13 @@ class BucketConsumer:
         return getattr(self._consumer, name)
 
     def poll(self, timeout: float = -1) -> Message | None:
-        """Give the next record, or what the client has to say; None when nothing came."""
+        """Return the next record or error of the client; None if there is none."""
         self._settle()
         message = self._consumer.poll(timeout)
         return None if message is None else self._accepted([message])[0]
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Give the next records."""
+        """Return the next records."""
         self._settle()
         return self._accepted(self._consumer.consume(num_messages, timeout))
 
@@ -206,13 +204,13 @@ class BucketConsumer:
         self._consumer.close()
 
     def _accepted(self, messages: list[Message]) -> list[Message]:
-        """Give the records up to the first of another layout; that one raises when it is first."""
+        """Return the records before the first of another layout; raise if it is the first."""
         for place, message in enumerate(messages):
             try:
                 if message.error() is None:
                     self._buckets.check_headers([headers_of(message)])
             except ConfigurationError:
-                self._go_back(messages[place:])
+                self._seek_back(messages[place:])
                 if not place:
                     raise
                 return messages[:place]
@@ -220,7 +218,7 @@ class BucketConsumer:
                 self._store(message)
         return messages
 
-    def _go_back(self, messages: list[Message]) -> None:
+    def _seek_back(self, messages: list[Message]) -> None:
         first: dict[int, int] = {}
         for one in messages:
             partition, offset = one.partition(), one.offset()
@@ -233,34 +231,34 @@ class BucketConsumer:
         try:
             self._consumer.store_offsets(message)
         except KafkaException as error:
-            if error.args[0].code() != Code._STATE:  # noqa: SLF001 it is somebody else's by now
+            if error.args[0].code() != Code._STATE:  # noqa: SLF001 the partition was revoked
                 raise
 
     def _settle(self) -> None:
-        """Try again to find the part of this member, every second at most."""
-        if not self._settled and time.monotonic() >= self._tried + _AGAIN:
-            self._take_part(self._consumer, patience=0)
+        """Retry the assignment of this member, at most every second."""
+        if not self._settled and time.monotonic() >= self._tried + _RETRY:
+            self._assign_part(self._consumer, timeout=0)
 
     def _assigned(self, consumer: Consumer, _: list[ClientPartition]) -> None:
-        consumer.assign([])  # what raises before it has assigned gets what the built-in one said
-        self._take_part(consumer, patience=_TIMEOUT)
+        consumer.assign([])  # else an error leaves the built-in assignment
+        self._assign_part(consumer, timeout=_TIMEOUT)
 
-    def _take_part(self, consumer: Consumer, patience: float) -> None:
+    def _assign_part(self, consumer: Consumer, timeout: float) -> None:
         self._settled, self._tried = False, time.monotonic()
-        members = self._members(patience)
+        members = self._members(timeout)
         own = str(consumer.memberid())
-        if own not in members:  # the group is on the move
+        if own not in members:  # the group is rebalancing
             return
         count = self._topics.partitions(self._topic)[self._topic]
         if count is None:
             raise UnknownTopic("there is no such topic", topic=self._topic)
-        places = self._buckets.deal(count, members)[own]
+        places = self._buckets.assign_members(count, members)[own]
         consumer.assign([ClientPartition(self._topic, place) for place in places])
         self._settled = True
 
-    def _members(self, patience: float) -> dict[str, str]:
-        """Give the bucket of each member, once the group has settled; none if it does not."""
-        deadline = time.monotonic() + patience
+    def _members(self, timeout: float) -> dict[str, str]:
+        """Return the bucket of each member once the group is stable; none if it is not."""
+        deadline = time.monotonic() + timeout
         while True:
             asked = self._admin.describe_consumer_groups([self._group], request_timeout=_TIMEOUT)
             try:

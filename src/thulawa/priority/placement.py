@@ -1,9 +1,9 @@
-"""Where the records of a writer go: the partition of their bucket, with the stamp of its layout.
+"""Place the records of a writer in the partitions of their buckets, and stamp them.
 
-All writers use this, whatever they write to. Before a writer's first record goes to a topic its
-newest records are looked at: if they were placed by another layout, the two do not agree, and
-nothing is written. A record that was copied with its headers gets our stamp in place of the one it
-came with: a stamp says where a record is, not where it has been.
+All writers use this, whatever they write to. Before a writer's first record, the newest records of
+the topic are checked: if another layout placed them, nothing is written. A record that was copied
+with its headers gets a new stamp in place of the old one: a stamp describes where a record is, not
+where it was.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,21 +11,21 @@ from typing import Any
 
 from thulawa.priority.buckets import STAMP, Buckets
 
-__all__ = ["LOOK_BACK", "Newest", "Placement", "Placing", "agree", "unstamped"]
+__all__ = ["LOOK_BACK", "Newest", "Placement", "Placing", "check_newest", "unstamped"]
 
 LOOK_BACK = 32
-"""How many of the newest records of each partition a writer looks at."""
+"""The number of newest records of each partition that a writer checks."""
 
 AnyHeaders = Iterable[tuple[str, Any]] | None
 Newest = Mapping[int, Iterable[AnyHeaders]]
-"""Of each partition of a topic the headers of its newest records, the newest last."""
+"""The headers of the newest records of each partition, the newest last."""
 
 _REMEMBERED = 65_536
 _SHORT = 256
 
 
-def agree(buckets: Buckets, newest: Newest) -> int:
-    """Refuse a topic whose newest stamps are of another layout; count its partitions."""
+def check_newest(buckets: Buckets, newest: Newest) -> int:
+    """Return the number of partitions; raise if the newest stamps are of another layout."""
     for records in newest.values():
         stamped = [one for one in records if any(name == STAMP for name, _ in one or ())]
         buckets.check_headers(stamped[-1:])
@@ -33,28 +33,28 @@ def agree(buckets: Buckets, newest: Newest) -> int:
 
 
 def unstamped(headers: AnyHeaders) -> list[tuple[str, Any]]:
-    """Give headers without the stamp of where their record has been."""
+    """Return headers without a stamp."""
     return [one for one in headers or () if one[0] != STAMP]
 
 
 class Placement:
-    """Chooses the partitions of one writer's records in a topic of so many partitions.
+    """Chooses the partitions of one writer's records in a topic.
 
-    Keys have their place. Records without a key take turns in their bucket: they have no order
-    to keep, and would otherwise all be in its first partition.
+    A key always has the same partition. Records without a key are distributed round-robin over
+    their bucket: they have no order to preserve, and would otherwise all be in its first partition.
     """
 
     __slots__ = ("_buckets", "_known", "_turn", "partitions")
 
     def __init__(self, buckets: Buckets, partitions: int, *, first: int = 0) -> None:
-        buckets.layout(partitions)  # raises now where it cannot work
+        buckets.layout(partitions)  # raises for too few partitions
         self._buckets = buckets
         self._turn = first
         self._known: dict[Any, int | None] = {}
         self.partitions = partitions
 
     def __call__(self, key: Any) -> int | None:
-        """Give the partition of a record with this key; None: it is dropped."""
+        """Return the partition of a record with this key; None if it is dropped."""
         known = self._known
         if key in known:
             return known[key]
@@ -71,16 +71,15 @@ class Placement:
 
 
 class Placing:
-    """Gives the records of one writer their partitions and their stamps.
+    """Chooses partitions and headers for the records of one writer.
 
-    ``newest`` reads a topic. ``dropped`` counts the records of unknown buckets that were dropped
-    because the buckets say so.
+    ``newest`` reads a topic. ``dropped`` counts the dropped records of unknown buckets.
     """
 
     def __init__(
         self, buckets: Buckets, newest: Callable[[str], Newest], *, first: int = 0
     ) -> None:
-        self._buckets = Buckets.of(buckets)  # a dict is not
+        self._buckets = Buckets.of(buckets)  # raises for anything else
         self._newest = newest
         self._first = first
         self._stamp = self._buckets.stamp
@@ -90,10 +89,10 @@ class Placing:
     def __call__(
         self, topic: str, key: Any, headers: AnyHeaders
     ) -> tuple[int, list[tuple[str, Any]]] | None:
-        """Give the partition and the headers of a record; None: it is dropped."""
+        """Return the partition and the headers of a record; None if it is dropped."""
         placement = self._placements.get(topic)
         if placement is None:
-            partitions = agree(self._buckets, self._newest(topic))
+            partitions = check_newest(self._buckets, self._newest(topic))
             placement = Placement(self._buckets, partitions, first=self._first)
             self._placements[topic] = placement
         place = placement(key)
@@ -103,7 +102,7 @@ class Placing:
         return place, [*unstamped(headers), self._stamp]
 
     def expect(self, topic: str, partitions: int | None = None) -> None:
-        """Look at a topic anew before its next record, if it had not as many partitions."""
+        """Check a topic again before its next record if its number of partitions has changed."""
         known = self._placements.get(topic)
         if known is not None and known.partitions != partitions:
             del self._placements[topic]

@@ -1,9 +1,7 @@
-"""How many records of each partition a trigger takes: evenly, or by the weights of groups.
+"""Divide the record limit of a micro-batch between partitions: evenly, or by weights of groups.
 
-Functions of what is available and of how much may be taken, and of nothing else: whoever decides
-how much that is (a fixed limit, or one that follows the time a batch takes) asks here how to share
-it out. What one does not use goes to the others, so the sum is always the lesser of what is wanted
-and what is there.
+Pure functions of the available records and the limit. What one partition does not use goes to the
+others, so the sum is always the lesser of the limit and what is available.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,7 +14,7 @@ G = TypeVar("G", bound=Hashable)
 
 
 def evenly(available: Mapping[P, int], total: int) -> dict[P, int]:
-    """Take the same number from each that has it; in O(n log n).
+    """Return the same number for each, as far as available; in O(n log n).
 
     >>> evenly({"a": 1, "b": 9, "c": 9}, 7)
     {'a': 1, 'b': 3, 'c': 3}
@@ -30,10 +28,10 @@ def evenly(available: Mapping[P, int], total: int) -> dict[P, int]:
 
 
 def weighted(available: Mapping[G, int], total: int, weights: Mapping[G, float]) -> dict[G, int]:
-    """Take from each group by its weight; what one leaves goes to the others, by theirs.
+    """Return a number for each group by its weight; unused parts go to the others by weight.
 
-    A group that has as much gets at least its weighted part, rounded down, and, where ``total``
-    reaches for it, at least one: small weights never starve.
+    A group with enough records gets at least its weighted part, rounded down, and at least one if
+    ``total`` suffices: small weights never starve.
 
     >>> weighted({"Platinum": 5, "Gold": 900}, 100, {"Platinum": 70, "Gold": 30})
     {'Platinum': 5, 'Gold': 95}
@@ -63,7 +61,7 @@ def weighted(available: Mapping[G, int], total: int, weights: Mapping[G, float])
 
 
 def in_turn(available: Mapping[G, int], total: int, order: Sequence[G]) -> dict[G, int]:
-    """Take all there is of the first group, then of the next, as far as ``total`` reaches.
+    """Return all of the first group, then of the next, as far as ``total`` suffices.
 
     >>> in_turn({"Platinum": 5, "Gold": 900}, 100, ["Platinum", "Gold"])
     {'Platinum': 5, 'Gold': 95}
@@ -82,7 +80,7 @@ def grouped(
     groups: Mapping[P, G],
     split: Callable[[Mapping[G, int], int], Mapping[G, int]],
 ) -> dict[P, int]:
-    """Share out between groups as ``split`` does, and inside each of them evenly.
+    """Divide between groups by ``split``, and evenly inside each group.
 
     >>> grouped({0: 9, 1: 9, 2: 9}, 10, {0: "a", 1: "a", 2: "b"}, evenly)
     {0: 2, 1: 3, 2: 5}

@@ -1,1 +1,1 @@
-"""The task runner: one partition group, record by record, whoever hosts it."""
+"""The task runtime: one partition group, record by record, on any host."""

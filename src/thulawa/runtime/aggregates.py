@@ -1,18 +1,18 @@
-"""Aggregations of streams: over all time, and over time windows.
+"""Aggregations of streams: without windows, and over time windows.
 
-Each keeps the time it has seen itself; a record without a key neither counts nor moves it.
+Each windowed aggregation has a stream time of its own; a record without a key does not advance it.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from thulawa.core.records import Change, Headers, Windowed, make_change
-from thulawa.runtime.blocks import FIXED, Block, Many
+from thulawa.runtime.blocks import IMMUTABLE_TYPES, Block, ForwardBlock
 from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
-from thulawa.state.keys import Keys
-from thulawa.state.keyvalue import KeyValueStore
-from thulawa.state.versioned import VersionedStore
-from thulawa.state.windows import WindowStore
+from thulawa.state.key_identity import Keys
+from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.window_store import WindowStore
 from thulawa.topology.nodes import Aggregate, PartialAggregate
 from thulawa.topology.windows import TimeWindows
 
@@ -29,11 +29,11 @@ Folder = Callable[[Any, Any, Any], Any]
 
 
 def start_value(node: Aggregate | PartialAggregate) -> Callable[[], Any]:
-    """Give the initializer; a reduction begins with nothing."""
+    """Return the initializer of an aggregation; a reduction starts with None."""
     return node.initializer or (lambda: None)
 
 
-# key, value, timestamp, headers -> new value, old value, is the latest, its timestamp; None: none
+# key, value, timestamp, headers -> new value, old value, is latest, timestamp; None: no result
 Step: TypeAlias = Callable[[Any, Any, int, Headers], tuple[Any, Any, bool, int] | None]
 
 
@@ -51,23 +51,23 @@ def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: F
 
 
 def aggregate_blocks(
-    node: Aggregate, context: TaskContext, each: Forward, forward: Many, failed: Failed
-) -> Many:
-    """Fold the records of a block; send on what a table's change begins with, and more.
+    node: Aggregate, context: TaskContext, each: Forward, forward: ForwardBlock, failed: Failed
+) -> ForwardBlock:
+    """Fold the records of a block; forward tuples that begin like a `Change`.
 
-    Once a result may be changed in place, the records after it go through ``each``: a result must
-    have been written before the next one is made of it.
+    After a mutable result the remaining records go through ``each``, one by one: a result must be
+    written before the next call of the aggregator can change it in place.
     """
     step = _step(node, context, failed)
 
     def process(block: Block) -> None:
         done: list[Any] = []
-        take = done.append
+        append = done.append
         records = block.records()
         for context.offset, timestamp, key, value, headers in records:
             result = step(key, value, timestamp, headers)
-            take(result)
-            if result is not None and type(result[0]) not in FIXED:
+            append(result)
+            if result is not None and type(result[0]) not in IMMUTABLE_TYPES:
                 break
         if len(done) < len(block.offsets) or None in done:
             block, done = block.select(done), list(filter(None, done))
@@ -79,10 +79,10 @@ def aggregate_blocks(
 
 
 def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
-    """Make what folds one record into its key's value."""
+    """Return the function that folds one record into its key's value."""
     store = context.store(node.store)
     if not isinstance(store, KeyValueStore):
-        return _step_of_versions(node, context, store, failed)
+        return _versioned_step(node, context, store, failed)
     entry_of, note, set_entry = store.by_identity()
     identity_of, text = store.keys.identity, store.keys.text
     check = store.values.check
@@ -97,8 +97,8 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
             drop(name)
             return None
         try:
-            place = key if type(key) is text and key.isascii() else identity_of(key)
-            entry = entry_of(place)
+            identity = key if type(key) is text and key.isascii() else identity_of(key)
+            entry = entry_of(identity)
             if entry is None:
                 old = None
                 new = fold(key, value, initial())
@@ -115,17 +115,17 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
         if new is None:
             store.delete(key)
         else:
-            note(place, entry)
-            set_entry(place, (new, timestamp))
+            note(identity, entry)
+            set_entry(identity, (new, timestamp))
         return new, old, True, timestamp
 
     return step
 
 
-def _step_of_versions(
+def _versioned_step(
     node: Aggregate, context: TaskContext, store: VersionedStore, failed: Failed
 ) -> Step:
-    """Make what folds one record into its key's value where older values are kept too."""
+    """Return the function that folds one record into the latest version of its key's value."""
     initial, fold = start_value(node), node.aggregator
 
     def step(
@@ -150,9 +150,9 @@ def _step_of_versions(
 def partial_aggregate(
     node: PartialAggregate, context: TaskContext, forward: Forward, failed: Failed
 ) -> Forward:
-    """Fold the records of a key until the next commit; send what they came to on then.
+    """Fold the records of each key until the next commit, then forward one partial result per key.
 
-    A result has the highest timestamp of its records, and comes where the first of them came.
+    A result has the highest timestamp of its records; results are ordered by their first records.
     """
     held: dict[Any, tuple[Any, Any, int, Headers]] = {}
     identity_of = Keys(node.key_serde).identity
@@ -164,14 +164,14 @@ def partial_aggregate(
         if key is None or value is None:
             return drop(name)
         try:
-            place = identity_of(key)
-            before = held.get(place)
+            identity = identity_of(key)
+            before = held.get(identity)
             new = fold(key, value, initial() if before is None else before[1])
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)
         if before is not None and before[2] > timestamp:
             timestamp = before[2]
-        held[place] = key, new, timestamp, headers
+        held[identity] = key, new, timestamp, headers
         return None
 
     def flush() -> None:
@@ -189,8 +189,8 @@ def windowed_aggregate(
 ) -> Forward:
     """Fold the records of a key within each time window they fall into.
 
-    A window takes records while its end + grace is beyond the time seen; windows are tested
-    one by one, so that a late record may still count in its newer ones.
+    A window accepts records while its end + grace is above the node's stream time. Each window is
+    tested by itself, so a record that is late for one window may count in a newer one.
     """
     windows = node.window
     assert isinstance(windows, TimeWindows)
@@ -239,11 +239,11 @@ def closed_windows(
     span: int,
     keep: int = 0,
 ) -> Callable[[int, Headers], None]:
-    """Make the function that emits the windows that have closed since it last did.
+    """Return a function that emits the windows which have closed since its last call.
 
-    The store keeps windows until they have left here, however far time jumps. ``span`` is what
-    a window's start and its closing are apart, ``keep`` for how long a window is still needed
-    after it has left.
+    The store retains windows until they are emitted, however far time jumps. ``span`` is the time
+    between a window's start and its close, ``keep`` the time for which an emitted window is still
+    needed.
     """
 
     def emit(close_time: int, headers: Headers) -> None:
@@ -251,7 +251,7 @@ def closed_windows(
         if close_time <= clock.emitted or latest < 0:
             return
         earliest = clock.emitted - span + 1 if clock.emitted >= 0 else 0
-        with context.about(None):
+        with context.attribute_errors_to(None):
             for windowed, (value, timestamp) in store.starting(max(0, earliest), latest):
                 forward(windowed, Change(value, None), timestamp, headers)
         store.expire(latest - keep)
@@ -261,16 +261,16 @@ def closed_windows(
 
 
 def cached(node: Aggregate, context: TaskContext, forward: Forward) -> Forward:
-    """Hold back updates until the next commit, and send the last one of each key then."""
+    """Hold updates until the next commit, then forward the last one of each key."""
     held: dict[Any, tuple[Any, Change, int, Headers]] = {}
     keys: Keys = context.store(node.store).keys
-    place_of = keys.identity if node.window is None else keys.place
+    identity_of = keys.identity if node.window is None else keys.windowed_identity
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        place = place_of(key)
-        before = held.pop(place, None)
+        identity = identity_of(key)
+        before = held.pop(identity, None)
         old = value.old if before is None else before[1].old
-        held[place] = (key, Change(value.new, old, value.latest), timestamp, headers)
+        held[identity] = (key, Change(value.new, old, value.latest), timestamp, headers)
 
     def flush() -> None:
         updates = list(held.values())

@@ -1,11 +1,11 @@
-"""Async nodes: records go to the engine, results go on down the graph.
+"""Async nodes: records go through the engine, results go on to the child nodes.
 
-While a task runs, an async node only collects. When the task has taken all its records the
-engine runs over what was collected, many keys at once and each in order, and results go on in
-the order that the next level keeps (`thulawa.runtime.levels`). The host says how a coroutine is
-run: on a worker's loop, or in virtual time. A record keeps its topic, partition and offset on its
-way; an async processor's ``forward`` and ``send`` collect, and what they were given leaves when the
-call has succeeded, once.
+While a task processes its records, an async node only collects them. `AsyncNode.drain` then runs
+the engine over the collected records, many keys concurrently and each key in order, and forwards
+the results in the order of the next level (`thulawa.runtime.levels`). The host supplies the event
+loop: a worker's, or one in virtual time. Results keep the topic, partition and offset of their
+record. The ``forward`` and ``send`` of an async processor are buffered, and take effect once, when
+the call has succeeded.
 """
 
 import asyncio
@@ -18,34 +18,35 @@ from typing import Any, NamedTuple
 from thulawa.core.errors import BadLane
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
-from thulawa.engine import Engine, Outcome
-from thulawa.engine import Record as EngineRecord
-from thulawa.engine.lane_sums import LaneSums, added, watched
+from thulawa.engine import Engine, Outcome, WorkItem
+from thulawa.engine.lane_sums import LaneSums, merge_lane_sums, sample_lanes
 from thulawa.runtime.context import Failed, Forward
 from thulawa.runtime.levels import Deferred, Level
 from thulawa.runtime.processors import NodeContext
-from thulawa.state.keys import Keys
+from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import AsyncCall
 
-__all__ = ["AsyncStage", "RunAsync"]
+__all__ = ["AsyncNode", "RunAsync"]
 
 RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-class _Item(NamedTuple):
-    """A record in the engine, and the place of its result behind the node."""
+class _InFlight(NamedTuple):
+    """A record in the engine, and the slot of its result on the next level."""
 
     record: Record[Any, Any]
-    place: Deferred
+    slot: Deferred
 
 
-# The record of a call, and what is to be done when the call has succeeded; None outside of calls.
+# The record of the current call and its buffered outputs; None outside of calls.
 _Outputs = list[Callable[[], None]]
-_current: ContextVar[tuple[_Item, _Outputs] | None] = ContextVar("thulawa_async_call", default=None)
+_current: ContextVar[tuple[_InFlight, _Outputs] | None] = ContextVar(
+    "thulawa_async_call", default=None
+)
 
 
-class AsyncStage:
-    """The engine behind one async node."""
+class AsyncNode:
+    """An async node of a task: collects records and runs the engine over them."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class AsyncStage:
         self._forward = forward
         self._failed = failed
         self._identity = Keys(node.key_serde).identity
-        self._inbox: list[EngineRecord] = []
-        self._lanes = node.options.lanes.places()
+        self._inbox: list[WorkItem] = []
+        self._lanes = node.options.lanes.indexes()
         self._offsets = count()
         self._processor: Any = None
         if node.operation == "process":
@@ -72,7 +73,7 @@ class AsyncStage:
             node.options,
             argument=_argument(node),
             resource=node.resource,
-            watch=False,
+            watchdog=False,
         )
         self._open = False
         self._seen: LaneSums = {}
@@ -87,8 +88,8 @@ class AsyncStage:
         except Exception as problem:  # noqa: BLE001 the handler decides about any error
             self._failed(problem, key, value, timestamp, headers)
             return
-        item = _Item(Record(key, value, timestamp, headers), self._following.reserve())
-        self._inbox.append(EngineRecord(next(self._offsets), identity, item, timestamp, 0, lane))
+        item = _InFlight(Record(key, value, timestamp, headers), self._following.reserve())
+        self._inbox.append(WorkItem(next(self._offsets), identity, item, timestamp, 0, lane))
 
     def _lane(self, wanted: object) -> int:
         if wanted not in self._lanes:
@@ -96,41 +97,43 @@ class AsyncStage:
             raise BadLane(f"there is no lane {wanted!r}; the lanes are {names}")
         return self._lanes[wanted]
 
-    async def settle(self) -> None:
-        """Run the engine over what was collected."""
+    async def drain(self) -> None:
+        """Run the engine over the collected records."""
         if not self._inbox:
             return
         if not self._open:
             await self._engine.__aenter__()
             self._open = True
         records, self._inbox = self._inbox, []
-        await self._run(_Collected(records))
+        await self._run(_CollectedRecords(records))
 
-    async def _run(self, records: "_Collected") -> None:
+    async def _run(self, records: "_CollectedRecords") -> None:
         if not self.node.has_lanes:
             await self._engine.run(records, self)
             return
-        async with watched(self._engine) as lanes:
+        async with sample_lanes(self._engine) as lanes:
             await self._engine.run(records, self)
-        self._seen = added(self._seen, lanes)
+        self._seen = merge_lane_sums(self._seen, lanes)
 
     def take_lanes(self) -> LaneSums:
-        """Give what the lanes have come to since this was last asked."""
+        """Return the lane statistics since the last call."""
         seen, self._seen = self._seen, {}
         return seen
 
     async def put(self, outcomes: list[Outcome]) -> None:
-        """Pass results on to the next level; errors go to the handler at once, which may fail."""
+        """Pass results to the next level, and errors at once to the handler, which may raise."""
         for outcome in outcomes:
-            record, place = outcome.record.value
+            record, slot = outcome.record.value
             if outcome.error is None:
-                self._following.complete(place, partial(self._put, record, outcome.result))
+                self._following.complete(
+                    slot, partial(self._forward_result, record, outcome.result)
+                )
             else:
-                self._following.call_now(place, partial(self._fail, record, outcome.error))
+                self._following.call_now(slot, partial(self._fail, record, outcome.error))
 
-    def _put(self, record: Record[Any, Any], result: Any) -> None:
+    def _forward_result(self, record: Record[Any, Any], result: Any) -> None:
         try:
-            self._emit(record, result)
+            self._forward_outputs(record, result)
         except Exception as problem:  # noqa: BLE001 the handler decides about any error
             self._fail(record, problem)
 
@@ -145,7 +148,7 @@ class AsyncStage:
         if self._processor is not None:
             self._processor.close()
 
-    def _emit(self, record: Record[Any, Any], result: Any) -> None:
+    def _forward_outputs(self, record: Record[Any, Any], result: Any) -> None:
         key, value, timestamp, headers = record.key, record.value, record.timestamp, record.headers
         match self.node.operation:
             case "map_values" | "batch":
@@ -157,8 +160,8 @@ class AsyncStage:
                 for key, value in result:
                     self._forward(key, value, timestamp, headers)
             case "process":
-                for leave in result:
-                    leave()
+                for output in result:
+                    output()
 
     def _function(self) -> Callable[..., Any]:
         function = self.node.function
@@ -174,7 +177,7 @@ class AsyncStage:
             return call
         return lambda record, *resource: function(record.key, record.value, *resource)
 
-    async def _run_processor(self, item: _Item) -> _Outputs:
+    async def _run_processor(self, item: _InFlight) -> _Outputs:
         outputs: _Outputs = []
         token = _current.set((item, outputs))
         try:
@@ -184,7 +187,7 @@ class AsyncStage:
         return outputs
 
 
-def _argument(node: AsyncCall) -> Callable[[EngineRecord], Any]:
+def _argument(node: AsyncCall) -> Callable[[WorkItem], Any]:
     if node.operation == "map_values":
         return lambda record: record.value.record.value
     if node.operation == "process":
@@ -192,21 +195,21 @@ def _argument(node: AsyncCall) -> Callable[[EngineRecord], Any]:
     return lambda record: record.value.record
 
 
-class _Collected:
-    """A source of the records that were collected."""
+class _CollectedRecords:
+    """The engine's source of the collected records."""
 
-    def __init__(self, records: list[EngineRecord]) -> None:
+    def __init__(self, records: list[WorkItem]) -> None:
         self._records = records
         self._next = 0
 
-    async def take(self, records: int, size: int) -> list[EngineRecord]:  # noqa: ARG002 sizes are 0
+    async def read(self, records: int, size: int) -> list[WorkItem]:  # noqa: ARG002 sizes are 0
         chunk = self._records[self._next : self._next + records]
         self._next += len(chunk)
         return chunk
 
 
 class _CallContext:
-    """The context of an async processor: about the record of the call that asks."""
+    """The context of an async processor; it refers to the record of the calling coroutine."""
 
     def __init__(self, context: NodeContext, following: Level) -> None:
         self._context = context
@@ -220,13 +223,13 @@ class _CallContext:
         call = _current.get()
         if call is None:
             return self._context.record_metadata
-        place = call[0].place
-        if place.topic is None:
+        slot = call[0].slot
+        if slot.topic is None:
             return None
-        return RecordMetadata(place.topic, place.partition, place.offset)
+        return RecordMetadata(slot.topic, slot.partition, slot.offset)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        self._leave(partial(self._context.forward, record, child))
+        self._emit_later(partial(self._context.forward, record, child))
 
     def send(
         self,
@@ -240,10 +243,12 @@ class _CallContext:
         value_serde: Serde[Any] | None = None,
     ) -> None:
         context = self._context
-        self._leave(context.sending(topic, key, value, timestamp, headers, key_serde, value_serde))
+        self._emit_later(
+            context.sending(topic, key, value, timestamp, headers, key_serde, value_serde)
+        )
 
-    def _leave(self, output: Callable[[], None]) -> None:
-        """Keep an output until its call has ended; one of a punctuation goes on in its turn."""
+    def _emit_later(self, output: Callable[[], None]) -> None:
+        """Buffer an output until its call has succeeded; defer one of a punctuation."""
         call = _current.get()
         if call is None:
             self._following.defer(output)

@@ -1,14 +1,14 @@
-"""How many records a batch takes: so many that it lasts about as long as it should.
+"""How many records a micro-batch reads: as many as take about the time it should take.
 
-A batch costs something by itself and something for each record: ``seconds = fixed + each * n``.
-Both are estimated from the batches so far, the later ones counting more, and the next batch gets
-the number of records for which the sum is the target. Where the fixed part is most of the target
-or more, a batch takes as many records as cost as much again: to take fewer would not make it
-shorter, only more would be waiting.
+A micro-batch has a fixed cost and a cost per record: ``seconds = fixed + each * records``. Both are
+estimated from the micro-batches so far, recent ones weighted more, and the next limit is the number
+of records for which the sum is the target. Where the fixed cost is most of the target or exceeds
+it, the limit is the number of records that cost as much again: a smaller one would hardly shorten
+the micro-batch and would increase the lag.
 
-A step is at most twofold up and fourfold down, since the first batches of a program tell little.
-A batch that took all there was says nothing against a higher limit, so the limit stays. Nothing
-here reads a clock or waits: it is told what a batch took and answers with the next limit.
+A limit changes at most twofold up and fourfold down per step, since the first micro-batches say
+little. A micro-batch that read everything there was is no evidence against a higher limit, so the
+limit stays. Nothing here reads a clock or waits.
 """
 
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from typing import Literal, TypeAlias
 
 from thulawa.core.errors import ConfigurationError
 
-__all__ = ["Binding", "FetchControl", "Fetching"]
+__all__ = ["AdaptiveBatchSize", "BatchSizeEstimator", "Binding"]
 
 Binding: TypeAlias = Literal["source", "time", "overhead", "least", "most"]
 
-_FORGET = 0.7  # what a batch counts for, one batch later
+_DECAY = 0.7  # of a micro-batch's weight, per later micro-batch
 _UP, _DOWN = 2.0, 0.25
-_SURPRISE = 3.0  # a batch so much longer or shorter than expected ends what was known
-_MOST_FIXED = 0.95  # of a batch's time: records cost something
-_SPREAD = 0.02  # of sizes, relative and squared, below which they say nothing about their cost
+_SURPRISE = 3.0  # a duration off the estimate by this factor discards the estimate
+_MAX_FIXED = 0.95  # share of a micro-batch's time: records cost something
+_MIN_SPREAD = 0.02  # relative variance of sizes below which they say nothing about their cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetching:
-    """Bounds for the records of a batch, and how many seconds it should take.
+class AdaptiveBatchSize:
+    """Bounds for the records of a micro-batch, and the seconds that it should take.
 
-    >>> Fetching(least=100, most=1_000_000, seconds=2).first
+    >>> AdaptiveBatchSize(least=100, most=1_000_000, seconds=2).first
     10000
     """
 
@@ -47,15 +47,15 @@ class Fetching:
             raise ConfigurationError("the seconds that a batch should take must be more than 0")
 
 
-class FetchControl:
-    """The limit of the next batch, and what binds it.
+class BatchSizeEstimator:
+    """The limit of the next micro-batch, and what determines it.
 
     ``binding`` is ``source`` when there were fewer records than the limit, ``time`` when a larger
-    batch would take too long, ``overhead`` when batches are longer than they should be because
-    of their fixed part, ``least`` and ``most`` for the bounds, once they are reached.
+    micro-batch would take too long, ``overhead`` when micro-batches are too long because of their
+    fixed cost, ``least`` and ``most`` once a bound is reached.
     """
 
-    def __init__(self, options: Fetching) -> None:
+    def __init__(self, options: AdaptiveBatchSize) -> None:
         self._options = options
         self._limit = float(options.first)
         self._weight = self._size = self._time = self._sizes = self._product = 0.0
@@ -64,16 +64,16 @@ class FetchControl:
 
     @property
     def limit(self) -> int:
-        """How many records the next batch may take."""
+        """The most records of the next micro-batch."""
         return round(self._limit)
 
     @property
     def fixed(self) -> float:
-        """The seconds that a batch takes whatever is in it, as far as is known."""
+        """The estimated fixed cost of a micro-batch, in seconds."""
         return self._fixed
 
     def batch(self, records: int, seconds: float, *, more: bool) -> int:
-        """Take note of a batch, and whether it left any records behind; give the next limit."""
+        """Record a micro-batch and whether it left records unread; return the next limit."""
         if records < 1 or seconds <= 0:
             return self.limit
         each = self._estimated(records, seconds)
@@ -96,26 +96,26 @@ class FetchControl:
         return (left / each, "time") if left >= self._fixed else (self._fixed / each, "overhead")
 
     def _estimated(self, records: int, seconds: float) -> float:
-        """Give the seconds for each record: a line through the batches, weighted by age."""
-        told = self._fixed + self._each * records
-        if not told / _SURPRISE < seconds < told * _SURPRISE:
-            self._weight = 0.0  # something else than before: what was is no guide
+        """Return the seconds per record: the slope of a weighted least-squares line."""
+        expected = self._fixed + self._each * records
+        if not expected / _SURPRISE < seconds < expected * _SURPRISE:
+            self._weight = 0.0  # the load has changed: earlier micro-batches are no guide
         self._add(records, seconds)
         variance = self._sizes - self._size**2
-        if variance > _SPREAD * self._size**2:
+        if variance > _MIN_SPREAD * self._size**2:
             slope = (self._product - self._size * self._time) / variance
             if slope > 0:
                 self._fixed = max(self._time - slope * self._size, 0.0)
             else:
                 self._weight = 0.0
                 self._add(records, seconds)
-        self._fixed = min(self._fixed, self._time * _MOST_FIXED)
+        self._fixed = min(self._fixed, self._time * _MAX_FIXED)
         self._each = (self._time - self._fixed) / self._size
         return self._each
 
     def _add(self, records: int, seconds: float) -> None:
-        """Take a batch into the means of sizes, times, and their products."""
-        self._weight = self._weight * _FORGET + 1
+        """Add a micro-batch to the weighted means of sizes, times and their products."""
+        self._weight = self._weight * _DECAY + 1
         self._size += (records - self._size) / self._weight
         self._time += (seconds - self._time) / self._weight
         self._sizes += (records * records - self._sizes) / self._weight

@@ -1,8 +1,8 @@
-"""Blocks: many records of a partition in columns, for what is quicker done to all of them.
+"""Blocks: many records of a partition in columns, to save calls per record.
 
-To read, fold and write a record each by itself costs more in calls than in work. A block goes
-through a chain of nodes one node at a time, so only a chain may take it where nobody can tell:
-one way from the source to the sink, and no node on it that looks at time or at another's store.
+Reading, folding and writing records one by one costs more in calls than in work. A block passes a
+chain of nodes one node at a time. This is done only where the result is the same: a single path
+from source to sink, without a node that depends on time or on the store of another node.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,18 +11,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 from thulawa.core.records import Headers
 
-__all__ = ["FIXED", "Block", "Many", "RawRecord"]
+__all__ = ["IMMUTABLE_TYPES", "Block", "ForwardBlock", "RawRecord"]
 
 # offset, timestamp, key, value, headers
 RawRecord: TypeAlias = tuple[int, int, Any, Any, Headers]
 
-# A value of another type may be changed by the user's code once it is back there: it must have
-# left before that.
-FIXED = frozenset((type(None), bool, int, float, str, bytes))
+# Values of other types may be changed in place by the user's code, so they must be forwarded
+# before the next call of that code.
+IMMUTABLE_TYPES = frozenset((type(None), bool, int, float, str, bytes))
 
 
 class Block(NamedTuple):
-    """Records in offset order, a sequence for each part of a `RawRecord`."""
+    """Records in offset order, a sequence for each field of a `RawRecord`."""
 
     offsets: Sequence[int]
     timestamps: Sequence[int]
@@ -31,12 +31,12 @@ class Block(NamedTuple):
     headers: Sequence[Headers]
 
     def records(self) -> Iterator[RawRecord]:
-        """Give them one by one."""
+        """Return an iterator over the records."""
         return zip(*self, strict=True)
 
     def select(self, wanted: Sequence[Any]) -> "Block":
-        """Give the records for which there is something true; none beyond what there is."""
+        """Return the records whose item in ``wanted`` is true; missing items count as false."""
         return Block(*(list(compress(column, wanted)) for column in self))
 
 
-Many: TypeAlias = Callable[[Block], None]
+ForwardBlock: TypeAlias = Callable[[Block], None]

@@ -1,21 +1,21 @@
-"""Caches for answers: what to keep, for how long, and how much of it."""
+"""The option object for caches of call results."""
 
 from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.engine import Record
+from thulawa.engine import WorkItem
 
 __all__ = ["Cache"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """Keep answers for ``seconds``, at most ``size`` of them per worker.
+    """Cache results for ``seconds``, at most ``size`` of them per worker.
 
-    ``by`` gives what is asked, hashable, of what the function is called with: records that ask
-    the same share one call while it is under way, and its answer afterwards.
+    ``by`` returns the hashable cache key of the function's argument. Records with the same cache
+    key share one call while it is in flight, and its result afterwards.
     """
 
     by: Callable[[Any], Hashable]
@@ -27,11 +27,11 @@ class Cache:
             raise ConfigurationError("Cache.seconds must be positive and Cache.size at least 1")
 
     def __call__(self) -> MutableMapping[Hashable, Any]:
-        """Make an empty cache."""
-        from cachetools import TTLCache  # noqa: PLC0415 only where a cache is asked for
+        """Create an empty cache."""
+        from cachetools import TTLCache  # noqa: PLC0415 only where a cache is used
 
         return TTLCache(self.size, self.seconds)
 
-    def question(self, record: Record) -> Hashable:
-        """Give what a record asks."""
+    def question(self, record: WorkItem) -> Hashable:
+        """Return the cache key of a record."""
         return self.by(record.value)

@@ -1,4 +1,4 @@
-"""What the nodes of a task share: the record at hand, time, stores, and where outputs go."""
+"""The context that the nodes of a task share: current record, time, stores, collector."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from thulawa.core.errors import StreamError
 from thulawa.core.records import Headers, RecordMetadata
-from thulawa.runtime.blocks import Many
+from thulawa.runtime.blocks import ForwardBlock, RawRecord
 from thulawa.runtime.metrics import Reason, RecordCounts
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store, StoreSpec
@@ -15,53 +15,51 @@ from thulawa.topology.nodes import Node, Sink
 
 __all__ = ["Collector", "DirectCollector", "Failed", "Forward", "StreamClock", "TaskContext"]
 
-# key, value, timestamp, headers: a node is a function of these
+# a node as a function of key, value, timestamp, headers
 Forward: TypeAlias = Callable[[Any, Any, int, Headers], None]
-# error, key, value, timestamp, headers: returns when the record is to be skipped
+# error, key, value, timestamp, headers; returns if the record is to be skipped, else raises
 Failed: TypeAlias = Callable[[Exception, Any, Any, int, Headers], None]
 
-# offset, timestamp, key, value, headers, as they came
-Raw: TypeAlias = tuple[int, int, Any, Any, Headers]
 
 NO_TIME = -1
 
 
 class Collector(Protocol):
-    """Where a task's outputs go."""
+    """The record collector of a task: receives its outputs."""
 
     def send(
         self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
-        """Take one output; ``sink`` says how it is written, None: as it is."""
+        """Send one output by the serdes of ``sink``; None: a dead letter, written as it is."""
 
 
 @runtime_checkable
 class DirectCollector(Collector, Protocol):
-    """A collector that can be quicker where it knows the sink beforehand."""
+    """A collector with faster functions for a sink that is known beforehand."""
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
-        """Give what takes the outputs of a sink; None: `send` does."""
+        """Return a function that sends the outputs of a sink; None: use `send`."""
 
-    def block_sender(self, sink: Sink, topic: str) -> Many | None:
-        """Give what takes blocks of them; None: nothing does."""
+    def block_sender(self, sink: Sink, topic: str) -> ForwardBlock | None:
+        """Return a function that sends blocks of a sink's outputs; None: not possible."""
 
 
 class StreamClock:
-    """A stream time of one node or pair of nodes; it never goes back.
+    """The stream time of one node or pair of nodes; it never goes back.
 
-    Clocks are named, so that a host can keep them with the task's state: after stores, for names
-    of nodes change when a program is edited.
+    Clocks are persisted by name. They are named after stores, because generated names of nodes
+    change when a program is edited.
     """
 
     __slots__ = ("emitted", "time")
 
     def __init__(self) -> None:
         self.time = NO_TIME
-        self.emitted = NO_TIME  # up to when closed windows have been emitted
+        self.emitted = NO_TIME  # closed windows have been emitted up to this time
 
 
 class TaskContext:
-    """The state of a task that is not in a store."""
+    """The state of a task besides its stores."""
 
     def __init__(
         self,
@@ -83,47 +81,47 @@ class TaskContext:
         self.clocks: dict[str, StreamClock] = {}
         self.flushes: list[Callable[[], None]] = []
         self.handle: Callable[[StreamError, Node, Any, Any, int, Headers], None] = _raise
-        self.at_hand: Callable[[], Raw | None] = lambda: None
-        self._instead: tuple[Raw | None] | None = None
+        self.current_raw: Callable[[], RawRecord | None] = lambda: None
+        self._error_record: tuple[RawRecord | None] | None = None
         self._specs = specs
         self._backing = backing
         self._stores: dict[str, Store] = {}
         self._global_stores = global_stores
 
     def store(self, name: str) -> Any:
-        """Open a store, or give the open one."""
+        """Return a store; open it first if necessary."""
         store = self._stores.get(name, self._global_stores.get(name))
         if store is None:
             store = self._stores[name] = self._specs[name].open(self._backing(name))
         return store
 
     def metadata(self) -> RecordMetadata | None:
-        """Tell where the record at hand is from; None in a punctuation."""
+        """Return topic, partition and offset of the current record; None in a punctuation."""
         if self.topic is None:
             return None
         return RecordMetadata(self.topic, self.partition, self.offset)
 
-    def raw(self) -> Raw | None:
-        """Give the record that errors are about, as it came; None: it is known no more."""
+    def raw(self) -> RawRecord | None:
+        """Return the input record that errors are attributed to; None if it is not known."""
         if self.topic is None:
             return None
-        return self.at_hand() if self._instead is None else self._instead[0]
+        return self.current_raw() if self._error_record is None else self._error_record[0]
 
     @contextmanager
-    def about(self, raw: Raw | None) -> Iterator[None]:
-        """Let errors be about another record than the one at hand: one that had waited."""
-        before, self._instead = self._instead, (raw,)
+    def attribute_errors_to(self, raw: RawRecord | None) -> Iterator[None]:
+        """Attribute errors to another record than the current one, or to none (None)."""
+        before, self._error_record = self._error_record, (raw,)
         try:
             yield
         finally:
-            self._instead = before
+            self._error_record = before
 
     def clock(self, name: str) -> StreamClock:
-        """Give the clock of that name."""
+        """Return the clock of a name."""
         return self.clocks.setdefault(name, StreamClock())
 
     def drop(self, node: str, reason: Reason = "rule") -> None:
-        """Count a record that a node leaves out."""
+        """Count a record that a node drops."""
         self.counts[node, reason] += 1
 
 

@@ -1,11 +1,11 @@
-"""Which repartitions have to be topics, because what feeds them may differ on a re-run.
+"""Find the repartitions that must be topics because their records may differ on a re-run.
 
-A shuffle hands records to tasks that commit one by one. When the batch is cut off between two of
-these commits, it runs again, and everything in front of the shuffle is computed anew. If the
-second answer sends a record to another task, the record is written twice or not at all. A topic
-is written by the task that computed the answer, once, and then read as it is. So under exactly
-once a repartition is a shuffle only if every function in front of it, back to the topics that its
-sub-topology reads, is known to be deterministic (`topology.determinism`).
+A shuffle sends records to tasks that commit one by one. If the batch fails between two of these
+commits, it runs again and recomputes everything upstream of the shuffle. If a function then
+returns something else, a record may reach a different task and be written twice or not at all. A
+repartition topic is written once and then read as it is. Under exactly once a repartition is
+therefore a shuffle only if every function upstream, back to the topics that its sub-topology reads,
+is known to be deterministic (`topology.determinism`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ def _reasons_before(group: SubTopology, sink: Sink) -> Iterator[str]:
 
 
 def _upstream(group: SubTopology, sink: Sink) -> Iterator[Node]:
-    """Yield the nodes whose answers reach a sink, through other nodes or through a store."""
+    """Yield the nodes whose results reach a sink, through other nodes or through a store."""
     nodes = {node.name: node for node in group.nodes}
     users: dict[str, list[str]] = {}
     for node in group.nodes:

@@ -1,33 +1,33 @@
-"""Global tables: stores that every task shares, filled from whole topics."""
+"""Global tables: read-only stores that all tasks share, filled from whole topics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from thulawa.core.errors import SerializationError
-from thulawa.core.records import Headers
-from thulawa.runtime.handlers import ErrorRecord, Resume
-from thulawa.runtime.metrics import Reason, RecordCounts
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.handlers import ErrorRecord, Send, apply_response
+from thulawa.runtime.metrics import RecordCounts
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
-from thulawa.topology.nodes import GlobalTable, Sink
+from thulawa.topology.nodes import GlobalTable
 from thulawa.topology.topology import Topology
 
 __all__ = ["GlobalTables"]
 
 
 class GlobalTables:
-    """The global tables of a topology, in memory unless ``backing`` says otherwise.
+    """The global tables of a topology.
 
-    ``send`` takes dead letters; ``tables`` are all there are unless told otherwise.
+    ``send`` sends dead letters. ``backing`` returns the backing of a store (default: a dict);
+    ``tables`` limits the tables (default: all).
     """
 
     def __init__(
         self,
         topology: Topology,
         options: TaskOptions,
-        send: Callable[[Sink | None, str, Any, Any, int, Headers], None],
+        send: Send,
         backing: Callable[[str], Backing] | None = None,
         tables: Iterable[GlobalTable] | None = None,
     ) -> None:
@@ -44,7 +44,7 @@ class GlobalTables:
             self.stores[store] = topology.stores[store].open(backing(store) if backing else {})
 
     def update(self, topic: str, offset: int, key: Any, value: Any, timestamp: int) -> None:
-        """Take a record of a global topic; one without a key is left out."""
+        """Apply a record of a global topic; one without a key is dropped."""
         node = self.topics[topic]
         raw = key, value
         try:
@@ -59,15 +59,8 @@ class GlobalTables:
                 store.put(key, value, timestamp)
         except SerializationError as error:
             error.node, error.topic, error.partition, error.offset = node.name, topic, 0, offset
-            self._refused(error, ErrorRecord(node.name, topic, 0, offset, *raw, timestamp, ()))
+            self._handle(error, ErrorRecord(node.name, topic, 0, offset, *raw, timestamp, ()))
 
-    def _refused(self, error: SerializationError, record: ErrorRecord) -> None:
-        answer = self._handler(error, record)
-        if not isinstance(answer, Resume):
-            raise error
-        for letter in answer.dead_letters:
-            self._send(
-                None, letter.topic, letter.key, letter.value, letter.timestamp, letter.headers
-            )
-        reason: Reason = "dead_letter" if answer.dead_letters else "skipped"
+    def _handle(self, error: SerializationError, record: ErrorRecord) -> None:
+        reason = apply_response(self._handler(error, record), error, self._send)
         self.counts[record.node or "", reason] += 1

@@ -1,7 +1,7 @@
 """Turn the frozen nodes of a sub-topology into functions that call each other.
 
-Children are made before their parents, so that every function knows at once whom to call; no
-node is looked up while records flow.
+Children are built before their parents, so each function holds its children's functions; no node
+is looked up while records are processed.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from thulawa.runtime.aggregates import (
     partial_aggregate,
     windowed_aggregate,
 )
-from thulawa.runtime.async_nodes import AsyncStage
-from thulawa.runtime.blocks import Many
+from thulawa.runtime.async_nodes import AsyncNode
+from thulawa.runtime.blocks import ForwardBlock
 from thulawa.runtime.context import DirectCollector, Failed, Forward, TaskContext
-from thulawa.runtime.foreign_keys import foreign_key_step
+from thulawa.runtime.foreign_key_steps import foreign_key_step
 from thulawa.runtime.levels import Levels
 from thulawa.runtime.processors import NodeContext, process
-from thulawa.runtime.sessions import session_aggregate
-from thulawa.runtime.sliding import sliding_aggregate
+from thulawa.runtime.session_aggregates import session_aggregate
+from thulawa.runtime.sliding_aggregates import sliding_aggregate
 from thulawa.runtime.stateless import branch, stateless, stateless_blocks
 from thulawa.runtime.stream_joins import join_buffer, stream_join
 from thulawa.runtime.suppress import suppress
@@ -62,7 +62,7 @@ from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
 __all__ = ["Graph"]
 
-_NOWHERE = RecordMetadata("", -1, -1)
+_NO_METADATA = RecordMetadata("", -1, -1)
 
 
 class Graph:
@@ -79,7 +79,7 @@ class Graph:
         self._views = Views(topology.nodes, context)
         self._functions: dict[str, Forward] = {}
         self._closers: list[Callable[[], None]] = []
-        self.stages: list[AsyncStage] = []  # in the order of the graph
+        self.async_nodes: list[AsyncNode] = []  # parents before children
         self._nodes = nodes = topology.nodes
         self._children: dict[str, list[str]] = {node.name: [] for node in group.nodes}
         for node in group.nodes:
@@ -90,21 +90,21 @@ class Graph:
                 name: self.levels.connect(node, nodes[name], self._functions[name])
                 for name in self._children[node.name]
             }
-            self._functions[node.name] = self._made(node, named)
+            self._functions[node.name] = self._build(node, named)
 
     def entry(self, source: Source) -> Forward:
-        """Give the function that takes the records of a source."""
+        """Return the function that processes the records of a source."""
         return self._functions[source.name]
 
-    def block_entry(self, source: Source) -> Many | None:
-        """Give the function that takes blocks of a source; None: its records go one by one."""
+    def block_entry(self, source: Source) -> ForwardBlock | None:
+        """Return the function that processes blocks of a source; None: only single records."""
         if self.levels.follows_time:
-            return None  # processors elsewhere are told of every record
+            return None  # other processors must observe the stream time of every record
         chain = self._chain(source)
         if any(self.levels.of(node) for node in chain):
             return None
         if not any(isinstance(node, Aggregate) for node in chain):
-            return None  # nothing to gain: what each record costs is the user's functions
+            return None  # nothing to gain: the cost is that of the user's functions
         sink, collector = chain.pop(), self._context.collector
         if not (isinstance(sink, Sink) and isinstance(sink.topic, str)):
             return None
@@ -118,7 +118,7 @@ class Graph:
         return forward
 
     def _chain(self, source: Source) -> list[Node]:
-        """Give the nodes below a source, up to where the way divides."""
+        """Return the nodes below a source if they are a single chain, else nothing."""
         chain: list[Node] = []
         below = self._children[source.name]
         while len(below) == 1:
@@ -126,7 +126,9 @@ class Graph:
             below = self._children[below[0]]
         return [] if below else chain
 
-    def _block_function(self, kind: type[Node], nodes: list[Any], forward: Many) -> Many | None:
+    def _block_function(
+        self, kind: type[Node], nodes: list[Any], forward: ForwardBlock
+    ) -> ForwardBlock | None:
         if kind is Stateless:
             pairs = [(node, self._failed(node)) for node in nodes]
             return stateless_blocks(pairs, self._context, forward)
@@ -137,12 +139,12 @@ class Graph:
         return None
 
     def close(self) -> None:
-        """Close all processors, the last made first."""
-        with ExitStack() as closing:  # one that fails does not keep the others open
+        """Close all processors, in reverse order; an error does not keep the others open."""
+        with ExitStack() as closing:
             for close in self._closers:
                 closing.callback(close)
 
-    def _made(self, node: Node, children: dict[str, Forward]) -> Forward:
+    def _build(self, node: Node, children: dict[str, Forward]) -> Forward:
         forward = _to_all(list(children.values()))
         wiring = _Wiring(self._context, self._views, forward, self._failed(node), children)
         level = self.levels.of(node)
@@ -156,12 +158,14 @@ class Graph:
             if isinstance(node, Process):
                 return process(node, own, wiring.failed, self._closers)
             following = self.levels.all[level + 1]
-            stage = AsyncStage(node, following, own, forward, wiring.failed)
-            self.stages.insert(0, stage)
-            self.levels.all[level].stages.insert(0, stage)
-            return stage.process
-        made = _MAKERS[type(node)](node, wiring)
-        return _guarded(made, wiring.failed) if node.stores and not _answers(node) else made
+            async_node = AsyncNode(node, following, own, forward, wiring.failed)
+            self.async_nodes.insert(0, async_node)
+            self.levels.all[level].async_nodes.insert(0, async_node)
+            return async_node.process
+        function = _BUILDERS[type(node)](node, wiring)
+        if node.stores and not _handles_store_errors(node):
+            return _guarded(function, wiring.failed)
+        return function
 
     def _failed(self, node: Node) -> Failed:
         context = self._context
@@ -170,14 +174,14 @@ class Graph:
             error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
         ) -> None:
             if isinstance(error, StreamError) and error.node not in (None, node.name):
-                raise error  # of a node further down, which has had its say
+                raise error  # of a child node, whose handler has already been called
             if isinstance(error, StreamError):
                 wrapped: StreamError = error
                 wrapped.node = node.name
             else:
-                place = node.where or "the topology"
+                where = node.where or "the topology"
                 wrapped = ProcessingError(
-                    f"{type(error).__name__} in the function given at {place}", node=node.name
+                    f"{type(error).__name__} in the function given at {where}", node=node.name
                 )
                 wrapped.__cause__ = error
             wrapped.topic, wrapped.partition = context.topic, context.partition
@@ -189,7 +193,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Wiring:
-    """What the function of a node is made with."""
+    """The arguments that the function of a node is built with."""
 
     context: TaskContext
     views: Views
@@ -202,7 +206,7 @@ def _to_all(children: list[Forward]) -> Forward:
     if len(children) == 1:
         return children[0]
     if not children:
-        return _nowhere
+        return _ignore
 
     def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         for child in children:
@@ -211,8 +215,8 @@ def _to_all(children: list[Forward]) -> Forward:
     return forward
 
 
-def _answers(node: Node) -> bool:
-    """Return whether a node hands what its stores refuse to the handler by itself."""
+def _handles_store_errors(node: Node) -> bool:
+    """Return whether the function of a node passes errors of its stores to the handler itself."""
     match node:
         case Aggregate(window=None | TimeWindows()) | TableAggregate():
             return True
@@ -223,7 +227,7 @@ def _answers(node: Node) -> bool:
 
 
 def _guarded(function: Forward, failed: Failed) -> Forward:
-    """Hand keys and values that a store of the node cannot hold to the handler."""
+    """Pass the error of a key or value that a store cannot hold to the handler."""
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
@@ -234,8 +238,8 @@ def _guarded(function: Forward, failed: Failed) -> Forward:
     return process
 
 
-def _nowhere(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-    """Take what nobody asked for."""
+def _ignore(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    """No-op child."""
 
 
 def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
@@ -254,11 +258,12 @@ def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
 
         return to_topic
 
-    asks = len(topic_arguments(topic)) > len(("key", "value"))
+    with_metadata = len(topic_arguments(topic)) > len(("key", "value"))
 
     def to_named(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            name = topic(key, value, context.metadata() or _NOWHERE) if asks else topic(key, value)
+            extra = (context.metadata() or _NO_METADATA,) if with_metadata else ()
+            name = topic(key, value, *extra)
             _check_topic(name)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
             return failed(error, key, value, timestamp, headers)
@@ -287,7 +292,7 @@ def _aggregate(node: Aggregate, wiring: _Wiring) -> Forward:
             return windowed_aggregate(node, context, forward, failed)
 
 
-_MAKERS: dict[type[Node], Callable[[Any, _Wiring], Forward]] = {
+_BUILDERS: dict[type[Node], Callable[[Any, _Wiring], Forward]] = {
     Source: lambda _, w: w.forward,
     Sink: lambda node, w: _sink(node, w.context, w.failed),
     Stateless: lambda node, w: stateless(node, w.forward, w.failed),

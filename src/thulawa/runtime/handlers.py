@@ -1,8 +1,8 @@
-"""What happens to a record that cannot be read, processed or sent: the error handlers.
+"""Error handlers, for records that cannot be deserialized, processed or produced.
 
-A handler is a function of the error and of the record as it was; it answers `Fail` (the
-default), `Resume`, or, for outputs, `Retry`. Dead letters leave with the answer and are sent
-like any output: if that fails, the task fails, and nothing is lost. Values are never logged.
+A handler is a function of the error and the input record; it returns `Fail` (the default),
+`Resume`, or, for outputs, `RetryOutput`. The dead letters of a response are sent like any output:
+if that fails, the task fails, and nothing is lost. Values are never logged.
 """
 
 import logging
@@ -11,22 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import ConfigurationError, StreamError
+from thulawa.core.errors import ConfigurationError, StreamError, message_of
 from thulawa.core.names import check_name
-from thulawa.core.records import Headers
+from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
 from thulawa.core.serdes import WithoutData
+from thulawa.runtime.metrics import Reason
+from thulawa.topology.nodes import Sink
 
 __all__ = [
     "DeadLetter",
     "DeadLetterQueue",
     "ErrorRecord",
     "Fail",
+    "FailedOutput",
     "Handler",
     "Handlers",
-    "Output",
     "Response",
     "Resume",
-    "Retry",
+    "RetryOutput",
+    "Send",
+    "apply_response",
     "log_and_continue",
     "log_and_fail",
 ]
@@ -36,11 +40,11 @@ _log = logging.getLogger("thulawa.streams")
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """The record an error is about, as it came from its topic.
+    """The input record that an error is about, as it was read from its topic.
 
-    Of an output that cannot be sent, ``output`` is what was to be sent, and where; the rest is the
-    record it comes of. Where that is not known any more (it had waited in a cache or a window, or
-    a punctuation sent the output) key and value are those of the output, and ``topic`` is None.
+    ``output`` is the record that could not be produced, if any; the other fields are those of the
+    input that caused it. If the input is not known (the output was held in a cache or window, or
+    sent by a punctuation), key and value are those of the output, and ``topic`` is None.
     """
 
     node: str | None
@@ -51,12 +55,12 @@ class ErrorRecord:
     value: Any
     timestamp: int
     headers: Headers
-    output: "Output | None" = None
+    output: "FailedOutput | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """A record that was to be sent to a topic: key and value before they are serialized."""
+class FailedOutput:
+    """An output that could not be produced: key and value before serialization."""
 
     topic: str
     key: Any
@@ -67,13 +71,20 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record for people to look at."""
+    """A record for a dead-letter topic.
+
+    Its timestamp is the nearest one that a topic accepts: the record's may be why it failed.
+    """
 
     topic: str
     key: Any
     value: Any
     timestamp: int
     headers: Headers
+
+    def __post_init__(self) -> None:
+        nearest = min(max(self.timestamp, 0), LAST_OUTPUT_TIMESTAMP)
+        object.__setattr__(self, "timestamp", nearest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,37 +96,39 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Leave the record out and go on."""
+    """Drop the record and continue."""
 
     dead_letters: tuple[DeadLetter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """Send the output again; counts as a failure after ``attempts``."""
+class RetryOutput:
+    """Send the output again; fail after ``attempts``."""
 
     attempts: int = 3
 
 
-Response: TypeAlias = Fail | Resume | Retry
+# sink (None for a dead letter), topic, key, value, timestamp, headers
+Send: TypeAlias = Callable[[Sink | None, str, Any, Any, int, Headers], None]
+Response: TypeAlias = Fail | Resume | RetryOutput
 Handler: TypeAlias = Callable[[StreamError, ErrorRecord], Response]
 
 
 def log_and_fail(error: StreamError, record: ErrorRecord) -> Response:
-    """Log where the record is, and fail."""
-    _log.error("%s: %s", type(error).__name__, _place(record))
+    """Log the position of the record, and fail."""
+    _log.error("%s: %s", type(error).__name__, _position(record))
     return Fail()
 
 
 def log_and_continue(error: StreamError, record: ErrorRecord) -> Response:
-    """Log where the record is, and leave it out."""
-    _log.warning("skipped, %s: %s", type(error).__name__, _place(record))
+    """Log the position of the record, and drop it."""
+    _log.warning("skipped, %s: %s", type(error).__name__, _position(record))
     return Resume()
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQueue:
-    """Send the record to a topic, with headers that tell what happened, and go on.
+    """Send the record to a dead-letter topic, with headers that describe the error, and continue.
 
     >>> handler = DeadLetterQueue("orders-dead")
     >>> error = StreamError("no such customer", topic="orders", partition=0, offset=7)
@@ -132,11 +145,11 @@ class DeadLetterQueue:
         check_name(self.topic, "topic")
 
     def __call__(self, error: StreamError, record: ErrorRecord) -> Response:
-        """Answer with the dead letter."""
+        """Return `Resume` with the dead letter."""
         return Resume((self.letter(error, record),))
 
     def letter(self, error: StreamError, record: ErrorRecord) -> DeadLetter:
-        """Make the dead letter."""
+        """Create the dead letter."""
         headers = (*record.headers, *_error_headers(error, record))
         return DeadLetter(self.topic, record.key, record.value, record.timestamp, headers)
 
@@ -152,27 +165,40 @@ def _error_headers(error: StreamError, record: ErrorRecord) -> Headers:
         "partition": str(record.partition),
         "offset": str(record.offset),
     }
-    return tuple((f"__streams.errors.{name}", text.encode()) for name, text in texts.items())
+    return tuple(
+        (f"__streams.errors.{name}", text.encode(errors="backslashreplace"))
+        for name, text in texts.items()
+    )
 
 
 def _described(error: StreamError) -> tuple[str, str, str]:
-    """Return class, message and stack trace of what was raised first: by the user's function."""
+    """Return class, message and stack trace of the original exception."""
     summary = str(error.args[0]) if error.args else ""
     cause = error.__cause__
     if isinstance(cause, WithoutData):
         return str(cause), summary, "".join(traceback.format_tb(error.__traceback__))
     raised = cause or error
-    own = summary if cause is None else str(cause) or summary
+    own = summary if cause is None else message_of(cause) or summary
     return type(raised).__qualname__, own, "".join(traceback.format_exception(raised))
 
 
-def _place(record: ErrorRecord) -> str:
+def apply_response(response: Response, error: StreamError, send: Send) -> Reason:
+    """Send the dead letters of a response; return why the record is dropped, or raise ``error``."""
+    letters = response.dead_letters if isinstance(response, Fail | Resume) else ()
+    for letter in letters:
+        send(None, letter.topic, letter.key, letter.value, letter.timestamp, letter.headers)
+    if not isinstance(response, Resume):
+        raise error
+    return "dead_letter" if letters else "skipped"
+
+
+def _position(record: ErrorRecord) -> str:
     return f"{record.topic}-{record.partition} at {record.offset}, node {record.node}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
-    """The handlers of a program; each fails unless told otherwise."""
+    """The error handlers of an application; each fails by default."""
 
     deserialization: Handler = field(default=log_and_fail)
     processing: Handler = field(default=log_and_fail)

@@ -1,14 +1,14 @@
-"""Levels: how many async nodes a record has passed, and the order in which it goes on.
+"""Levels: restore the input order behind async nodes.
 
-Calls of an async node finish in any order. Operators that keep state or time must not see that:
+The calls of an async node finish in any order. Operators with state or time must not observe that:
 a result that overtakes another would advance stream time past a record that is still in flight.
-So the nodes of a task are divided into levels. Level 0 takes records from the queues; level n + 1
-begins behind the async nodes of level n. Everything that enters a level, results of calls as well
-as records that pass no async node, enters it in the order in which level n handled its records,
-with the stream time of that moment, and punctuations of the level's processors in between. Results
-are thus the same as if every call had returned at once.
+The nodes of a task are therefore divided into levels. Level 0 reads the partition queues; level
+n + 1 begins behind the async nodes of level n. Everything that enters a level, results of calls as
+well as records that passed no async node, enters it in the order in which level n processed its
+records and with the stream time of that moment, interleaved with the punctuations of the level's
+processors. Results are the same as if every call had returned at once.
 
-Nodes that share a store are on one level: a join would otherwise see one side ahead of the other.
+Nodes that share a store are on one level: otherwise one side of a join would run ahead.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from thulawa.core.records import Headers
-from thulawa.runtime.context import Forward, Raw, TaskContext
+from thulawa.runtime.blocks import RawRecord
+from thulawa.runtime.context import Forward, TaskContext
 from thulawa.runtime.punctuation import Punctuations
 from thulawa.topology.nodes import (
     AsyncCall,
@@ -32,70 +33,70 @@ from thulawa.topology.nodes import (
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = ["Deferred", "Level", "Levels", "keeps_order", "node_levels"]
+__all__ = ["Deferred", "Level", "Levels", "depends_on_order", "node_levels"]
 
-# nodes to which the order between keys makes no difference
+# nodes that do not depend on the order of records of different keys
 _ORDERLESS = (Stateless, Branch, AsyncCall)
 
 
-class Stage(Protocol):
-    """An async node."""
+class AsyncLevelNode(Protocol):
+    """An async node, as a level uses it."""
 
-    async def settle(self) -> None:
-        """Finish the records that the node has taken in."""
+    async def drain(self) -> None:
+        """Process the records that the node has collected."""
 
 
 class Deferred:
-    """A call that waits until its level runs, and the record that it is about."""
+    """A call that is deferred until its level runs, and the record it belongs to."""
 
     __slots__ = ("call", "offset", "partition", "raw", "stream_time", "topic")
 
     def __init__(self, context: TaskContext) -> None:
         self.topic, self.partition, self.offset = context.topic, context.partition, context.offset
-        self.raw: Raw | None = context.raw()
+        self.raw: RawRecord | None = context.raw()
         self.stream_time = context.stream_time
         self.call: Callable[[], None] | None = None
 
 
 class Level:
-    """The nodes behind the same number of async nodes: their punctuations, and what waits."""
+    """The nodes behind the same number of async nodes: their punctuations and deferred calls."""
 
     def __init__(self, context: TaskContext, *, in_order: bool) -> None:
         self.punctuations = Punctuations()
         self.following: Level | None = None
-        self.stages: list[Stage] = []  # the async nodes of this level
+        self.async_nodes: list[AsyncLevelNode] = []  # the async nodes of this level
         self._context = context
         self._in_order = in_order
-        self._waiting: list[Deferred] = []
+        self._deferred: list[Deferred] = []
 
     def reserve(self) -> Deferred:
-        """Return a place in the order of this level, for a call that is not known yet."""
-        place = Deferred(self._context)
+        """Reserve a slot in the order of this level, for a call that is not known yet."""
+        slot = Deferred(self._context)
         if self._in_order:
-            self._waiting.append(place)
-        return place
+            self._deferred.append(slot)
+        return slot
 
-    def complete(self, place: Deferred, call: Callable[[], None]) -> None:
-        """Set the call of a place; it is made when the level runs, or now if order is free."""
+    def complete(self, slot: Deferred, call: Callable[[], None]) -> None:
+        """Set the call of a slot; it is made when the level runs, or now if order is free."""
         if self._in_order:
-            place.call = call
+            slot.call = call
         else:
-            self.call_now(place, call)
+            self.call_now(slot, call)
 
-    def call_now(self, place: Deferred, call: Callable[[], None]) -> None:
-        """Make a call about the record of a place, which stays empty."""
+    def call_now(self, slot: Deferred, call: Callable[[], None]) -> None:
+        """Make a call for the record of a slot at once."""
         context = self._context
-        context.topic, context.partition = place.topic, place.partition
-        context.offset = place.offset
-        with context.about(place.raw):
+        context.topic, context.partition = slot.topic, slot.partition
+        context.offset = slot.offset
+        with context.attribute_errors_to(slot.raw):
             call()
 
     def defer(self, call: Callable[[], None]) -> None:
-        """Make a call in its turn."""
+        """Add a call at the end of this level's order."""
         self.complete(self.reserve(), call)
 
     def deferring(self, forward: Forward) -> Forward:
-        """Return a function that hands records to a node of this level in their turn."""
+        """Return a function that defers records for a node of this level."""
         if not self._in_order:
             return forward
 
@@ -105,7 +106,7 @@ class Level:
         return deferred
 
     def punctuate(self) -> None:
-        """Fire the punctuations that are due by stream time, here and then on the next level."""
+        """Fire the punctuations due by stream time, on this level and then on the next."""
         context = self._context
         if context.stream_time >= self.punctuations.next_stream_time:
             context.topic = None
@@ -114,15 +115,15 @@ class Level:
             self.following.defer(self.following.punctuate)
 
     def run(self) -> None:
-        """Make the calls that wait. Stream time is meanwhile that of each call's record."""
-        waiting, self._waiting = self._waiting, []
+        """Make the deferred calls, each with the stream time of its record."""
+        deferred, self._deferred = self._deferred, []
         context = self._context
         stream_time = context.stream_time
         try:
-            for place in waiting:
-                context.stream_time = place.stream_time
-                if place.call is not None:
-                    self.call_now(place, place.call)
+            for slot in deferred:
+                context.stream_time = slot.stream_time
+                if slot.call is not None:
+                    self.call_now(slot, slot.call)
         finally:
             context.stream_time = stream_time
 
@@ -130,13 +131,13 @@ class Level:
 class Levels:
     """All levels of a task.
 
-    ``follows_time``: a processor behind level 0 may ask for punctuations, so that its level has to
-    be told of every record, also of those that do not reach it.
+    ``follows_time``: a processor behind level 0 may schedule punctuations, so its level must
+    observe the stream time of every record, also of those that do not reach it.
     """
 
     def __init__(self, group: SubTopology, topology: Topology, context: TaskContext) -> None:
         self._of = node_levels(group.nodes)
-        in_order = keeps_order(group, topology)
+        in_order = depends_on_order(group, topology)
         count = max((self.of(n) + isinstance(n, AsyncCall) for n in group.nodes), default=0) + 1
         self.all = [Level(context, in_order=in_order) for _ in range(count)]
         self.follows_time = in_order and any(
@@ -151,7 +152,7 @@ class Levels:
         return self._of[node.name]
 
     def connect(self, parent: Node, child: Node, forward: Forward) -> Forward:
-        """Return what hands records of ``parent`` to ``child``, whose function is ``forward``."""
+        """Return the function that passes records of ``parent`` to ``child`` (``forward``)."""
         first = self.of(parent) + isinstance(parent, AsyncCall)
         for number in range(self.of(child), first, -1):
             forward = self.all[number].deferring(forward)
@@ -162,11 +163,11 @@ class Levels:
         """The wall-clock time at which the next punctuation is due."""
         return min(level.punctuations.next_wall_clock_time for level in self.all)
 
-    async def settle(self) -> None:
-        """Finish what async nodes have taken in, level by level, with all that follows from it."""
+    async def drain(self) -> None:
+        """Process the collected records of all async nodes, level by level."""
         for level, following in zip(self.all, self.all[1:], strict=False):
-            for stage in level.stages:
-                await stage.settle()
+            for node in level.async_nodes:
+                await node.drain()
             following.run()
 
     def due(self) -> dict[str, int | None]:
@@ -174,11 +175,10 @@ class Levels:
         return {name: time for level in self.all for name, time in level.punctuations.due().items()}
 
 
-def keeps_order(group: SubTopology, topology: Topology) -> bool:
+def depends_on_order(group: SubTopology, topology: Topology) -> bool:
     """Return whether anything behind the group's async nodes depends on the order of records.
 
-    This is so with every node that keeps state or time, and with every topic that the program
-    itself reads again.
+    Nodes with state or time do, and topics that the application itself reads.
     """
     nodes = topology.nodes.values()
     read = {topic for node in nodes if isinstance(node, Source) for topic in node.topics}
@@ -206,48 +206,50 @@ def _may_punctuate(node: Node) -> bool:
 
 
 def node_levels(nodes: Sequence[Node]) -> dict[str, int]:
-    """Return the level of each node, by name; parents stand before their children.
+    """Return the level of each node, by name; ``nodes`` has parents before children.
 
-    A store that is used before and behind the same async node connects no levels: its users keep
-    those that their parents give them.
+    A store that is used before and behind the same async node does not put its users on one
+    level: they keep the levels that follow from their parents.
     """
     shared: dict[str, set[str]] = {}
     for node in nodes:
-        if not isinstance(node, AsyncCall):  # its calls use the store in any order
+        if not isinstance(node, AsyncCall):  # its calls access the store in any order
             for store in node.stores:
                 shared.setdefault(store, set()).add(node.name)
-    calls = sum(isinstance(node, AsyncCall) for node in nodes)
+    async_count = sum(isinstance(node, AsyncCall) for node in nodes)
     together = [users for users in shared.values() if len(users) > 1]
-    hops = _before_calls(nodes)
+    behind_async = _before_async(nodes)
     while True:
-        levels = _relaxed(nodes, together, calls)
-        beyond = {name for name, level in levels.items() if level > calls}
+        levels = _relaxed(nodes, together, async_count)
+        beyond = {name for name, level in levels.items() if level > async_count}
         if not beyond:
             return levels
         raised = [users for users in together if users & beyond]
-        direct = [users for users in raised if any(hops[name] & users for name in users)]
+        direct = [users for users in raised if any(behind_async[name] & users for name in users)]
         together = [users for users in together if users not in (direct or raised)]
 
 
-def _before_calls(nodes: Sequence[Node]) -> dict[str, set[str]]:
+def _before_async(nodes: Sequence[Node]) -> dict[str, set[str]]:
     """Return the nodes that reach each node through an async node."""
     above: dict[str, set[str]] = {}
-    hops: dict[str, set[str]] = {}
+    behind_async: dict[str, set[str]] = {}
     for node in nodes:
         above[node.name] = set(node.parents).union(*(above[name] for name in node.parents))
-        hops[node.name] = set().union(*(hops[name] for name in node.parents))
+        behind_async[node.name] = set().union(*(behind_async[name] for name in node.parents))
         for parent in nodes:
             if parent.name in node.parents and isinstance(parent, AsyncCall):
-                hops[node.name] |= above[parent.name]
-    return hops
+                behind_async[node.name] |= above[parent.name]
+    return behind_async
 
 
-def _relaxed(nodes: Sequence[Node], together: Iterable[set[str]], calls: int) -> dict[str, int]:
-    """Raise levels until all conditions hold, or until some are higher than there are calls."""
+def _relaxed(
+    nodes: Sequence[Node], together: Iterable[set[str]], async_count: int
+) -> dict[str, int]:
+    """Raise levels until all constraints hold, or one exceeds the number of async nodes."""
     kinds = {node.name: node for node in nodes}
     levels = dict.fromkeys(kinds, 0)
     before: dict[str, int] = {}
-    while levels != before and max(levels.values(), default=0) <= calls:
+    while levels != before and max(levels.values(), default=0) <= async_count:
         before = dict(levels)
         for node in nodes:
             for parent in node.parents:

@@ -1,4 +1,4 @@
-"""How many records of each node were left out, and why."""
+"""Counts of the records that each node dropped, by reason."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,19 +7,19 @@ from typing import Literal, TypeAlias
 
 __all__ = ["NodeMetrics", "Reason", "RecordCounts", "node_metrics"]
 
-# by a rule of the operator; too late for its window; by a handler; by one that sent dead letters
+# by a rule of the operator; too late for its window; by a handler without, or with dead letters
 Reason: TypeAlias = Literal["rule", "late", "skipped", "dead_letter"]
 RecordCounts: TypeAlias = Counter[tuple[str, Reason]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMetrics:
-    """The records that a node left out.
+    """The records that a node dropped.
 
-    ``dropped_records`` are all of them, as in Kafka Streams' metric of this name: records without
-    a key or a value where one is needed, with a timestamp that is skipped, too late
-    (``late_records``), or that failed and a handler answered with `Resume`, without
-    (``skipped_records``) or with dead letters (``dead_letter_records``).
+    ``dropped_records`` counts all of them, like Kafka Streams' metric of this name: records without
+    a required key or value, with an invalid timestamp, too late (``late_records``), or for whose
+    error a handler returned `Resume`, without (``skipped_records``) or with dead letters
+    (``dead_letter_records``).
     """
 
     dropped_records: int = 0
@@ -29,7 +29,7 @@ class NodeMetrics:
 
 
 def node_metrics(counts: Iterable[Mapping[tuple[str, Reason], int]]) -> dict[str, NodeMetrics]:
-    """Return the metrics of each node that left out any record, by name."""
+    """Return the metrics of each node that dropped any record, by name."""
     total: RecordCounts = Counter()
     for one in counts:
         total.update(one)

@@ -1,11 +1,10 @@
-"""From a topology to stages: which sub-topology runs where, after which, in how many tasks.
+"""Plan a topology: assign sub-topologies to stages, and partitions to tasks.
 
-A host that runs whole batches, as Spark does, runs a program as a line of stages. Sub-topologies
-that only look at one record at a time run where their topic is read, in the *front*. The
-others stand in the stage after those that feed them, several side by side where they do not.
-A repartition that leads on is a shuffle between two stages; one that leads back, as the answers
-of a foreign-key join do, is a topic, read with the next batch. So is one whose records may differ
-when a batch runs again (`runtime.durability`).
+A micro-batch runs the stages in sequence. Stateless sub-topologies run in the *source stage*, where
+their topic is read. Every other sub-topology runs in the stage after those that feed it; several
+may share a stage. A repartition to a later stage is a shuffle. One to the same or an earlier stage,
+such as the answers of a foreign-key join, is a topic that the next batch reads, and so is one whose
+records may differ when a batch runs again (`runtime.durability`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,11 +17,15 @@ from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.durability import nondeterministic_repartitions
-from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number, partition_groups
-from thulawa.runtime.output import chosen_partition
-from thulawa.runtime.unsupported import check_runs
-from thulawa.state.keys import PLAIN, Keys
-from thulawa.topology.keys import KeySerdes, windowed
+from thulawa.runtime.output_encoder import chosen_partition
+from thulawa.runtime.partition_groups import (
+    Assignment,
+    PartitionGrouper,
+    by_number,
+    partition_groups,
+)
+from thulawa.state.key_identity import PLAIN, Keys
+from thulawa.topology.key_serdes import KeySerdes, windowed
 from thulawa.topology.nodes import (
     Aggregate,
     AsyncCall,
@@ -39,23 +42,31 @@ from thulawa.topology.nodes import (
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = ["FRONT", "Part", "Plan", "Repartition", "has_timers", "plan", "remembered_by"]
+__all__ = [
+    "SOURCE_STAGE",
+    "Plan",
+    "Repartition",
+    "StagedSubTopology",
+    "checkpoint_names",
+    "has_timers",
+    "plan",
+]
 
-FRONT = 0
-# what holds nothing from one batch to the next
-_ONE_BY_ONE = (Source, Sink, Stateless, Branch, AsyncCall, PartialAggregate)
+SOURCE_STAGE = 0
+# nodes without state between batches
+_STATELESS = (Source, Sink, Stateless, Branch, AsyncCall, PartialAggregate)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A sub-topology in its place: the stage, and the partitions of each of its tasks."""
+class StagedSubTopology:
+    """A sub-topology with its stage and the partitions of each of its tasks."""
 
     group: SubTopology
     stage: int
     tasks: tuple[Mapping[str, tuple[int, ...]], ...]
 
     def task_of(self, topic: str, partition: int) -> int:
-        """Give the task that reads a partition; a new partition joins the task of its number."""
+        """Return the number of the task that reads a partition; for a new one, by its number."""
         for number, partitions in enumerate(self.tasks):
             if partition in partitions.get(topic, ()):
                 return number
@@ -64,12 +75,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Repartition:
-    """A topic between two sub-topologies, and how its records find their partition.
+    """A repartition between two sub-topologies.
 
-    Keys that are plain data travel as they are, others as their identities; the source of the far
-    end reads these. ``is_topic``: it is not a shuffle. ``durable``: because its records may differ
-    when a batch runs again, for the reason in ``nondeterminism``, or because they might when the
-    checkpoint was made.
+    Keys that are plain data are sent as they are, others as their identities, which the receiving
+    source deserializes. ``is_topic``: it is a topic, not a shuffle. ``durable``: it is one because
+    its records may differ when a batch runs again, now (``nondeterminism`` is the reason) or when
+    the checkpoint was created.
     """
 
     topic: str
@@ -83,49 +94,49 @@ class Repartition:
 
     @property
     def kind(self) -> str:
-        """Say whether it is a shuffle or a topic, and why."""
+        """The kind of repartition, shuffle or topic, with the reason."""
         if self.nondeterminism is not None:
             return f"a topic: its records may differ on a re-run because of {self.nondeterminism}"
         if self.durable:
             return "a topic, as the checkpoint has it"
-        return "a topic, because it leads back" if self.is_topic else "a shuffle"
+        return "a topic, because an earlier stage reads it" if self.is_topic else "a shuffle"
 
     def router(self) -> Callable[[Any, Any], tuple[int, Any]]:
-        """Return what gives the partition of a record and the key that it travels under.
+        """Return a function that gives the partition of a record and the key to send.
 
-        The partition is where a topic with this key's bytes has it. It raises `SerializationError`
-        for a key that its serde cannot write.
+        The partition is that of the key's bytes in a topic. The function raises
+        `SerializationError` for a key that the serde cannot write.
         """
         keys, partitions, partitioner = Keys(self.key_serde), self.partitions, self.partitioner
-        identity_of, text, travel = keys.identity, keys.text, keys.travel
+        identity_of, text, plain = keys.identity, keys.text, keys.travels_plain
         dump = self.key_serde.dumps
 
         def route(key: Any, value: Any) -> tuple[int, Any]:
             identity = key if type(key) is text and key.isascii() else identity_of(key)
-            travelling = key if travel else identity
+            sent = key if plain else identity
             if partitions == 1:
-                return 0, travelling
+                return 0, sent
             if partitioner is not None:
                 chosen = chosen_partition(partitioner, key, value, partitions, self.topic)
-                return chosen, travelling
+                return chosen, sent
             data = identity if type(identity) is bytes else dump(identity)
-            return partition_of(data, partitions), travelling
+            return partition_of(data, partitions), sent
 
         return route
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where everything runs. ``topology`` has its serdes filled in."""
+    """The plan of an application; the serdes of ``topology`` are filled in."""
 
     topology: Topology
-    parts: Mapping[int, Part]
+    parts: Mapping[int, StagedSubTopology]
     readers: Mapping[str, int]  # topic -> id of the sub-topology that reads it
     repartitions: Mapping[str, Repartition]
     global_topics: frozenset[str] = field(default_factory=frozenset)
 
     def global_tables(self, group: SubTopology) -> list[GlobalTable]:
-        """Give the global tables that a sub-topology looks into; its tasks have them whole."""
+        """Return the global tables that a sub-topology reads."""
         looked_into = {node.table for node in group.nodes if isinstance(node, LookupJoin)}
         stores = {store for node in group.nodes for store in node.stores}
         return [
@@ -135,8 +146,8 @@ class Plan:
             and (node.name in looked_into or stores & {*node.stores})
         ]
 
-    def fed_by(self, part: Part) -> set[str]:
-        """Return the topics whose records reach a part, be it by shuffles from other parts."""
+    def fed_by(self, part: StagedSubTopology) -> set[str]:
+        """Return the topics whose records reach a part, directly or through shuffles."""
         found: set[str] = set()
         waiting = [part]
         while waiting:
@@ -154,17 +165,17 @@ class Plan:
 
     @property
     def has_timers(self) -> bool:
-        """Whether a processor of the user's own may ask to be called by the clock."""
+        """Whether a processor may schedule punctuations."""
         return has_timers(self.topology.nodes.values())
 
     @property
     def stages(self) -> int:
-        """How many stages there are after the front."""
+        """The number of stages after the source stage."""
         return max((part.stage for part in self.parts.values()), default=0)
 
     @property
     def tasks(self) -> int:
-        """How many tasks the widest stage has."""
+        """The largest number of tasks of a sub-topology behind the source stage."""
         return max((len(part.tasks) for part in self.parts.values() if part.stage), default=1)
 
     @property
@@ -175,7 +186,7 @@ class Plan:
 
 
 def has_timers(nodes: Iterable[Node]) -> bool:
-    """Tell whether any of these nodes may ask to be called by the clock."""
+    """Return whether any of these nodes is a processor, which may schedule punctuations."""
     return any(
         isinstance(node, Process) or (isinstance(node, AsyncCall) and node.operation == "process")
         for node in nodes
@@ -194,34 +205,36 @@ def plan(  # noqa: PLR0913 all but two are optional and named
     assigned: Assignment | None = None,
     exactly_once: bool = True,
 ) -> Plan:
-    """Put every sub-topology in its place. ``partitions`` are those of the topics outside.
+    """Plan a topology; ``partitions`` are the partition counts of its external topics.
 
-    The serdes stand in where the program names none (`with_serdes`). With ``in_order`` the records
-    of several topics meet in the order of their timestamps even where nothing is remembered. With
-    ``keeps_time`` records may be given the time of their partition, which must be remembered.
-    Tasks with state keep the partitions that they were ``assigned``, and repartitions that were
-    topics stay topics. With ``exactly_once`` those whose records may differ on a re-run are topics.
+    The serdes are defaults where the program names none (`with_serdes`). With ``in_order`` records
+    of several topics are merged by timestamp even in stateless sub-topologies. With ``keeps_time``
+    a record may get its partition's time, which is state. Tasks with state keep their ``assigned``
+    partitions, and repartitions that were topics stay topics. With ``exactly_once`` repartitions
+    whose records may differ on a re-run are topics. Raises `TopologyError` for options that would
+    have no effect or fail when a record is processed.
     """
-    check_runs(topology)
+    for node in topology.nodes.values():
+        _check_supported(node)
     filled = with_serdes(topology, key_serde, value_serde)
     groups = [group for group in filled.subtopologies() if not group.is_global]
     readers = {
         topic: group.id for group in groups for node in group.sources for topic in node.topics
     }
-    in_front = partial(_is_stateless, in_order=in_order, keeps_time=keeps_time)
+    is_stateless = partial(_is_stateless, in_order=in_order, keeps_time=keeps_time)
     assigned = assigned or Assignment()
     reasons = nondeterministic_repartitions(groups) if exactly_once else {}
-    stages = _stages(groups, readers, in_front, reasons.keys() | assigned.durable)
+    stages = _stages(groups, readers, is_stateless, reasons.keys() | assigned.durable)
     counts = _counts(groups, readers, partitions, assigned.repartitions)
     repartitions: dict[str, Repartition] = {}
-    parts: dict[int, Part] = {}
+    parts: dict[int, StagedSubTopology] = {}
     for group in groups:
         topics = {topic: counts[topic] for node in group.sources for topic in node.topics}
         _check_copartitioned(group, topics, grouper)
         fresh = partition_groups(topics, grouper)
-        known_by = remembered_by(group, stages[group.id])
+        known_by = checkpoint_names(group, stages[group.id])
         tasks = assigned.applied(known_by, topics, fresh)
-        parts[group.id] = Part(group, stages[group.id], tuple(tasks))
+        parts[group.id] = StagedSubTopology(group, stages[group.id], tuple(tasks))
         for sink in group.sinks:
             if sink.internal:
                 assert isinstance(sink.topic, str)
@@ -250,12 +263,12 @@ def plan(  # noqa: PLR0913 all but two are optional and named
 def _stages(
     groups: list[SubTopology],
     readers: Mapping[str, int],
-    in_front: Callable[[SubTopology], bool],
+    is_stateless: Callable[[SubTopology], bool],
     durable: Collection[str],
 ) -> dict[int, int]:
-    """Assign each sub-topology its stage, after those that feed it as far as that can be.
+    """Assign each sub-topology a stage after those that feed it, except in cycles.
 
-    What comes through a topic that is ``durable`` comes with the next batch, from the front.
+    Records of a ``durable`` repartition come with the next batch, from the source stage.
     """
     feeds: dict[int, set[int]] = {group.id: set() for group in groups}
     for group in groups:
@@ -274,8 +287,8 @@ def _stages(
                 if other.id in feeds[group.id] and other.id not in visiting
             ]
             visiting.discard(group.id)
-            alone = not feeds[group.id] and in_front(group)
-            stages[group.id] = FRONT if alone else 1 + max(before, default=FRONT)
+            at_source = not feeds[group.id] and is_stateless(group)
+            stages[group.id] = SOURCE_STAGE if at_source else 1 + max(before, default=SOURCE_STAGE)
         return stages[group.id]
 
     for group in groups:
@@ -283,13 +296,13 @@ def _stages(
     return stages
 
 
-def remembered_by(group: SubTopology, stage: int) -> tuple[str, ...]:
-    """Give the names under which a checkpoint remembers whose partitions make a task.
+def checkpoint_names(group: SubTopology, stage: int) -> tuple[str, ...]:
+    """Return the names under which a checkpoint records the partition groups of a sub-topology.
 
-    These are its stores. What has none may still hold records back, or look into global tables of
-    which each task has a copy: it is known by its topics, written as no store can be named.
+    These are its stores. A sub-topology without stores may still buffer records, or have copies of
+    global tables: it is recorded under ``/`` and each of its topics, which is no name of a store.
     """
-    if group.stores or stage == FRONT:
+    if group.stores or stage == SOURCE_STAGE:
         return tuple(group.stores)
     return tuple(f"/{topic}" for source in group.sources for topic in source.topics)
 
@@ -300,7 +313,7 @@ def _is_stateless(group: SubTopology, *, in_order: bool, keeps_time: bool) -> bo
         not keeps_time
         and not group.stores
         and (len(topics) == 1 or not in_order)
-        and all(isinstance(node, _ONE_BY_ONE) for node in group.nodes)
+        and all(isinstance(node, _STATELESS) for node in group.nodes)
         and not any(isinstance(n, AsyncCall) and n.operation == "process" for n in group.nodes)
         and all(source.timestamp_extractor is None for source in group.sources)
     )
@@ -312,9 +325,10 @@ def _counts(
     partitions: Mapping[str, int],
     kept: Mapping[str, int],
 ) -> dict[str, int]:
-    """Give the number of partitions of every topic; inner ones follow what they meet or come of.
+    """Return the partition count of every topic.
 
-    Those that are ``kept`` stay as they were, unless the program says how many there are.
+    A repartition has the count that the program names, else that in ``kept``, else that of the
+    topics it is joined with, else that of the topics it is computed from.
     """
     inner = {
         str(sink.topic): (sink, group) for group in groups for sink in group.sinks if sink.internal
@@ -338,9 +352,29 @@ def _counts(
             else:
                 left.append(topic)
         if len(left) == len(waiting):
-            raise TopologyError(f"nothing says how many partitions {left[0]!r} has")
+            raise TopologyError(
+                f"the partition count of {left[0]!r} is unknown: name it with Repartitioned"
+            )
         waiting = left
     return counts
+
+
+def _check_supported(node: Node) -> None:
+    reason = None
+    match node:
+        case Source(offset_reset="latest"):
+            reason = (
+                "an application continues from its checkpoint, and without one from the "
+                "earliest record; remove offset_reset"
+            )
+        case Sink(topic=topic, partitioner=partitioner) if callable(topic) and partitioner:
+            reason = (
+                "a partitioner needs a fixed topic, because it needs its number of partitions; "
+                "name the topic, or remove the partitioner"
+            )
+        case _:
+            return
+    raise TopologyError(f"{node.name!r} cannot run: {reason}", where=node.where or None)
 
 
 def _check_copartitioned(
@@ -350,7 +384,7 @@ def _check_copartitioned(
         listed = ", ".join(f"{topic} has {count}" for topic, count in sorted(topics.items()))
         raise ConfigurationError(
             f"topics that are joined must have the same number of partitions: {listed}; "
-            "create them alike, repartition one of them, or give a grouper of your own"
+            "create them alike, repartition one of them, or pass a grouper"
         )
 
 
@@ -358,11 +392,11 @@ def _check_copartitioned(
 
 
 def with_serdes(topology: Topology, key: Serde[Any] | None, value: Serde[Any] | None) -> Topology:
-    """Return a program with the serdes of all its topics and stores.
+    """Return a topology in which all topics and stores have serdes.
 
-    ``key`` and ``value`` are the application's own defaults, of topics (else text and JSON) and of
-    keys inside for which nothing says more (else plain data). Raises `TopologyError` where keys
-    that are joined are written differently.
+    ``key`` and ``value`` are the application's defaults for topics (else text and JSON); ``key``
+    is also the default for internal keys (else plain data). Raises `TopologyError` if the keys of
+    a join are written by different serdes.
     """
     outside = key or Serdes.string()
     serdes = KeySerdes(topology.nodes, topology.stores, outside, key or PLAIN)
@@ -377,7 +411,7 @@ def with_serdes(topology: Topology, key: Serde[Any] | None, value: Serde[Any] | 
 
 
 def with_inner_serdes(node: Node, serdes: KeySerdes) -> Node:
-    """Return a node with the serdes of keys inside the program; values there go as they are."""
+    """Return a node with the serdes of internal keys; internal values have none."""
     if isinstance(node, Sink) and node.internal:
         return replace(node, key_serde=serdes.of_repartition(str(node.topic)))
     if isinstance(node, Source) and node.internal:
@@ -396,7 +430,7 @@ def _filled(topology: Topology, node: Node, key: Serde[Any], value: Serde[Any] |
 
 
 def _windowed(topology: Topology, sink: Sink, inner: Serde[Any]) -> Serde[Any]:
-    """Write windowed keys as Kafka does; which kind of window they have, their table tells."""
+    """Return a serde that writes windowed keys as Kafka does, if the sink's table has windows."""
     window = _window_above(topology, sink)
     if window is None:
         return inner

@@ -1,4 +1,4 @@
-"""Processors of the user's own: the context they are given, and how they are called."""
+"""User-defined processors: their context, and the functions that call them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from thulawa.core.names import check_name
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.runtime.output import as_bytes
+from thulawa.runtime.output_encoder import as_bytes, check_written
 from thulawa.runtime.punctuation import Punctuations, Schedule
 from thulawa.topology.nodes import Node, Process, Sink
 from thulawa.topology.processor import PunctuationType
@@ -38,7 +38,7 @@ class NodeContext:
 
     @property
     def task_id(self) -> str:
-        """Sub-topology and partition."""
+        """Sub-topology and number of the task."""
         return self._task.task_id
 
     @property
@@ -53,11 +53,11 @@ class NodeContext:
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Where the record at hand is from; None in a punctuation."""
+        """Topic, partition and offset of the current record; None in a punctuation."""
         return self._task.metadata()
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Hand a record to all children, or to one by name."""
+        """Forward a record to all children, or to one by name."""
         target = self._forward
         if child is not None:
             found = self._children.get(child)
@@ -69,10 +69,11 @@ class NodeContext:
             target = found
         if not isinstance(record, Record):
             raise ProcessingError(
-                f"forward takes a thulawa.streams.Record, not {type(record).__module__}."
+                f"forward needs a thulawa.streams.Record, not {type(record).__module__}."
                 f"{type(record).__qualname__}: from thulawa.streams import Record",
                 node=self._node.name,
             )
+        check_written(record.timestamp, record.headers)
         target(record.key, record.value, record.timestamp, record.headers)
 
     def send(
@@ -86,7 +87,7 @@ class NodeContext:
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
     ) -> None:
-        """Send a record to a topic, as the serdes write it."""
+        """Send a record to a topic."""
         self.sending(topic, key, value, timestamp, headers, key_serde, value_serde)()
 
     def sending(
@@ -99,9 +100,10 @@ class NodeContext:
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
     ) -> Callable[[], None]:
-        """Check and encode a record; give what sends it."""
+        """Check and serialize a record; return a function that sends it."""
         check_name(topic, "topic")
         time = max(self._task.stream_time, 0) if timestamp is None else timestamp
+        check_written(time, headers)
         raw_key = as_bytes(key) if key_serde is None else key_serde.dumps(key)
         raw_value = as_bytes(value) if value_serde is None else value_serde.dumps(value)
         send = self._task.collector.send
@@ -111,7 +113,7 @@ class NodeContext:
     def schedule(
         self, interval: Duration, kind: PunctuationType, callback: Callable[[int], None]
     ) -> Schedule:
-        """Call back at multiples of the interval."""
+        """Schedule a callback at multiples of the interval."""
         every = milliseconds(interval, name="interval")
         now = self._task.wall_clock_time
 
@@ -124,7 +126,7 @@ class NodeContext:
         return self._punctuations.add(every, kind, call, now, self._node.name)
 
     def state_store(self, name: str) -> Any:
-        """Give a store that was connected to this processor."""
+        """Return a store that is connected to this processor."""
         if name not in self._node.stores:
             raise ProcessingError(
                 f"the store {name!r} is not connected to this processor; "
@@ -134,16 +136,16 @@ class NodeContext:
         return self._task.store(name)
 
     def commit(self) -> None:
-        """Ask for a commit after this record."""
+        """Request a commit after this record."""
         self._task.commit_requested = True
 
 
 def process(
     node: Process, context: NodeContext, failed: Failed, closers: list[Callable[[], None]]
 ) -> Forward:
-    """Make and open the processor of a node; give its function."""
+    """Create and initialize the processor of a node; return its function."""
     processor = node.supplier()
-    processor.init(_KeyKept(context, node.name) if node.values_only else context)
+    processor.init(_SameKeyContext(context, node.name) if node.values_only else context)
     closers.append(processor.close)
     handle = processor.process
 
@@ -163,8 +165,8 @@ def process(
     return call_keyed
 
 
-class _KeyKept:
-    """The context of ``process_values``: what is forwarded has the key of what came."""
+class _SameKeyContext:
+    """The context of ``process_values``: forwarded records must have the input's key."""
 
     def __init__(self, context: NodeContext, node: str) -> None:
         self._context = context

@@ -1,8 +1,8 @@
-"""Punctuations: calls that come with time, not with records.
+"""Punctuations: scheduled callbacks by stream time or wall-clock time.
 
-Stream-time punctuations lie on the multiples of their interval; the first is due at once, that
-is with the first record. Wall-clock ones begin one interval after they were asked for. Time
-that jumps over several of them makes one call.
+Stream-time punctuations fire at multiples of their interval, first with the first record.
+Wall-clock punctuations fire first one interval after they were scheduled. If time jumps over
+several multiples, the callback is called once.
 """
 
 import heapq
@@ -19,7 +19,7 @@ _NEVER = 2**63
 
 
 class Schedule:
-    """One punctuation; ``cancel`` ends it."""
+    """One scheduled punctuation."""
 
     __slots__ = ("_forget", "callback", "cancelled", "due", "interval")
 
@@ -37,12 +37,12 @@ class Schedule:
         self._forget = forget
 
     def cancel(self) -> None:
-        """Let it not come again."""
+        """Cancel the punctuation."""
         self.cancelled = True
         self._forget()
 
     def move_beyond(self, now: int) -> None:
-        """Find the next multiple after ``now``."""
+        """Set the due time to the next multiple after ``now``."""
         self.due += ((now - self.due) // self.interval + 1) * self.interval
 
 
@@ -60,7 +60,7 @@ class Punctuations:
 
     def __init__(self) -> None:
         self._order = count()
-        self._named: dict[str, Schedule] = {}  # those of the start
+        self._named: dict[str, Schedule] = {}  # those scheduled before `resume`
         self._started = False
         self._due: dict[PunctuationType, list[tuple[int, int, Schedule]]] = {
             "stream_time": [],
@@ -77,11 +77,11 @@ class Punctuations:
         now: int,
         owner: str = "",
     ) -> Schedule:
-        """Schedule a callback; ``now`` is the wall clock, ``owner`` the node that asked."""
+        """Schedule a callback; ``now`` is the wall-clock time, ``owner`` the node."""
         if interval < 1:
             raise ConfigurationError("a punctuation needs an interval of at least 1 ms")
         if kind not in self._due:
-            raise ConfigurationError(f"{kind!r} is no kind of time; use one of {list(self._due)}")
+            raise ConfigurationError(f"{kind!r} is not supported; use one of {list(self._due)}")
         due = now + interval if kind == "wall_clock_time" else 0
         schedule = Schedule(due, interval, callback, partial(self._drop_cancelled, kind))
         self._push(kind, schedule)
@@ -94,17 +94,17 @@ class Punctuations:
         return sum(map(len, self._due.values()))
 
     def due(self) -> dict[str, int | None]:
-        """Tell when each punctuation of the start is due; None: it was cancelled.
+        """Return when each punctuation scheduled before `resume` is due; None: cancelled.
 
-        By owner, number, kind of time and interval: with another interval it is another one.
+        The names consist of owner, number, kind of time and interval.
         """
         return {name: None if one.cancelled else one.due for name, one in self._named.items()}
 
     def resume(self, due: Mapping[str, int | None]) -> None:
-        """Let the punctuations that were asked for so far go on where they were.
+        """Restore the due times of the punctuations scheduled so far, as `due` returned them.
 
-        One that was cancelled does not come back; one that a processor asks for later than in
-        its ``init`` has to be asked for again.
+        A cancelled punctuation stays cancelled. One that a processor schedules after its ``init``
+        is not restored.
         """
         self._started = True
         for name, schedule in self._named.items():
@@ -116,7 +116,7 @@ class Punctuations:
             self._drop_cancelled(kind)
 
     def fire(self, kind: PunctuationType, now: int) -> bool:
-        """Call what is due; tell whether anything was."""
+        """Fire the due punctuations; return whether there were any."""
         fired = False
         heap = self._due[kind]
         while heap and heap[0][0] <= now:

@@ -1,11 +1,11 @@
-"""The records that a task gets, within a batch, through repartitions from other tasks.
+"""The records that a task receives through repartitions from other tasks in a batch.
 
-A batch may span hours of stream time. If a task took all records of one upstream task and then
-all of the next, the first would advance its stream time to the end of the batch, and the others
-would be late. So it takes, of the upstream tasks' next records, the one with the lowest timestamp,
-as tasks do with the partitions that they read. The records of one upstream task stay in order.
+A batch may span hours of stream time. If a task processed all records of one upstream task and then
+those of the next, the first would advance its stream time to the end of the batch, and the others
+would be late. It therefore merges the upstream tasks' records by timestamp, as tasks do with their
+partitions. The records of one upstream task stay in order.
 
-Where a repartition is a topic, each of its records names the task that has sent it in a header.
+If a repartition is a topic, a header of each record names the task that sent it.
 """
 
 import heapq
@@ -14,18 +14,18 @@ from collections.abc import Hashable, Iterable, Sequence
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import RawRecord
 
-__all__ = ["Shuffled", "merge_by_time", "sent_by", "split_by_sender"]
+__all__ = ["ShuffledRecords", "merge_by_time", "split_by_sender", "with_sender"]
 
 _SENDER = "thulawa.sender"
 
 
-def sent_by(sender: str, headers: Headers) -> Headers:
-    """Return the headers of a record in a repartition topic."""
+def with_sender(sender: str, headers: Headers) -> Headers:
+    """Return the headers with the sending task added, for a record of a repartition topic."""
     return (*headers, (_SENDER, sender.encode()))
 
 
 def split_by_sender(records: Iterable[RawRecord]) -> dict[bytes | None, list[RawRecord]]:
-    """Return the records of a repartition topic by sender, in order, with their own headers."""
+    """Group the records of a repartition topic by sender, and remove the sender's header."""
     senders: dict[bytes | None, list[RawRecord]] = {}
     for offset, timestamp, key, value, headers in records:
         sender = None
@@ -35,8 +35,8 @@ def split_by_sender(records: Iterable[RawRecord]) -> dict[bytes | None, list[Raw
     return senders
 
 
-class Shuffled:
-    """Records of repartitions, by topic-partition and by the task that sent them."""
+class ShuffledRecords:
+    """Records of repartitions, by topic-partition and sending task."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, int], dict[Hashable, list[RawRecord]]] = {}
@@ -47,21 +47,21 @@ class Shuffled:
     def add(
         self, topic: str, partition: int, sender: Hashable, records: Iterable[RawRecord]
     ) -> None:
-        """Add records that a task has sent, in the order in which it has sent them."""
+        """Add the records of a sending task, in the order in which it sent them."""
         senders = self._records.setdefault((topic, partition), {})
         senders.setdefault(sender, []).extend(records)
 
     def topic_partitions(self) -> list[tuple[str, int]]:
-        """Return where there are records."""
+        """Return the topic-partitions that have records."""
         return list(self._records)
 
     def take(self, topic: str, partition: int) -> Sequence[RawRecord]:
-        """Remove the records of a topic-partition; return them as they are to be processed."""
+        """Remove and return the records of a topic-partition, in the order to process them."""
         return merge_by_time([*self._records.pop((topic, partition), {}).values()])
 
 
 def merge_by_time(sequences: Sequence[Sequence[RawRecord]]) -> Sequence[RawRecord]:
-    """Return all records: of the heads of the sequences always the one with the lowest timestamp.
+    """Merge sequences: take the head with the lowest timestamp; each sequence stays in order.
 
     >>> merge_by_time([[(0, 5, "a", 1, ()), (1, 3, "a", 2, ())], [(0, 4, "b", 3, ())]])
     [(0, 4, 'b', 3, ()), (0, 5, 'a', 1, ()), (1, 3, 'a', 2, ())]
@@ -72,11 +72,11 @@ def merge_by_time(sequences: Sequence[Sequence[RawRecord]]) -> Sequence[RawRecor
     heapq.heapify(heads)
     merged: list[RawRecord] = []
     while heads:
-        _, number, place = heads[0]
+        _, number, index = heads[0]
         records = sequences[number]
-        merged.append(records[place])
-        if place + 1 < len(records):
-            heapq.heapreplace(heads, (records[place + 1][1], number, place + 1))
+        merged.append(records[index])
+        if index + 1 < len(records):
+            heapq.heapreplace(heads, (records[index + 1][1], number, index + 1))
         else:
             heapq.heappop(heads)
     return merged

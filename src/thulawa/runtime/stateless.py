@@ -1,14 +1,14 @@
 """Stateless nodes as functions.
 
-Every record passes here, so each operation is a closure of its own with nothing to decide
-per record. ``try`` costs nothing as long as nothing is raised.
+Each operation is a closure of its own, without a decision per record: this is the hot path.
+``try`` costs nothing unless something is raised.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from thulawa.core.records import Headers
-from thulawa.runtime.blocks import FIXED, Block, Many
+from thulawa.runtime.blocks import IMMUTABLE_TYPES, Block, ForwardBlock
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.topology.nodes import Branch, Stateless
 
@@ -16,7 +16,7 @@ __all__ = ["branch", "stateless", "stateless_blocks"]
 
 
 def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
-    """Make the function of a stateless node."""
+    """Return the function of a stateless node."""
     if node.operation == "pass":
         return forward
     if node.operation == "to_stream":
@@ -28,9 +28,9 @@ def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
 
 
 def stateless_blocks(
-    nodes: Sequence[tuple[Stateless, Failed]], context: TaskContext, forward: Many
-) -> Many:
-    """Make the function of stateless nodes, each the child of the one before, for blocks."""
+    nodes: Sequence[tuple[Stateless, Failed]], context: TaskContext, forward: ForwardBlock
+) -> ForwardBlock:
+    """Return the function for blocks of a chain of stateless nodes."""
     nodes = [(node, failed) for node, failed in nodes if node.operation != "pass"]
     if not nodes:
         return forward
@@ -49,8 +49,8 @@ def stateless_blocks(
     return process
 
 
-def _gathering(context: TaskContext, forward: Many) -> tuple[Forward, Callable[[], None]]:
-    """Make what takes single records, and what sends those it has taken on as a block."""
+def _gathering(context: TaskContext, forward: ForwardBlock) -> tuple[Forward, Callable[[], None]]:
+    """Return a function that collects records, and one that forwards them as a block."""
     columns: tuple[list[Any], ...] = ([], [], [], [], [])
     offsets, timestamps, keys, values, every_headers = columns
 
@@ -67,7 +67,7 @@ def _gathering(context: TaskContext, forward: Many) -> tuple[Forward, Callable[[
         keys.append(key)
         values.append(value)
         every_headers.append(headers)
-        if type(value) not in FIXED:
+        if type(value) not in IMMUTABLE_TYPES:
             send()
 
     return take, send
@@ -193,7 +193,7 @@ _BUILDERS: dict[str, Callable[[Callable[..., Any], Forward, Failed], Forward]] =
 
 
 def branch(node: Branch, children: dict[str, Forward], failed: Failed) -> Forward:
-    """Make the function of a branch: the first predicate that holds, else the default."""
+    """Return the function of a branch: the child of the first true predicate, else the default."""
     routes = [
         (predicate, children[child])
         for predicate, child in zip(node.predicates, node.children, strict=True)

@@ -1,8 +1,8 @@
 """Stream-stream joins.
 
-Each side keeps its records for the other and looks into what the other kept. Unmatched
-records of a left or outer join wait in a buffer both sides share, ordered by time, right
-before left, then key, and leave when stream time has passed their window and grace.
+Each side stores its records and looks up those of the other side. Unmatched records of a left or
+outer join are held in a buffer that both sides share, ordered by time, right before left, then key.
+They are emitted when stream time has passed their window and grace.
 """
 
 from typing import Any
@@ -10,23 +10,23 @@ from typing import Any
 from thulawa.core.records import Headers
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.state.buffers import TimeOrderedBuffer
-from thulawa.state.windows import JoinStore
+from thulawa.state.window_store import JoinStore
 from thulawa.topology.nodes import JoinBuffer, StreamJoin
 
 __all__ = ["join_buffer", "stream_join"]
 
-_RIGHT, _LEFT = 0, 1  # as they sort in the shared buffer
+_RIGHT, _LEFT = 0, 1  # in the sort order of the shared buffer
 
 
 def join_buffer(node: JoinBuffer, context: TaskContext, forward: Forward) -> Forward:
-    """Keep the records of one side."""
+    """Store the records of one side."""
     store: JoinStore = context.store(node.store)
-    # the newest record that had no value: it is not in the store, and has to outlive a restart
+    # the time of the newest record without a value, which is not stored but must survive a restart
     empty = context.clock(f"{node.store}/empty")
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is not None:
-            if value is None:  # is not kept, but what is kept grows older by it
+            if value is None:  # it is not stored, but advances the time by which others expire
                 empty.time = max(empty.time, timestamp)
             if empty.time >= timestamp:
                 store.observe(empty.time)
@@ -40,11 +40,11 @@ def join_buffer(node: JoinBuffer, context: TaskContext, forward: Forward) -> For
 def stream_join(
     node: StreamJoin, context: TaskContext, forward: Forward, failed: Failed
 ) -> Forward:
-    """Join the records of one side with what the other side kept."""
-    return _Side(node, context, forward, failed).process
+    """Join the records of one side with the stored records of the other."""
+    return _StreamJoinSide(node, context, forward, failed).process
 
 
-class _Side:
+class _StreamJoinSide:
     def __init__(
         self, node: StreamJoin, context: TaskContext, forward: Forward, failed: Failed
     ) -> None:
@@ -72,7 +72,7 @@ class _Side:
         self._keeps_unmatched = node.kind == "outer" or (node.kind, node.side) == ("left", "left")
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Take one record of this side."""
+        """Process one record of this side."""
         if timestamp > self._clock.time:
             self._clock.time = timestamp
         try:
@@ -101,7 +101,7 @@ class _Side:
         return None
 
     def _unkeyed(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Let a record without a key go unjoined, where unjoined ones may go."""
+        """Emit a record without a key unmatched, if this side emits unmatched records."""
         if self._keeps_unmatched and value is not None:
             self._forward(key, self._joined(key, value, None), timestamp, headers)
         else:
@@ -114,32 +114,32 @@ class _Side:
     def _wait_for_match(
         self, waiting: TimeOrderedBuffer, key: Any, value: Any, timestamp: int
     ) -> None:
-        place = (timestamp, self._mine, waiting.keys.identity(key))
-        waiting.put(timestamp, place, (*(waiting.get(place) or ()), value))
+        entry = (timestamp, self._mine, waiting.keys.identity(key))
+        waiting.put(timestamp, entry, (*(waiting.get(entry) or ()), value))
 
     def _emit_unmatched(self, headers: Headers) -> None:
-        """Emit what can no longer be matched."""
+        """Emit the records that can no longer be matched."""
         waiting, now = self._waiting, self._clock.time
         earliest = None if waiting is None else waiting.earliest()
         if waiting is None or earliest is None or earliest + self._shortest_wait >= now:
             return
-        for time, place in waiting:
+        for time, entry in waiting:
             if time + self._shortest_wait >= now:
                 return
-            _, side, identity = place
+            _, side, identity = entry
             if time + self._wait[side] < now:
-                values = waiting.get(place)
-                waiting.remove(place)
+                values = waiting.get(entry)
+                waiting.remove(entry)
                 for value in values:
                     self._emit_alone(side, waiting.keys.key(identity), value, time, headers)
 
     def _emit_alone(self, side: int, key: Any, value: Any, time: int, headers: Headers) -> None:
-        """Emit a record that waited; an error is about it, not about the one that moved time."""
+        """Emit an unmatched record; an error is not attributed to the current record."""
         left, right = (value, None) if side == _LEFT else (None, value)
         try:
             result = self._joiner(key, left, right)
         except Exception as error:  # noqa: BLE001 the handler decides about any error
-            with self._context.about(None):
+            with self._context.attribute_errors_to(None):
                 self._failed(error, key, value, time, headers)
         else:
             self._forward(key, result, time, headers)

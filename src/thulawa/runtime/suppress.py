@@ -1,4 +1,4 @@
-"""Suppression: updates of a table wait, and only the last one of each key leaves."""
+"""Suppression: hold the updates of a table, and emit only the last one of each key."""
 
 from typing import Any
 
@@ -12,38 +12,38 @@ __all__ = ["suppress"]
 
 
 def suppress(node: Suppress, context: TaskContext, forward: Forward) -> Forward:
-    """Hold updates back until their window closes, their time is over, or room runs out.
+    """Hold updates until their window closes, the time limit expires, or the buffer is exceeded.
 
-    Time is the highest timestamp of the updates that come here. The value before is the last
-    one that left, not the last one that came: who follows has seen no other.
+    Time is the highest timestamp of the node's updates. The old value of an emitted change is the
+    one that was last emitted, since child nodes have seen no other.
     """
     buffer: TimeOrderedBuffer = context.store(node.store)
     clock = context.clock(node.store)
     final = node.until == "window_close"
-    over = _Room(node, buffer)
-
+    bounds = _BufferBounds(node, buffer)
     keys = buffer.keys
 
     def emit_first() -> None:
-        place, (new, prior, timestamp, headers) = buffer.pop_first()
+        identity, (new, prior, timestamp, headers) = buffer.pop_first()
         if new is not None or not final:
-            with context.about(None):
-                forward(keys.key(place), Change(new, prior), timestamp, headers)
+            with context.attribute_errors_to(None):
+                forward(keys.key(identity), Change(new, prior), timestamp, headers)
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
-        place = keys.identity(key)
+        identity = keys.identity(key)
         clock.time = max(clock.time, timestamp)
-        held = buffer.get(place)
+        held = buffer.get(identity)
         prior = change.old if held is None else held[1]
         time = key.window.end if final else timestamp
-        buffer.put(time, place, (change.new, prior, timestamp, headers))
+        buffer.put(time, identity, (change.new, prior, timestamp, headers))
         due = clock.time - node.wait
         while (earliest := buffer.earliest()) is not None and earliest <= due:
             emit_first()
-        while over.full():
+        while bounds.exceeded():
             if node.when_full == "fail":
                 raise ProcessingError(
-                    f"the buffer is over its bound with {len(buffer)} records",
+                    f"the suppression buffer is full with {len(buffer)} records: raise its bounds, "
+                    "or emit early",
                     node=node.name,
                 )
             emit_first()
@@ -51,15 +51,15 @@ def suppress(node: Suppress, context: TaskContext, forward: Forward) -> Forward:
     return process
 
 
-class _Room:
-    """Whether a buffer is beyond its bounds."""
+class _BufferBounds:
+    """The bounds of a suppression buffer."""
 
     def __init__(self, node: Suppress, buffer: TimeOrderedBuffer) -> None:
         self._buffer = buffer
         self._records = node.max_records
         self._bytes = node.max_bytes
 
-    def full(self) -> bool:
+    def exceeded(self) -> bool:
         if self._records is not None and len(self._buffer) > self._records:
             return True
         return self._bytes is not None and len(self._buffer) > 0 and self._size() > self._bytes

@@ -1,4 +1,4 @@
-"""Joins with tables: a stream's records with a table's rows, and the rows of two tables."""
+"""Stream-table and table-table joins."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["lookup_join", "table_join"]
 def lookup_join(
     node: LookupJoin, context: TaskContext, views: Views, forward: Forward, failed: Failed
 ) -> Forward:
-    """Join a record with the table's value of this moment, or of the record's own time."""
+    """Join a record with the table's current row, or with the row as of the record's time."""
     look_up = _look_up(node, views)
     selector, joiner, left = node.key_selector, node.joiner, node.left
 
@@ -35,7 +35,7 @@ def lookup_join(
 
     if node.buffer is None:
         return process
-    return _held_back(node, context, process)
+    return _with_grace(node, context, process)
 
 
 def _look_up(node: LookupJoin, views: Views) -> Callable[[Any, int], tuple[Any, int] | None]:
@@ -46,8 +46,8 @@ def _look_up(node: LookupJoin, views: Views) -> Callable[[Any, int], tuple[Any, 
     return lambda key, _: latest(key)
 
 
-def _held_back(node: LookupJoin, context: TaskContext, process: Forward) -> Forward:
-    """Join records only when stream time has passed them by the grace period."""
+def _with_grace(node: LookupJoin, context: TaskContext, process: Forward) -> Forward:
+    """Buffer records until stream time has passed them by the grace period."""
     assert node.buffer is not None
     buffer: TimeOrderedBuffer = context.store(node.buffer)
     clock = context.clock(node.buffer)
@@ -58,12 +58,12 @@ def _held_back(node: LookupJoin, context: TaskContext, process: Forward) -> Forw
         due = clock.time - grace
         if key is None or value is None or timestamp < due:
             return process(key, value, timestamp, headers)
-        place = (timestamp, buffer.keys.identity(key))
-        buffer.put(timestamp, place, (*(buffer.get(place) or ()), (value, headers)))
+        entry = (timestamp, buffer.keys.identity(key))
+        buffer.put(timestamp, entry, (*(buffer.get(entry) or ()), (value, headers)))
         while (earliest := buffer.earliest()) is not None and earliest <= due:
             (time, identity), records = buffer.pop_first()
             held_key = buffer.keys.key(identity)
-            with context.about(None):
+            with context.attribute_errors_to(None):
                 for held_value, held_headers in records:
                     process(held_key, held_value, time, held_headers)
         return None
@@ -100,12 +100,12 @@ def table_join(
 
 
 def _needs_other(node: TableJoin) -> bool:
-    """Tell whether there is no result without a row on the other side."""
+    """Return whether there is no result without a row on the other side."""
     return node.kind == "inner" or (node.kind == "left" and node.side == "right")
 
 
 def _joined(node: TableJoin, needs_other: bool) -> Callable[[Any, Any], Any]:  # noqa: FBT001 private
-    """Give the result for this side's and the other side's row; None: there is none."""
+    """Return the function that joins this side's row with the other's; None: no result."""
     joiner = node.joiner
     needs_mine = node.kind == "inner" or (node.kind == "left" and node.side == "left")
     is_left = node.side == "left"

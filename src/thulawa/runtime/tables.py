@@ -1,7 +1,7 @@
-"""Tables: updates as changes (new and old value), kept in a store where there is one.
+"""Tables: updates as changes (new and old value), materialized if they have a store.
 
-A filter that knows old values drops updates that change nothing: no row before and none after.
-Other tables pass them on.
+A filter that knows old values drops updates without a row before and after. Other tables forward
+them.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from thulawa.core.records import Change, Headers
 from thulawa.runtime.context import NO_TIME, Failed, Forward, TaskContext
 from thulawa.runtime.processors import NodeContext
 from thulawa.runtime.views import Views, row_function
-from thulawa.state.keys import Keys
+from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import Table, TableAggregate, TableGrouping
 
 __all__ = ["table", "table_aggregate", "table_grouping", "transformed_table"]
@@ -27,7 +27,7 @@ def transformed_table(
     failed: Failed,
     closers: list[Callable[[], None]],
 ) -> Forward:
-    """Make and open the transformer of a table; give the table's function."""
+    """Create and initialize the transformer of a table; return the table's function."""
     assert node.supplier is not None
     transformer = node.supplier()
     rows = _RowContext(own, node.name)
@@ -53,7 +53,7 @@ def transformed_table(
 
 
 class _RowContext:
-    """The context of a transformer: its rows leave as what it gives, and it is called for those."""
+    """The context of a transformer, which can neither forward nor schedule."""
 
     def __init__(self, context: NodeContext, node: str) -> None:
         self._context = context
@@ -63,7 +63,7 @@ class _RowContext:
     def __getattr__(self, name: str) -> Any:
         if name in ("forward", "schedule"):
             raise ProcessingError(
-                f"a table's transformer cannot {name}: give the row back, or use process",
+                f"a table's transformer cannot {name}: return the row, or use process",
                 node=self._node,
             )
         return getattr(self._context, name)
@@ -72,7 +72,7 @@ class _RowContext:
 def table(
     node: Table, context: TaskContext, views: Views, forward: Forward, failed: Failed
 ) -> Forward:
-    """Make the function of a table node."""
+    """Return the function of a table node."""
     if node.operation == "source":
         return _source(node, context, forward)
     if node.operation == "pass" and node.store is None:
@@ -117,7 +117,7 @@ def _derived(
     store = None if node.store is None else context.store(node.store)
     is_filter = node.operation.startswith("filter")
     quiet = is_filter and node.sends_old_values and not views.is_versioned(node.parents[0])
-    # a transformer may have changed since, and is asked for old rows only where they are needed
+    # a transformer may return something else now, so it computes old rows only if needed
     computes_old = node.supplier is None or node.sends_old_values
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
@@ -142,7 +142,7 @@ def _derived(
 def table_grouping(
     node: TableGrouping, context: TaskContext, views: Views, forward: Forward, failed: Failed
 ) -> Forward:
-    """Send an update on under the keys of its new and of its old row."""
+    """Forward an update under the keys of its new and its old row."""
     selector = node.selector
     identity_of = Keys(node.key_serde).identity
     versioned = views.is_versioned(node.parents[0])
@@ -172,7 +172,7 @@ def table_grouping(
 def table_aggregate(
     node: TableAggregate, context: TaskContext, forward: Forward, failed: Failed
 ) -> Forward:
-    """Subtract the old row, then add the new one."""
+    """Subtract the old row from the aggregate, then add the new one."""
     store = context.store(node.store)
     initial = node.initializer or (lambda: None)
     add, subtract = node.adder, node.subtractor

@@ -1,8 +1,8 @@
 """The task: one partition group of a sub-topology, record by record.
 
-Of the partitions' heads the one with the lowest timestamp goes first, ties by topic, then
-partition. Stream time is the highest timestamp taken; it never goes back. Whoever hosts the
-task feeds it, runs it, moves its clock, and commits it; nothing here reads a clock or waits.
+A task processes the head with the lowest timestamp among its partitions; ties are broken by topic,
+then partition. Stream time is the highest timestamp processed; it never goes back. The host adds
+records, runs the task, advances its clock and commits it; nothing here reads a clock or blocks.
 """
 
 import logging
@@ -14,15 +14,15 @@ from typing import Any
 from thulawa.core.errors import ConfigurationError, StreamError
 from thulawa.core.records import LAST_TIMESTAMP, Headers
 from thulawa.engine.lane_sums import LaneSums
-from thulawa.runtime.async_nodes import AsyncStage, RunAsync
+from thulawa.runtime.async_nodes import AsyncNode, RunAsync
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
-from thulawa.runtime.handlers import ErrorRecord, Fail, Handler, Resume
+from thulawa.runtime.handlers import ErrorRecord, Handler, apply_response
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.queues import RawRecord, RecordQueue
-from thulawa.runtime.task_idle import Patience
+from thulawa.runtime.partition_queues import RawRecord, RecordQueue
+from thulawa.runtime.task_idle import TaskIdleTimer
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
 from thulawa.topology.nodes import Node, Source
@@ -37,12 +37,11 @@ _log = logging.getLogger("thulawa.streams")
 class Task:
     """Run one partition group of a sub-topology.
 
-    ``number`` tells the tasks of a sub-topology apart; ``partitions`` are those it reads, by
-    topic, and unless told otherwise those of its number. ``collector`` takes the outputs;
-    ``backing`` gives the backing of a store by name (in memory unless told otherwise);
-    ``global_stores`` are those every task shares. ``run_async`` runs a coroutine to its end; a
-    task without async nodes needs none. With a ``snapshot`` of a task before it, and the backings
-    of that one's stores, it goes on where that one was.
+    ``number`` is the task's number in its sub-topology; ``partitions`` are those it reads, by topic
+    (default: those of its number). ``collector`` receives the outputs; ``backing`` returns the
+    backing of a store by name (default: a dict); ``global_stores`` are shared by all tasks.
+    ``run_async`` runs a coroutine to completion and is required for async nodes. With the
+    ``snapshot`` of an earlier task and the backings of its stores, the task continues from there.
     """
 
     def __init__(  # noqa: PLR0913 the host's part is optional and named
@@ -71,14 +70,14 @@ class Task:
         )
         self.context.wall_clock_time = wall_clock_time
         self.context.handle = self._processing_failed
-        self.context.at_hand = self._raw_at_hand
+        self.context.current_raw = self._current_raw
         self._graph = Graph(group, topology, self.context)
         self._levels = self._graph.levels
         self._first_level = self._levels.all[0]
         self._punctuations = self._first_level.punctuations
-        self._commits_each = bool(self.context.flushes) and self._options.commit != "batch"
+        self._commits_each_record = bool(self.context.flushes) and self._options.commit != "batch"
         self._run_async = run_async
-        if self._graph.stages and run_async is None:
+        if self._graph.async_nodes and run_async is None:
             raise ConfigurationError("a task with async nodes needs run_async")
         self._sources = {topic: source for source in group.sources for topic in source.topics}
         self._queues = {
@@ -87,25 +86,25 @@ class Task:
             for partition in (partitions or {}).get(topic, () if partitions else (number,))
         }
         self._expected = frozenset(self._queues)
-        self._taken_from: RecordQueue | None = None
-        alone = len(self._queues) <= 1
-        self._patience = Patience(None if alone else self._options.max_task_idle)
+        self._current_queue: RecordQueue | None = None
+        single = len(self._queues) <= 1
+        self._idle_timer = TaskIdleTimer(None if single else self._options.max_task_idle)
         if snapshot is not None:
             self._resume(snapshot)
         for level in self._levels.all:
             level.punctuations.resume({} if snapshot is None else snapshot["punctuations"])
 
     def add(self, topic: str, partition: int, records: Iterable[RawRecord]) -> None:
-        """Take in records of one partition, in offset order; a new one joins the group."""
+        """Add records of a partition, in offset order; a new partition joins the group."""
         self._queue_of(topic, partition).extend(records)
 
     def add_block(self, topic: str, partition: int, block: Block) -> None:
-        """Take in records in columns."""
+        """Add a block of records of a partition, in offset order."""
         self._queue_of(topic, partition).extend_block(block)
 
     def set_behind(self, topic: str, partition: int, *, behind: bool) -> None:
-        """Note whether the broker has records of a partition that no batch has read yet."""
-        self._patience.set_behind((topic, partition), behind=behind)
+        """Set whether the broker has records of a partition that no batch has read yet."""
+        self._idle_timer.set_behind((topic, partition), behind=behind)
 
     def _queue_of(self, topic: str, partition: int) -> RecordQueue:
         queue = self._queues.get((topic, partition))
@@ -116,29 +115,29 @@ class Task:
 
     @property
     def next_wall_clock_time(self) -> int | None:
-        """When the clock has something for the task to do; None when it has not."""
+        """The wall-clock time at which the task is due next, or None."""
         due = self._levels.next_wall_clock_time
-        if self._patience.due is not None and self._has_records():
-            due = min(due, self._patience.due)
+        if self._idle_timer.due is not None and self._has_records():
+            due = min(due, self._idle_timer.due)
         return None if due > LAST_TIMESTAMP else due
 
     def run(self) -> None:
-        """Process all records there are."""
+        """Process the buffered records, drain async nodes, and commit."""
         busy = [queue for queue in self._queues.values() if len(queue)]
-        if self._commits_each:
+        if self._commits_each_record:
             while self._run_one():
                 self.commit()
-        elif len(busy) == 1 and not self._patience.active:
-            self._run_alone(busy[0])
+        elif len(busy) == 1 and not self._idle_timer.active:
+            self._run_single(busy[0])
         else:
             while self._run_one():
                 pass
-        if self._graph.stages:
-            self.settle()
+        if self._graph.async_nodes:
+            self.drain()
         self.commit()
 
     def _run_one(self) -> bool:
-        """Process the next record and what it brings about; tell whether there was one."""
+        """Process the next record; return whether there was one."""
         queue = self._next_queue()
         if queue is None:
             return False
@@ -147,35 +146,35 @@ class Task:
         self._process(queue, record)
         return True
 
-    def settle(self) -> None:
-        """Finish what async nodes have taken in."""
-        if self._run_async is not None and self._graph.stages:
-            self._run_async(self._levels.settle())
+    def drain(self) -> None:
+        """Process the records that async nodes have collected."""
+        if self._run_async is not None and self._graph.async_nodes:
+            self._run_async(self._levels.drain())
 
     def advance_wall_clock(self, now: int) -> None:
-        """Move the clock, and do what is due by it."""
+        """Advance the wall clock, and run what is due."""
         self.context.wall_clock_time = now
-        if self._patience.due is not None and self._has_records():
+        if self._idle_timer.due is not None and self._has_records():
             self.run()
         if now >= self._levels.next_wall_clock_time:
             for level in self._levels.all:
                 self.context.topic = None
                 level.punctuations.fire("wall_clock_time", now)
-                self.settle()
+                self.drain()
             self.commit()
 
     def commit(self) -> None:
-        """Send on what caches hold back."""
+        """Flush the caches."""
         self.context.commit_requested = False
         if self.context.flushes:
-            with self.context.about(None):
-                # nodes are made from the end: the last made first, for it may fill the others
+            with self.context.attribute_errors_to(None):
+                # nodes are built children first, so parents flush first: they fill the others
                 for flush in reversed(self.context.flushes):
                     flush()
-                    self.settle()
+                    self.drain()
 
     def snapshot(self) -> dict[str, Any]:
-        """Give what the task knows besides its stores, as plain data to be kept with them."""
+        """Return the task's state besides its stores as plain data, to be persisted with them."""
         return {
             "stream_time": self.context.stream_time,
             "clocks": {
@@ -191,8 +190,8 @@ class Task:
                 for (topic, partition), queue in self._queues.items()
                 if len(queue)
             },
-            "idle_since": self._patience.since,
-            "behind": sorted(f"{topic}/{number}" for topic, number in self._patience.behind),
+            "idle_since": self._idle_timer.since,
+            "behind": sorted(f"{topic}/{number}" for topic, number in self._idle_timer.behind),
         }
 
     def _resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -200,54 +199,54 @@ class Task:
         for name, (time, emitted) in snapshot["clocks"].items():
             clock = self.context.clock(name)
             clock.time, clock.emitted = time, emitted
-        # of partitions that joined later as well: what waits of them is nowhere else
-        for queue, time in self._remembered(snapshot["partition_times"]):
+        # also of partitions that joined later: their buffered records are nowhere else
+        for queue, time in self._restored(snapshot["partition_times"]):
             queue.partition_time = time
-        for queue, records in self._remembered(snapshot.get("held", {})):
+        for queue, records in self._restored(snapshot.get("held", {})):
             queue.extend(records)
-        self._patience.since = snapshot.get("idle_since")
-        for place in snapshot.get("behind", ()):
-            topic, _, partition = place.rpartition("/")
-            if (topic, int(partition)) in self._expected:  # else it is another task's by now
+        self._idle_timer.since = snapshot.get("idle_since")
+        for name in snapshot.get("behind", ()):
+            topic, _, partition = name.rpartition("/")
+            if (topic, int(partition)) in self._expected:  # else another task reads it now
                 self.set_behind(topic, int(partition), behind=True)
 
-    def _remembered(self, by_place: Mapping[str, Any]) -> Iterator[tuple[RecordQueue, Any]]:
-        """Give what a snapshot has of partitions, with their queues; topics may have gone."""
-        for place, known in by_place.items():
-            topic, _, partition = place.rpartition("/")
+    def _restored(self, values: Mapping[str, Any]) -> Iterator[tuple[RecordQueue, Any]]:
+        """Yield a snapshot's values by partition, with the queues; skip topics no longer read."""
+        for name, value in values.items():
+            topic, _, partition = name.rpartition("/")
             if topic in self._sources:
-                yield self._queue_of(topic, int(partition)), known
+                yield self._queue_of(topic, int(partition)), value
 
     def close(self) -> None:
         """Close the processors, and the resources of async nodes."""
         with ExitStack() as closing:
             closing.callback(self._graph.close)
-            for stage in reversed(self._graph.stages):
-                closing.callback(self._close_stage, stage)
+            for node in reversed(self._graph.async_nodes):
+                closing.callback(self._close_async_node, node)
 
-    def _close_stage(self, stage: AsyncStage) -> None:
+    def _close_async_node(self, node: AsyncNode) -> None:
         if self._run_async is not None:
-            self._run_async(stage.close())
+            self._run_async(node.close())
 
     def abandon(self) -> None:
-        """Close what a task that is let go has opened; it must not hide why that is."""
+        """Close the task after an error; log what this raises, so that it hides no error."""
         try:
             self.close()
         except Exception:  # noqa: BLE001 processors and resources are the user's
-            _log.warning("task %s was not closed as it should be", self.id, exc_info=True)
+            _log.warning("closing task %s failed", self.id, exc_info=True)
 
     def take_lanes(self) -> dict[str, LaneSums]:
-        """Give what lanes have come to since this was last asked, by async node."""
-        stages = [stage for stage in self._graph.stages if stage.node.has_lanes]
-        return {stage.node.name: stage.take_lanes() for stage in stages}
+        """Return the lane statistics since the last call, by async node."""
+        with_lanes = [one for one in self._graph.async_nodes if one.node.has_lanes]
+        return {one.node.name: one.take_lanes() for one in with_lanes}
 
     def take_counts(self) -> RecordCounts:
-        """Return the counts of records that nodes left out since this was last asked."""
+        """Return the counts of dropped records since the last call."""
         counts, self.context.counts = self.context.counts, Counter()
         return counts
 
     def store(self, name: str) -> Any:
-        """Give one of the task's stores."""
+        """Return one of the task's stores."""
         return self.context.store(name)
 
     def _queue(self, topic: str, partition: int, source: Source) -> RecordQueue:
@@ -272,18 +271,18 @@ class Task:
         for name, queue in self._queues.items():
             time = queue.head_time()
             if time is not None:
-                place = (time, queue.topic, queue.partition)
-                if best is None or place < best:
-                    best, chosen = place, queue
-            elif name in self._expected:  # one that joined may be another task's by now
+                order = (time, queue.topic, queue.partition)
+                if best is None or order < best:
+                    best, chosen = order, queue
+            elif name in self._expected:  # another task may read one that joined later
                 empty.append(name)
-        if chosen is None or not self._patience.active:
+        if chosen is None or not self._idle_timer.active:
             return chosen
-        return None if self._patience.holds(self.context.wall_clock_time, empty) else chosen
+        return None if self._idle_timer.must_wait(self.context.wall_clock_time, empty) else chosen
 
-    def _run_alone(self, queue: RecordQueue) -> None:
-        """Process the records of the only partition that has any: no choice, less work."""
-        self._taken_from = queue
+    def _run_single(self, queue: RecordQueue) -> None:
+        """Process the records of the only partition that has any, in blocks where possible."""
+        self._current_queue = queue
         while len(queue):
             block = queue.pop_block()
             if block is None:
@@ -292,7 +291,7 @@ class Task:
                 self._run_each(queue, block.records())
 
     def _run_block(self, queue: RecordQueue, block: Block) -> bool:
-        """Process a block as one, where its nodes can and nothing is due before its end."""
+        """Process a block at once; return False if its nodes cannot, or a punctuation is due."""
         context, newest = self.context, max(block.timestamps)
         if queue.forward_block is None or newest >= self._punctuations.next_stream_time:
             return False
@@ -315,7 +314,7 @@ class Task:
 
     def _process(self, queue: RecordQueue, record: RawRecord) -> None:
         context = self.context
-        self._taken_from = queue
+        self._current_queue = queue
         context.topic, context.partition = queue.topic, queue.partition
         context.offset, timestamp, key, value, headers = record
         if timestamp > context.stream_time:
@@ -325,11 +324,11 @@ class Task:
 
     # --- errors
 
-    def _raw_at_hand(self) -> RawRecord | None:
-        return None if self._taken_from is None else self._taken_from.raw
+    def _current_raw(self) -> RawRecord | None:
+        return None if self._current_queue is None else self._current_queue.raw
 
     def _deserialization_failed(self, error: StreamError, record: ErrorRecord) -> None:
-        self._answer(self._options.handlers.deserialization, error, record)
+        self._handle(self._options.handlers.deserialization, error, record)
 
     def _processing_failed(
         self, error: StreamError, node: Node, key: Any, value: Any, timestamp: int, headers: Headers
@@ -348,15 +347,8 @@ class Task:
             timestamp,
             headers,
         )
-        self._answer(self._options.handlers.processing, error, record)
+        self._handle(self._options.handlers.processing, error, record)
 
-    def _answer(self, handler: Handler, error: StreamError, record: ErrorRecord) -> None:
-        answer = handler(error, record)
-        letters = answer.dead_letters if isinstance(answer, Fail | Resume) else ()
-        for letter in letters:
-            self.context.collector.send(
-                None, letter.topic, letter.key, letter.value, letter.timestamp, letter.headers
-            )
-        if not isinstance(answer, Resume):
-            raise error
-        self.context.drop(record.node or "", "dead_letter" if letters else "skipped")
+    def _handle(self, handler: Handler, error: StreamError, record: ErrorRecord) -> None:
+        reason = apply_response(handler(error, record), error, self.context.collector.send)
+        self.context.drop(record.node or "", reason)

@@ -1,22 +1,22 @@
-"""When a task holds records back for a partition that has none: Kafka's max.task.idle.ms.
+"""How long a task waits for a partition without buffered records: Kafka's max.task.idle.ms.
 
-A record must not be taken while another partition of the task has records at the broker that no
-batch has brought yet: one of them may be earlier. Such a partition is *behind*, and is waited for
-without a limit, since the next batches bring its records. A partition that is read to its end is
-waited for only as long as ``max_task_idle`` says.
+A record must not be processed while another partition of the task has records at the broker that
+no batch has read yet: one of them may be earlier. Such a partition is *behind*, and the task waits
+for it without a limit, since the next batches read its records. For a partition that is read to its
+end the task waits at most ``max_task_idle``.
 """
 
 from thulawa.core.durations import Duration, milliseconds
 
-__all__ = ["Patience"]
+__all__ = ["TaskIdleTimer"]
 
 
-class Patience:
-    """Whether the records of a task have to wait.
+class TaskIdleTimer:
+    """Decide whether a task waits for empty partitions.
 
-    ``limit`` is the time for partitions that are read to their end; None: nothing waits.
-    ``since`` is when the task first had records of some partitions and none of such others; None
-    while there are records of all. ``behind`` are the partitions with more records at the broker.
+    ``limit`` bounds the wait for partitions that are read to their end; None: never wait.
+    ``since`` is when such a wait began, None if all partitions have records. ``behind`` are the
+    partitions with unread records at the broker.
     """
 
     __slots__ = ("_limit", "active", "behind", "since")
@@ -25,16 +25,16 @@ class Patience:
         self._limit = None if limit is None else milliseconds(limit)
         self.since: int | None = None
         self.behind: set[tuple[str, int]] = set()
-        self.active = bool(self._limit)  # whether records may have to wait at this moment
+        self.active = bool(self._limit)  # whether the task may have to wait at all
 
-    def set_behind(self, place: tuple[str, int], *, behind: bool) -> None:
-        """Note whether a partition has more records at the broker."""
+    def set_behind(self, partition: tuple[str, int], *, behind: bool) -> None:
+        """Set whether a topic-partition has unread records at the broker."""
         if self._limit is not None:
-            (self.behind.add if behind else self.behind.discard)(place)
+            (self.behind.add if behind else self.behind.discard)(partition)
             self.active = bool(self._limit or self.behind)
 
-    def holds(self, now: int, empty: list[tuple[str, int]]) -> bool:
-        """Return whether records have to wait, where the partitions ``empty`` have none."""
+    def must_wait(self, now: int, empty: list[tuple[str, int]]) -> bool:
+        """Return whether the task must wait, if the partitions ``empty`` have no records."""
         if not self.behind.isdisjoint(empty):
             return True
         if not self._limit or not empty:
@@ -46,5 +46,5 @@ class Patience:
 
     @property
     def due(self) -> int | None:
-        """When records will no longer wait; None: that is not by the clock."""
+        """The time at which a wait ends; None if there is none, or if the clock does not end it."""
         return None if self.since is None or not self._limit else self.since + self._limit

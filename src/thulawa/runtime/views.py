@@ -1,13 +1,13 @@
-"""What a table holds at this moment, whether or not it has a store of its own.
+"""Views: the current rows of a table, with or without a store.
 
-A table without a store is computed from the tables it was made of.
+The rows of a table without a store are computed from its parent tables.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from thulawa.runtime.context import TaskContext
-from thulawa.state.versioned import VersionedStore
+from thulawa.state.versioned_store import VersionedStore
 from thulawa.topology.nodes import (
     Aggregate,
     GlobalTable,
@@ -23,21 +23,21 @@ __all__ = ["View", "Views", "row_function"]
 
 # key -> (value, timestamp), or None
 View: TypeAlias = Callable[[Any], tuple[Any, int] | None]
-# key, (value, timestamp) of the table in front -> (value, timestamp); None: there is no such row
+# key, (value, timestamp) of the parent table -> (value, timestamp), or None
 Row: TypeAlias = Callable[[Any, tuple[Any, int] | None], tuple[Any, int] | None]
 
 
 class Views:
-    """Finds the view of a table node by name."""
+    """Return the views of table nodes by name."""
 
     def __init__(self, nodes: Mapping[str, Node], context: TaskContext) -> None:
         self._nodes = nodes
         self._context = context
-        # by node: what makes a row, with its time, of the parent's; tables without a store only
+        # by node: the function that computes a row from the parent's, for tables without a store
         self.transformers: dict[str, Row] = {}
 
     def latest(self, name: str) -> View:
-        """Give the view of what a table holds now."""
+        """Return the view of a table's current rows."""
         node = self._nodes[name]
         match node:
             case GlobalTable(stores=(store,)) | TableAggregate(store=store):
@@ -51,10 +51,10 @@ class Views:
             case Table():
                 return self._joined(node) if self._is_join(node) else self._derived(node)
             case _:
-                raise AssertionError(f"{name} is no table")
+                raise AssertionError(f"{name} is not a table")
 
     def as_of(self, name: str) -> Callable[[Any, int], tuple[Any, int] | None] | None:
-        """Give the view of what a versioned table held at a time; None if it is not versioned."""
+        """Return the view of a versioned table as of a time; None if it is not versioned."""
         node = self._nodes[name]
         if not isinstance(node, Table):
             return None
@@ -70,7 +70,7 @@ class Views:
         return lambda key, timestamp: row(key, parent(key, timestamp))
 
     def is_versioned(self, name: str) -> bool:
-        """Tell whether a table's updates may be out of order and say so."""
+        """Return whether a table is versioned, so that its changes may not be the latest."""
         node = self._nodes[name]
         if not isinstance(node, Table):
             return False
@@ -140,14 +140,14 @@ class Views:
             return _row(node)
 
         def transformed(key: Any, entry: tuple[Any, int] | None) -> tuple[Any, int] | None:
-            # looked up late: the nodes that follow are made before the transformer
+            # looked up late: child nodes are built before the transformer
             return self.transformers[node.name](key, entry)
 
         return transformed
 
 
 def row_function(node: Table) -> Callable[[Any, Any], Any]:
-    """Give what a table node makes of one row; None: there is no such row."""
+    """Return the function of a table node for one row; None: there is no row."""
     function = node.function
     if function is None:
         return lambda _, value: value

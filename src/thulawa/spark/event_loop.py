@@ -1,4 +1,4 @@
-"""The event loop of a Python worker, which lives as long as the worker does."""
+"""The event loop of a Python worker process; it lives as long as the process."""
 
 import asyncio
 import gc
@@ -16,9 +16,9 @@ _T = TypeVar("_T")
 
 @cache
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Give the event loop of this worker process; it runs on a thread of its own."""
-    # calls in flight are what the collector looks for every 700 objects, and never finds dead:
-    # at 10,000 in flight that is half of all time (benchmarks.engine, arm rare_gc)
+    """Return the event loop of this process, which runs on its own thread."""
+    # By default the garbage collector runs every 700 allocations and scans all calls in flight,
+    # none of which is garbage: half of all time at 10,000 in flight (benchmarks.engine, rare_gc).
     gc.set_threshold(50_000, 20, 20)
     loop = new_event_loop()
     threading.Thread(target=loop.run_forever, name="thulawa-loop", daemon=True).start()
@@ -26,5 +26,5 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_async(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine to its end on the worker's loop."""
+    """Run a coroutine on the worker's event loop and return its result."""
     return asyncio.run_coroutine_threadsafe(work, event_loop()).result()

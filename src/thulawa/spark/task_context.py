@@ -1,16 +1,17 @@
-"""Which task of Spark this is; asked inside a worker, without importing pyspark."""
+"""The Spark task that runs in this worker process. Does not import PySpark."""
 
 import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from thulawa.core.errors import ThulawaError
+from thulawa.spark.internals import streaming_batch
 
-__all__ = ["Streamed", "Task", "current_task", "streamed_task"]
+__all__ = ["SparkTask", "StreamingTask", "current_task", "streaming_task"]
 
 
-class Streamed(NamedTuple):
-    """A task of a streaming query: the query's id, the number of the batch, the partition."""
+class StreamingTask(NamedTuple):
+    """A task of a streaming query: query id, micro-batch number, partition number."""
 
     query: str
     batch: int
@@ -18,38 +19,36 @@ class Streamed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A partition and, in a streaming query, the query's id and the number of its batch."""
+class SparkTask:
+    """A Spark task: partition number and, in a streaming query, query id and micro-batch number."""
 
     partition: int = 0
     query: str | None = None
     batch: int | None = None
 
     @property
-    def streamed(self) -> Streamed | None:
-        """The same where it belongs to a streaming query."""
+    def streaming(self) -> StreamingTask | None:
+        """This task as one of a streaming query; None if it is not."""
         if self.query is None or self.batch is None:
             return None
-        return Streamed(self.query, self.batch, self.partition)
+        return StreamingTask(self.query, self.batch, self.partition)
 
 
-def current_task() -> Task | None:
-    """Give the task that runs here; None outside Spark."""
-    spark = sys.modules.get("pyspark")  # a worker of Spark has loaded it already
+def current_task() -> SparkTask | None:
+    """Return the task that runs in this process; None outside Spark."""
+    spark = sys.modules.get("pyspark")  # already loaded in a Spark worker
     context = None if spark is None else spark.TaskContext.get()
     if context is None:
         return None
-    query = context.getLocalProperty("sql.streaming.queryId")
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    if query is None or batch is None:
-        return Task(context.partitionId())
-    return Task(context.partitionId(), query, int(batch))
+    return SparkTask(context.partitionId(), *(streaming_batch(context) or ()))
 
 
-def streamed_task() -> Streamed:
-    """Give the task that runs here, which must be one of a streaming query."""
+def streaming_task() -> StreamingTask:
+    """Return the streaming task that runs in this process; raise `ThulawaError` outside a query."""
     task = current_task()
-    streamed = None if task is None else task.streamed
-    if streamed is None:
-        raise ThulawaError("this is for streaming queries alone: it writes a batch exactly once")
-    return streamed
+    streaming = None if task is None else task.streaming
+    if streaming is None:
+        raise ThulawaError(
+            "this sink writes micro-batches of streaming queries; use df.writeStream"
+        )
+    return streaming

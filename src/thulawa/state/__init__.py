@@ -1,1 +1,1 @@
-"""State stores: key-value, window, session and versioned, over a small backing interface."""
+"""State stores: key-value, window, session and versioned, over a backing mapping."""

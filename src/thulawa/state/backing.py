@@ -1,11 +1,11 @@
-"""What a store stands on.
+"""The mapping that a store keeps its entries in.
 
-A *backing* maps identities of keys (`thulawa.state.keys`) to plain data, no more: `dict` is one,
-and is what tests and the test driver use. Inside Spark it is a `thulawa.state.tracked.Tracked`,
-which remembers what the running batch has changed. Order is not its business: stores that need
-order keep a sorted index over the backing's keys, built when they are opened.
+A *backing* is a mapping from key identities (`thulawa.state.key_identity`) to plain data. Tests
+and the test driver use a `dict`; on Spark it is a `thulawa.state.tracked.TrackedEntries`, which
+also remembers the values that the running batch has replaced. A backing has no order: stores that
+need one keep a sorted index of the backing's keys, built when the store is opened.
 
-Values must be plain data and must not be changed in place: what is put is what is kept.
+Values are plain data and must not be changed in place.
 """
 
 from collections.abc import Hashable, Iterable
@@ -15,27 +15,27 @@ __all__ = ["Backing", "sort_key"]
 
 
 class Backing(Protocol):
-    """The part of a mapping that stores use; a dict has it all."""
+    """The methods of a mapping that stores use; a dict has them all."""
 
     def get(self, key: Any, /) -> Any:
-        """Give the value of a key, or None."""
+        """Return the value of a key, or None."""
 
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
 
     def pop(self, key: Any, default: None, /) -> Any:
-        """Remove a key and give its value, or None."""
+        """Remove a key and return its value, or None."""
 
     def items(self) -> Iterable[tuple[Any, Any]]:
-        """Go through all entries, in any order."""
+        """Return all entries, in any order."""
 
     def keys(self) -> Iterable[Any]:
-        """Go through all keys, in any order."""
+        """Return all keys, in any order."""
 
     def __len__(self) -> int: ...
 
 
 def sort_key(key: Hashable) -> tuple[str, Any]:
-    """Order keys of any types: within a type naturally, numbers before text.
+    """Return a sort key for keys of any types: numbers before text, each in natural order.
 
     >>> sorted(["b", 10, 9, None, "a"], key=sort_key)
     [None, 9, 10, 'a', 'b']

@@ -1,8 +1,8 @@
 """The time-ordered buffer: at most one entry per key, oldest first.
 
-Suppression and unmatched join records wait here. An entry keeps the place in time at which
-its key was first put until it is taken out; a later put changes what waits, not when. Keys here
-are identities, or tuples with one in them: whoever puts makes them, by ``keys``.
+Suppression and stream joins hold updates and unmatched records in it. An entry stays at the time
+of its key's first put until it is removed; a later put replaces the value, not the time. Keys are
+identities, or tuples with one in them; callers make them by ``keys``.
 """
 
 from bisect import bisect_left, insort
@@ -10,14 +10,14 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from thulawa.state.backing import Backing, sort_key
-from thulawa.state.codec import PLAIN_DATA, Codec
-from thulawa.state.keys import PLAIN_KEYS, Keys
+from thulawa.state.codec import PLAIN_DATA, ColumnCodec
+from thulawa.state.key_identity import PLAIN_KEYS, Keys
 
 __all__ = ["TimeOrderedBuffer"]
 
 
 class TimeOrderedBuffer:
-    """Hold entries by time, then key.
+    """Hold one value per key, ordered by time, then key.
 
     >>> buffer = TimeOrderedBuffer("late", {})
     >>> buffer.put(5, "b", "x")
@@ -35,52 +35,52 @@ class TimeOrderedBuffer:
         backing: Backing,
         *,
         keys: Keys = PLAIN_KEYS,
-        values: Codec = PLAIN_DATA,
+        values: ColumnCodec = PLAIN_DATA,
     ) -> None:
         self.name = name
         self.keys = keys
         self.values = values
         self._backing = backing
-        places = ((time, sort_key(key), key) for key, (time, _) in backing.items())
-        self._order: list[tuple[int, Any, Any]] = sorted(places, key=_place)
+        order = ((time, sort_key(key), key) for key, (time, _) in backing.items())
+        self._order: list[tuple[int, Any, Any]] = sorted(order, key=_time_and_key)
 
     def put(self, time: int, key: Hashable, value: Any) -> None:
-        """Hold a value; a key that is held already keeps its place."""
+        """Set the value of a key; a key that is in the buffer keeps its time."""
         self.values.check(value)
         held = self._backing.get(key)
         if held is None:
             self._backing[key] = (time, value)
-            insort(self._order, (time, sort_key(key), key), key=_place)
+            insort(self._order, (time, sort_key(key), key), key=_time_and_key)
         else:
             self._backing[key] = (held[0], value)
 
     def get(self, key: Hashable) -> Any:
-        """Give what is held for a key, or None."""
+        """Return the value of a key, or None."""
         held = self._backing.get(key)
         return None if held is None else held[1]
 
     def earliest(self) -> int | None:
-        """Give the time of the first entry."""
+        """Return the time of the first entry, or None."""
         return self._order[0][0] if self._order else None
 
     def pop_first(self) -> tuple[Any, Any]:
-        """Take out the first entry: key and value."""
+        """Remove the first entry and return its key and value."""
         _, _, key = self._order.pop(0)
         return key, self._backing.pop(key, None)[1]
 
     def remove(self, key: Hashable) -> None:
-        """Take out the entry of a key, if there is one."""
+        """Remove the entry of a key, if there is one."""
         held = self._backing.pop(key, None)
         if held is not None:
-            del self._order[bisect_left(self._order, (held[0], sort_key(key)), key=_place)]
+            del self._order[bisect_left(self._order, (held[0], sort_key(key)), key=_time_and_key)]
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Go through times and keys, first to last."""
+        """Return an iterator over times and keys, first to last."""
         return iter([(time, key) for time, _, key in self._order])
 
     def __len__(self) -> int:
         return len(self._order)
 
 
-def _place(entry: tuple[int, Any, Any]) -> tuple[int, Any]:
+def _time_and_key(entry: tuple[int, Any, Any]) -> tuple[int, Any]:
     return entry[0], entry[1]

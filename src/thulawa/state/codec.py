@@ -1,9 +1,9 @@
-"""Plain data as bytes, and back: what state and shuffled records are written with.
+"""Columnar encoding of plain data, for state and for shuffled records.
 
-Data only: nothing here can name code to be run. Tuples stay tuples and records of the library
-stay what they are, which MessagePack alone does not do. Values are written in columns: a
-column of numbers or text is one array, a column of pairs is two columns. So a million entries
-are a handful of calls into C, and only odd values are looked at one by one.
+The format holds data only: nothing in it can name code to run. Unlike plain MessagePack, it
+preserves tuples and the named tuples of the library. Values are encoded in columns: a column of
+numbers or text is one array, a column of pairs is two columns. A million entries therefore take a
+handful of calls into C, and only values of other types are encoded one by one.
 """
 
 import struct
@@ -24,21 +24,21 @@ from thulawa.core.errors import SerializationError, StateError
 from thulawa.core.records import Change, Window, Windowed
 from thulawa.core.serdes import Serde
 
-__all__ = ["DEEPEST", "PLAIN_DATA", "Codec", "register"]
+__all__ = ["MAX_DEPTH", "PLAIN_DATA", "ColumnCodec", "register"]
 
 _SCALARS = frozenset((type(None), bool, int, float, str, bytes))
-_ALWAYS = _SCALARS - {str}  # which can be written whatever they hold
-DEEPEST = 200  # levels of lists, tuples, dicts and sets that can be written
+_ALWAYS_ENCODABLE = _SCALARS - {str}  # whatever their value
+MAX_DEPTH = 200  # of nested lists, tuples, dicts and sets
 _ANY, _SCALAR, _TUPLE = 0, 1, 2
-_FIRST_CUT = 4_096  # values in the first part of a list that is cut by size
+_FIRST_CHUNK = 4_096  # values in the first chunk; later ones adapt to the size
 
 # --- frames: magic and version, compression, length and checksum of the content
 _FRAME = struct.Struct("<3sBII")
 _MAGIC = b"TH1"
 _WORTH_COMPRESSING = 512
-_MOST = 2**31
+_MAX_LENGTH = 2**31
 
-# --- types that MessagePack does not know, one at a time
+# --- extension types, for single values that MessagePack does not know
 _BIG, _DICT, _SET, _FROZENSET, _DATETIME, _DATE, _DURATION, _DECIMAL, _UUID = range(1, 10)
 _TUPLES = 32  # from here on: tuples, then the named tuples that were registered
 _BY_SERDE = 127
@@ -48,7 +48,7 @@ _numbers: dict[type, int] = {tuple: 0}
 
 
 def register(kind: type, number: int) -> None:
-    """Let a named tuple of the library be written as what it is; its number is for ever."""
+    """Register a named tuple of the library under a number, which must never change."""
     _numbers[kind] = number
     _makers[number] = kind._make  # type: ignore[attr-defined]
 
@@ -58,13 +58,13 @@ register(Windowed, 2)
 register(Change, 3)
 
 
-class Codec:
-    """Write and read lists of values. What is not plain data goes through ``serde``, if any.
+class ColumnCodec:
+    """Encode and decode lists of values. Values that are not plain data go through ``serde``.
 
-    A ``canonical`` one gives the same bytes for dicts and sets whatever the order of their items,
-    and for every NaN.
+    A ``canonical`` codec encodes dicts and sets independently of the order of their items, and
+    every NaN alike.
 
-    >>> codec = Codec()
+    >>> codec = ColumnCodec()
     >>> codec.decode(codec.encode([("a", 1), ("b", None), {"c": [2, (3,)]}]))
     [('a', 1), ('b', None), {'c': [2, (3,)]}]
     """
@@ -73,25 +73,25 @@ class Codec:
         self._serde = serde
         self._canonical = canonical
         self._encoder = msgspec.msgpack.Encoder(order="deterministic" if canonical else None)
-        self._decoder = msgspec.msgpack.Decoder(ext_hook=self._odd)
+        self._decoder = msgspec.msgpack.Decoder(ext_hook=self._decode_ext)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Give the bytes of a list of values; refuse what is no plain data."""
-        return _framed(self._content(values))
+        """Encode a list of values; raise `SerializationError` for what is not plain data."""
+        return _framed(self._encode_column(values))
 
-    def encode_cut(self, values: Sequence[Any], most: int) -> Iterator[bytes]:
-        """Yield the bytes of a list of values in parts of at most ``most`` bytes, uncompressed.
+    def encode_chunks(self, values: Sequence[Any], most: int) -> Iterator[bytes]:
+        """Encode a list of values in chunks of at most ``most`` bytes before compression.
 
-        A value that is larger has a part of its own. The parts depend on the values alone.
+        A larger value has a chunk of its own. The same values give the same chunks.
 
-        >>> codec = Codec()
-        >>> [codec.decode(data) for data in codec.encode_cut(["aaaa", "bbbb", "cccc"], 16)]
+        >>> codec = ColumnCodec()
+        >>> [codec.decode(data) for data in codec.encode_chunks(["aaaa", "bbbb", "cccc"], 16)]
         [['aaaa'], ['bbbb', 'cccc']]
         """
-        at, count = 0, _FIRST_CUT
+        at, count = 0, _FIRST_CHUNK
         while at < len(values):
             part = values[at : at + count]
-            content = self._content(part)
+            content = self._encode_column(part)
             if len(content) > most and len(part) > 1:
                 count = len(part) // 2
                 continue
@@ -100,52 +100,54 @@ class Codec:
             if len(content) <= most // 2:
                 count *= 2
 
-    def encode_dealt(self, values: Sequence[Any], places: Sequence[int], parts: int) -> list[bytes]:
-        """Deal values out and give the bytes of each part; each has a place, from 0 on.
+    def encode_parts(
+        self, values: Sequence[Any], numbers: Sequence[int], parts: int
+    ) -> list[bytes]:
+        """Encode values in several parts; ``numbers`` holds the part of each value, from 0 on.
 
-        >>> codec = Codec()
-        >>> [codec.decode(data) for data in codec.encode_dealt(["a", "b", "c"], [1, 0, 1], 2)]
+        >>> codec = ColumnCodec()
+        >>> [codec.decode(data) for data in codec.encode_parts(["a", "b", "c"], [1, 0, 1], 2)]
         [['b'], ['a', 'c']]
         """
-        dealt = self._contents(values, lambda column: _dealt(column, places, parts))
-        return list(map(_framed, dealt))
+        columns = self._encode_columns(values, lambda column: _split_column(column, numbers, parts))
+        return list(map(_framed, columns))
 
-    def _content(self, values: Sequence[Any]) -> bytes:
-        (content,) = self._contents(values, lambda column: [column])
+    def _encode_column(self, values: Sequence[Any]) -> bytes:
+        (content,) = self._encode_columns(values, lambda column: [column])
         return content
 
-    def _contents(
-        self, values: Sequence[Any], deal: Callable[[list[Any]], list[list[Any]]]
+    def _encode_columns(
+        self, values: Sequence[Any], split: Callable[[list[Any]], list[list[Any]]]
     ) -> list[bytes]:
         encode = self._encoder.encode
         try:
-            return list(map(encode, deal(self._column(values))))
+            return list(map(encode, split(self._column(values))))
         except OverflowError:  # a number of more than 64 bits
-            return list(map(encode, deal(self._one_by_one(values))))
+            return list(map(encode, split(self._one_by_one(values))))
 
     def decode(self, data: bytes) -> list[Any]:
-        """Give the values back; raise `StateError` when these are not such bytes."""
+        """Decode what an ``encode`` method returned; raise `StateError` for other bytes."""
         content = _unframed(data)
         try:
             return self._values(self._decoder.decode(content))
         except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
-            raise StateError("the bytes are not what was written here: they are damaged") from error
+            raise StateError("the encoded values are damaged: they cannot be decoded") from error
 
     def pack(self, value: Any) -> bytes:
-        """Return the bytes of one value, without a frame."""
+        """Encode one value, without a frame."""
         return self._encoder.encode(self._packed(value))
 
     def unpack(self, data: bytes | memoryview) -> Any:
-        """Return the value of what `pack` gave."""
+        """Decode what `pack` returned."""
         return self._decoder.decode(data)
 
     def check(self, value: Any) -> None:
-        """Raise `SerializationError` unless the value can be written.
+        """Raise `SerializationError` unless the value can be encoded.
 
-        Numbers and ASCII cost a test of the type, a flat dict or list an encoding in C.
+        Numbers and ASCII text cost a test of the type, a flat dict or list an encoding in C.
         """
         kind = type(value)
-        if kind in _ALWAYS or (kind is str and value.isascii()):
+        if kind in _ALWAYS_ENCODABLE or (kind is str and value.isascii()):
             return
         try:
             flat = kind in (list, tuple) and _SCALARS.issuperset(map(type, value))
@@ -153,17 +155,17 @@ class Codec:
                 self._encoder.encode(value)
                 return
         except OverflowError:
-            pass  # a number of more than 64 bits, for which there is another form
+            pass  # a number of more than 64 bits: `pack` encodes it
         except ValueError as error:
-            raise _unfit(kind, "it has text that is no UTF-8") from error
+            raise _not_encodable(kind, "it contains text that is not valid UTF-8") from error
         if _is_deep(value):
-            raise _unfit(kind, f"it is nested more than {DEEPEST} levels deep")
+            raise _not_encodable(kind, f"it is nested more than {MAX_DEPTH} levels deep")
         try:
             self.pack(value)
         except SerializationError:
             raise
         except ValueError as error:
-            raise _unfit(kind, "it has text that is no UTF-8") from error
+            raise _not_encodable(kind, "it contains text that is not valid UTF-8") from error
 
     # --- columns
 
@@ -209,7 +211,7 @@ class Codec:
             return self._packed_dict(value)
         if kind in _numbers:
             return self._ext(_TUPLES + _numbers[kind], [self._packed(item) for item in value])
-        return self._packed_odd(kind, value)
+        return self._packed_object(kind, value)
 
     def _packed_dict(self, value: dict[Any, Any]) -> Any:
         if set(map(type, value)) <= {str}:
@@ -219,7 +221,7 @@ class Codec:
             pairs.sort(key=self._encoder.encode)
         return self._ext(_DICT, pairs)
 
-    def _packed_odd(self, kind: type, value: Any) -> Any:
+    def _packed_object(self, kind: type, value: Any) -> Any:
         if kind in (set, frozenset):
             items = [self._packed(item) for item in sorted(value, key=repr)]
             if self._canonical:
@@ -232,18 +234,21 @@ class Codec:
         if self._serde is not None:
             return msgspec.msgpack.Ext(_BY_SERDE, self._serde.dumps(value) or b"")
         raise SerializationError(
-            f"a {kind.__qualname__} cannot be kept or shuffled as it is; give the operator a serde "
-            "for it (Materialized, Grouped, Repartitioned, Joined take serdes), or use plain data: "
+            f"a {kind.__qualname__} cannot be stored or shuffled without a serde; pass one "
+            "(Materialized, Grouped, Repartitioned and Joined accept serdes), or use plain data: "
             "numbers, text, bytes, lists, tuples, dicts, sets, dates"
         )
 
     def _ext(self, code: int, content: Any) -> Any:
         return msgspec.msgpack.Ext(code, self._encoder.encode(content))
 
-    def _odd(self, code: int, data: memoryview) -> Any:
+    def _decode_ext(self, code: int, data: memoryview) -> Any:
         if code == _BY_SERDE:
             if self._serde is None:
-                raise StateError("a value was written by a serde that is not given any more")
+                raise StateError(
+                    "a value was encoded by a serde and the operator has none now; "
+                    "pass the serde that wrote it"
+                )
             return self._serde.loads(bytes(data))
         if code == _BIG:
             return int(bytes(data))
@@ -261,7 +266,7 @@ _WRITERS: dict[type, tuple[int, Callable[[Any], Any]]] = {
     UUID: (_UUID, str),
 }
 _READERS: dict[int, Callable[[Any], Any]] = {
-    _DICT: lambda pairs: {key: value for key, value in pairs},  # noqa: C416 of lists, not tuples
+    _DICT: lambda pairs: {key: value for key, value in pairs},  # noqa: C416 pairs are lists
     _SET: set,
     _FROZENSET: frozenset,
     _DATETIME: datetime.fromisoformat,
@@ -273,7 +278,7 @@ _READERS: dict[int, Callable[[Any], Any]] = {
 
 
 def _is_row(value: dict[Any, Any]) -> bool:
-    """Return whether a dict has text for keys, and no lists or the like for values."""
+    """Return whether a dict maps text to scalars."""
     for key, item in value.items():
         if type(key) is not str or type(item) not in _SCALARS:
             return False
@@ -281,9 +286,9 @@ def _is_row(value: dict[Any, Any]) -> bool:
 
 
 def _is_deep(value: Any) -> bool:
-    """Return whether there are too many levels, one level after the other: it may be endless."""
+    """Return whether a value is nested too deeply, level by level: it may contain itself."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [item for one in level for item in _items(one) if type(item) not in _SCALARS]
         if not level:
             return False
@@ -296,20 +301,20 @@ def _items(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple | set | frozenset) else ()
 
 
-def _unfit(kind: type, why: str) -> SerializationError:
-    return SerializationError(f"a {kind.__qualname__} cannot be kept or sent on: {why}")
+def _not_encodable(kind: type, why: str) -> SerializationError:
+    return SerializationError(f"a {kind.__qualname__} cannot be stored or shuffled: {why}")
 
 
-def _dealt(column: list[Any], places: Sequence[int], parts: int) -> list[list[Any]]:
-    """Deal a column out: the values of each part in a column of the same kind."""
+def _split_column(column: list[Any], numbers: Sequence[int], parts: int) -> list[list[Any]]:
+    """Split a column into columns of the same kind, by the part number of each value."""
     tag, content = column
     if tag in (_ANY, _SCALAR):
-        dealt: list[list[Any]] = [[] for _ in range(parts)]
-        takers = [part.append for part in dealt]
-        for place, value in zip(places, content, strict=True):
-            takers[place](value)
-        return [[tag, part] for part in dealt]
-    columns = zip(*(_dealt(part, places, parts) for part in content), strict=True)
+        split: list[list[Any]] = [[] for _ in range(parts)]
+        appends = [part.append for part in split]
+        for number, value in zip(numbers, content, strict=True):
+            appends[number](value)
+        return [[tag, part] for part in split]
+    columns = zip(*(_split_column(part, numbers, parts) for part in content), strict=True)
     return [[tag, part] for part in columns]
 
 
@@ -321,16 +326,16 @@ def _framed(content: bytes) -> bytes:
 
 def _unframed(data: bytes) -> bytes:
     if len(data) < _FRAME.size or not data.startswith(_MAGIC[:2]):
-        raise StateError("these bytes were not written by Thulawa")
+        raise StateError("the encoded values were not written by Thulawa")
     magic, compressed, length, checksum = _FRAME.unpack_from(data)
     if magic != _MAGIC:
-        raise StateError("these bytes were written by another version of Thulawa")
+        raise StateError("the encoded values were written by another version of Thulawa")
     body = memoryview(data)[_FRAME.size :]
-    if crc32(body) != checksum or length > _MOST:
-        raise StateError("the bytes are damaged: their checksum does not hold")
+    if crc32(body) != checksum or length > _MAX_LENGTH:
+        raise StateError("the encoded values are damaged: their checksum does not match")
     content = _decompressed(body, length) if compressed else bytes(body)
     if len(content) != length:
-        raise StateError("the bytes are damaged: their length does not hold")
+        raise StateError("the encoded values are damaged: their length does not match")
     return content
 
 
@@ -338,8 +343,8 @@ def _decompressed(body: memoryview, length: int) -> bytes:
     try:
         content: bytes = pa.decompress(body, length, codec="zstd", asbytes=True)
     except OSError as error:
-        raise StateError("the bytes are damaged: they cannot be decompressed") from error
+        raise StateError("the encoded values are damaged: they cannot be decompressed") from error
     return content
 
 
-PLAIN_DATA = Codec()
+PLAIN_DATA = ColumnCodec()

@@ -1,20 +1,20 @@
-"""The stores of a task in memory, and how they are kept: a log of changes over pages.
+"""The stores of a task in memory, persisted as a log of deltas over pages.
 
-Each batch appends what it changed as one *delta* and rewrites half as many bytes of *pages*, in
-turn, so that what is written follows what changed, not what is stored. A delta goes when every
-page is newer. To load is to read the pages and the deltas after them, in order.
+Each batch appends its changes as one *delta* and rewrites half as many bytes of *pages*, in turn,
+so the bytes written follow the size of the change, not of the store. A delta is removed once every
+page is newer. Loading reads the pages and then applies the deltas after them, in order.
 
-The copy in memory outlives the batch, and must never show what did not commit. A batch's
-changes are applied at once, with the values they replaced kept aside, and stand under a
-*stamp* that is fresh for every attempt. What is kept names the stamps it went through, its
-*lineage*. On the next opening there are four cases: it ends with our stamp, so our changes
-became true; else ours are undone first, and if the copy is then at a stamp of the lineage it
-takes the deltas it has missed; if it is not, it is loaded anew. A failed, repeated or late
-attempt therefore leaves no trace, whatever worker it ran on.
+The copy in memory outlives the batch and must never show uncommitted changes. A batch's changes
+are applied at once, the replaced values are remembered, and every attempt gets a fresh *stamp*.
+The persisted metadata lists the stamps of its history, its *lineage*. `PagedStores.open` has these
+cases: the lineage ends with our stamp, so our changes were committed; otherwise ours are undone,
+and if the copy then stands at a stamp of the lineage, it applies the deltas that it has missed;
+if it does not, it is loaded anew. A failed, repeated or late attempt therefore leaves no trace,
+whichever worker it ran on.
 
-A copy that is loaded anew reads nothing yet, where a store is large: the pages of a share of the
-keys (see `state.pages`), and what deltas say about them, are read when a key of it is asked for. So
-a task goes on at once, and what it never asks for it never reads.
+A large store is loaded lazily: the pages of a shard (see `state.pages`) and the deltas about it are
+read when a key of the shard is accessed. A task resumes at once, and never reads what it does not
+access.
 """
 
 from collections.abc import Mapping
@@ -24,36 +24,36 @@ from uuid import uuid4
 import msgspec
 
 from thulawa.core.errors import StateError
-from thulawa.state.codec import Codec
-from thulawa.state.pages import Delta, PagedStore, families, shares_of
+from thulawa.state.codec import ColumnCodec
+from thulawa.state.pages import Delta, PagedStore, shard_count, split_groups
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import PartlyRead, Tracked
+from thulawa.state.tracked import PartlyLoadedEntries, TrackedEntries
 
-__all__ = ["Kept", "PagedStores", "Readable", "read_stores"]
+__all__ = ["PagedStores", "StateBackend", "StateReader", "read_stores"]
 
 PAGE_ENTRIES = 4096
-CATCH_UP = 8  # deltas that are kept for copies that lag, even when all pages are newer
+CATCH_UP = 8  # deltas that stay for copies that lag, even when all pages are newer
 _META = "meta"
-_SHARE = 2  # bytes of a delta that pay for a byte of pages
+_DELTA_BYTES_PER_PAGE_BYTE = 2
 
 Snapshot: TypeAlias = dict[str, Any]
 
 
-class Readable(Protocol):
-    """Where bytes are found by name."""
+class StateReader(Protocol):
+    """Reads bytes by name."""
 
     def get(self, name: str, /) -> bytes | None:
-        """Give what is kept under a name, or None."""
+        """Return the bytes under a name, or None."""
 
 
-class Kept(Readable, Protocol):
-    """Where bytes are kept by name; what is put becomes true when the batch commits."""
+class StateBackend(StateReader, Protocol):
+    """Reads and writes bytes by name; writes become visible when the batch commits."""
 
     def put(self, name: str, data: bytes, /) -> None:
-        """Keep bytes under a name."""
+        """Write bytes under a name."""
 
     def remove(self, name: str, /) -> None:
-        """Forget a name."""
+        """Remove a name."""
 
 
 class _Version(msgspec.Struct):
@@ -65,102 +65,102 @@ class _Version(msgspec.Struct):
 
 
 class _Meta(msgspec.Struct):
-    """What is known about a task's state before any of it is read."""
+    """The metadata of a task's state, read before anything else."""
 
-    lineage: list[_Version]  # the first is what the pages alone hold, at least
-    written: dict[str, list[int]]  # of each store: at which version each page was written
-    counts: dict[str, int]  # of each store: its entries
-    cursor: int  # the page whose turn it is, counted over all stores
-    credit: int  # bytes of pages that the deltas so far have paid for
+    lineage: list[_Version]  # the pages alone contain at least the first version
+    written: dict[str, list[int]]  # by store: the version at which each page was written
+    counts: dict[str, int]  # by store: its number of entries
+    cursor: int  # the next page to rewrite, counted over all stores
+    credit: int  # bytes of pages that may be rewritten for the deltas so far
     snapshot: bytes
 
 
-class _Unread:
-    """The shares of a store that have not been read."""
+class _UnloadedShards:
+    """The shards of a store that have not been loaded."""
 
-    def __init__(self, stores: "PagedStores", name: str, shares: int) -> None:
+    def __init__(self, stores: "PagedStores", name: str, shards: int) -> None:
         self._stores = stores
         self._name = name
-        self.shares = shares
-        self.left = set(range(shares))
+        self.shards = shards
+        self.left = set(range(shards))
 
-    def read(self, key: Any) -> bool:
-        """Read the share of a key, unless it has been."""
+    def load(self, key: Any) -> bool:
+        """Load the shard of a key; return whether anything was left to load."""
         if not self.left:
             return False
-        share = self._stores.store(self._name).share_of(key, self.shares)
-        if share is not None:
-            return self._read_share(share)
-        self.read_all()
+        shard = self._stores.store(self._name).shard_of(key, self.shards)
+        if shard is not None:
+            return self._load_shard(shard)
+        self.load_all()
         return True
 
-    def read_page(self, page: int) -> None:
-        """Read the share that a page belongs to, unless it has been."""
-        self._read_share(page & (self.shares - 1))
+    def load_page(self, page: int) -> None:
+        """Load the shard that a page belongs to."""
+        self._load_shard(page & (self.shards - 1))
 
-    def read_all(self) -> None:
-        """Read all that is left."""
-        for share in sorted(self.left):
-            self._read_share(share)
+    def load_all(self) -> None:
+        """Load all shards that are left."""
+        for shard in sorted(self.left):
+            self._load_shard(shard)
 
-    def is_read(self, share: int) -> bool:
-        """Tell whether a share has been read."""
-        return share not in self.left
+    def is_loaded(self, shard: int) -> bool:
+        """Return whether a shard has been loaded."""
+        return shard not in self.left
 
-    def _read_share(self, share: int) -> bool:
-        if share not in self.left:
+    def _load_shard(self, shard: int) -> bool:
+        if shard not in self.left:
             return False
-        self._stores.read_share(self._name, share, self.shares)
-        self.left.remove(share)
+        self._stores.load_shard(self._name, shard, self.shards)
+        self.left.remove(shard)
         if not self.left:
-            self._stores.store(self._name).entries.__class__ = Tracked
+            self._stores.store(self._name).entries.__class__ = TrackedEntries
         return True
 
 
 class PagedStores:
-    """All stores of one task, over what is kept.
+    """All stores of one task, over a state backend.
 
-    ``open`` brings the copy up to what is kept and tells whether it was so already; ``flush``
-    writes what changed since; ``forget`` undoes it.
+    ``open`` synchronizes the copy in memory with the backend; ``flush`` writes the changes since;
+    ``forget`` undoes them.
     """
 
     def __init__(self, specs: Mapping[str, StoreSpec]) -> None:
         self._stores = {name: PagedStore(spec) for name, spec in specs.items()}
-        self._unread = {name: _Unread(self, name, 0) for name in specs}
-        self._plain = Codec()
+        self._unloaded = {name: _UnloadedShards(self, name, 0) for name in specs}
+        self._plain = ColumnCodec()
         self._number = 0
         self._stamp = ""
-        self._pending: str | None = None
+        self._pending: str | None = None  # the stamp of a flush that may not have committed
         self._snapshot: Snapshot | None = None
-        self._kept: Readable
+        self._backend: StateReader
         self._meta: _Meta
-        self._deltas: dict[str, list[Delta]] = {}  # by stamp, while they are needed
-        self._was_partly_read = False
+        self._deltas: dict[str, list[Delta]] = {}  # by stamp, while shards are unloaded
+        self._was_partly_loaded = False
 
-    def backing(self, name: str) -> Tracked:
-        """Give the entries of a store."""
+    def backing(self, name: str) -> TrackedEntries:
+        """Return the entries of a store."""
         return self._stores[name].entries
 
     def store(self, name: str) -> PagedStore:
-        """Give a store with its pages."""
+        """Return a store with its pages."""
         return self._stores[name]
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """What was kept besides the stores; None when nothing was ever kept."""
+        """The snapshot of the last flush; None if there was none."""
         return self._snapshot
 
-    def open(self, kept: Readable) -> bool:
-        """Bring the copy up to date; tell whether it is as the last flush here left it.
+    def open(self, backend: StateReader) -> bool:
+        """Synchronize with the backend; return whether the copy is as the last flush left it.
 
-        It also tells that it is not when all has been read in the end: whoever asks a store that
-        is partly read does so the slow way, and can then take the fast one.
+        The result is also False when the last shard has been loaded since: callers that hold
+        methods of partly loaded entries should then fetch the faster ones.
         """
-        self._kept, self._meta = kept, _meta(kept)
+        self._backend, self._meta = backend, _meta(backend)
         latest = self._meta.lineage[-1]
         if self._pending is not None and self._pending == latest.stamp:
             self._confirm(latest)
-            return not self._has_been_read()
+            return not self._has_become_loaded()
         self.forget()
         versions = {(version.number, version.stamp) for version in self._meta.lineage}
         known = self._number and (self._number, self._stamp) in versions
@@ -168,41 +168,41 @@ class PagedStores:
             self._catch_up()
         self._number, self._stamp = latest.number, latest.stamp
         if not known:
-            self._begin()
-        self._has_been_read()
+            self._unload()
+        self._has_become_loaded()
         meta = self._meta
         self._snapshot = self._plain.decode(meta.snapshot)[0] if meta.snapshot else None
         return False
 
-    def _has_been_read(self) -> bool:
-        """Tell whether the last of what was not read has been, since this was last asked."""
-        partly = any(unread.left for unread in self._unread.values())
-        before, self._was_partly_read = self._was_partly_read, partly
+    def _has_become_loaded(self) -> bool:
+        """Return whether the last shard has been loaded since the previous call."""
+        partly = any(unloaded.left for unloaded in self._unloaded.values())
+        before, self._was_partly_loaded = self._was_partly_loaded, partly
         if not partly:
             self._deltas.clear()
         return before and not partly
 
     def forget(self) -> None:
-        """Undo what was changed since the copy was opened, or flushed without a commit."""
+        """Undo the changes since the copy was opened, or flushed without a commit."""
         for store in self._stores.values():
-            # a page that was rewritten meanwhile no longer names what had gone
+            # a page rewritten meanwhile no longer lists the keys that had been removed
             store.add(key for key, old in store.entries.before.items() if old is not None)
             store.entries.undo()
         self._pending = None
 
-    def flush(self, kept: Kept, snapshot: Snapshot) -> None:
-        """Write what changed; the copy stands under a fresh stamp until it is opened again."""
-        self._kept, self._meta = kept, _meta(kept)
+    def flush(self, backend: StateBackend, snapshot: Snapshot) -> None:
+        """Write the changes under a fresh stamp, which the next `open` confirms or undoes."""
+        self._backend, self._meta = backend, _meta(backend)
         meta = self._meta
         number, stamp = self._number + 1, uuid4().hex
-        size, chunks = self._write_delta(kept, number)
+        size, chunks = self._write_delta(backend, number)
         meta.lineage.append(_Version(number, stamp, chunks))
-        meta.credit += size // _SHARE
-        self._rewrite(kept, meta, number)
-        self._trim(kept, meta)
+        meta.credit += size // _DELTA_BYTES_PER_PAGE_BYTE
+        self._rewrite(backend, meta, number)
+        self._trim(backend, meta)
         self._snapshot = snapshot
         meta.snapshot = self._plain.encode([snapshot])
-        kept.put(_META, msgspec.msgpack.encode(meta))
+        backend.put(_META, msgspec.msgpack.encode(meta))
         self._pending = stamp
 
     def _confirm(self, latest: _Version) -> None:
@@ -210,123 +210,124 @@ class PagedStores:
             store.entries.before.clear()
         self._number, self._stamp, self._pending = latest.number, latest.stamp, None
 
-    # --- reading
+    # --- loading
 
-    def _begin(self) -> None:
-        """Begin with nothing read; stores that cannot be read in shares are read at once."""
+    def _unload(self) -> None:
+        """Start with nothing in memory; stores that cannot be sharded are loaded at once."""
         self._deltas.clear()
         for name, store in self._stores.items():
             written = self._meta.written.get(name, [0])
             store.clear(len(written))
-            shares = shares_of(written) if store.in_shares else 1
-            unread = _Unread(self, name, shares if self._meta.counts.get(name) else 0)
-            self._unread[name] = store.entries.unread = unread
-            store.entries.__class__ = PartlyRead if unread.left else Tracked
-            if shares == 1:
-                unread.read_all()
+            shards = shard_count(written) if store.is_sharded else 1
+            unloaded = _UnloadedShards(self, name, shards if self._meta.counts.get(name) else 0)
+            self._unloaded[name] = store.entries.unloaded = unloaded
+            store.entries.__class__ = PartlyLoadedEntries if unloaded.left else TrackedEntries
+            if shards == 1:
+                unloaded.load_all()
 
-    def read_share(self, name: str, share: int, shares: int) -> None:
-        """Read the pages of a share, and what the deltas up to this copy's version changed."""
+    def load_shard(self, name: str, shard: int, shards: int) -> None:
+        """Load the pages of a shard, and apply the deltas up to this copy's version."""
         store, written = self._stores[name], self._meta.written.get(name, [0])
-        for page, family in families(written, share, shares).items():
+        for page, group in split_groups(written, shard, shards).items():
             if written[page]:
-                image = _found(self._kept, _page_name(name, page))
-                store.load(page, image, alone=len(family) == 1)
+                image = _found(self._backend, _page_name(name, page))
+                store.load(page, image, has_children=len(group) > 1)
         for version in self._meta.lineage:
             if version.number <= self._number:
                 for delta in self._read_deltas(version):
                     if delta.store == name:
-                        store.take(delta, shares, share.__eq__)
+                        store.apply(delta, shards, shard.__eq__)
 
     def _catch_up(self) -> None:
-        """Take the deltas that have been missed, as far as what they are about has been read."""
+        """Apply the deltas that this copy has missed, to the shards that are loaded."""
         for name, store in self._stores.items():
             pages = len(self._meta.written.get(name, (0,)))
-            if len(store.members) != pages:
+            if len(store.page_keys) != pages:
                 store.arrange(pages)
         for version in self._meta.lineage:
             if version.number > self._number:
                 for delta in self._read_deltas(version):
                     if delta.store in self._stores:
-                        unread = self._unread[delta.store]
-                        self._stores[delta.store].take(delta, unread.shares, unread.is_read)
+                        unloaded = self._unloaded[delta.store]
+                        store = self._stores[delta.store]
+                        store.apply(delta, unloaded.shards, unloaded.is_loaded)
 
     def _read_deltas(self, version: _Version) -> list[Delta]:
         if version.stamp not in self._deltas:
             self._deltas[version.stamp] = [
-                _delta(self._kept, _delta_name(version.number, chunk))
+                _delta(self._backend, _delta_name(version.number, chunk))
                 for chunk in range(version.chunks)
             ]
         return self._deltas[version.stamp]
 
     # --- writing
 
-    def _write_delta(self, kept: Kept, number: int) -> tuple[int, int]:
-        """Write all changes; give how many bytes, in how many chunks."""
+    def _write_delta(self, backend: StateBackend, number: int) -> tuple[int, int]:
+        """Write all changes; return the numbers of bytes and of chunks."""
         written = chunks = 0
         counts = self._meta.counts
         for name, store in self._stores.items():
             changes = store.changed()
             for delta in store.deltas(name, changes):
                 data = msgspec.msgpack.encode(delta)
-                kept.put(_delta_name(number, chunks), data)
+                backend.put(_delta_name(number, chunks), data)
                 written += len(data)
                 chunks += 1
-            counts[name] = counts.get(name, 0) + changes.grown
+            counts[name] = counts.get(name, 0) + changes.growth
             self._grow(name)
             store.add_fresh(changes)
         return written, chunks
 
     def _grow(self, name: str) -> None:
-        """Split pages until the entries fit; they are written when it is their turn."""
+        """Split pages until the entries fit; the new pages are written in their turn."""
         store, written = self._stores[name], self._meta.written.setdefault(name, [0])
         pages = -(-self._meta.counts[name] // PAGE_ENTRIES)
         if pages > len(written):
             for page in range(len(written), pages):
-                self._unread[name].read_page(page)
+                self._unloaded[name].load_page(page)
             store.split(pages)
             written.extend([0] * (pages - len(written)))
 
-    def _rewrite(self, kept: Kept, meta: _Meta, number: int) -> None:
-        """Rewrite pages in turn, as far as the credit of the deltas goes."""
-        members = {name: families(meta.written[name]) for name in self._stores}
-        places = [(name, page) for name in self._stores for page in range(len(meta.written[name]))]
-        for _ in places:
+    def _rewrite(self, backend: StateBackend, meta: _Meta, number: int) -> None:
+        """Rewrite pages in turn until the credit is used up."""
+        groups = {name: split_groups(meta.written[name]) for name in self._stores}
+        pages = [(name, page) for name in self._stores for page in range(len(meta.written[name]))]
+        for _ in pages:
             if meta.credit <= 0:
                 return
-            name, page = places[meta.cursor % len(places)]
-            meta.cursor = (meta.cursor + 1) % len(places)
-            for member in members[name].get(page, ()):
-                meta.credit -= self._write_page(kept, name, member, number)
+            name, page = pages[meta.cursor % len(pages)]
+            meta.cursor = (meta.cursor + 1) % len(pages)
+            for member in groups[name].get(page, ()):
+                meta.credit -= self._write_page(backend, name, member, number)
         meta.credit = 0
 
-    def _write_page(self, kept: Kept, name: str, page: int, number: int) -> int:
-        self._unread[name].read_page(page)
+    def _write_page(self, backend: StateBackend, name: str, page: int, number: int) -> int:
+        self._unloaded[name].load_page(page)
         image = self._stores[name].image(page)
-        kept.put(_page_name(name, page), image)
+        backend.put(_page_name(name, page), image)
         self._meta.written[name][page] = number
         return len(image)
 
-    def _trim(self, kept: Kept, meta: _Meta) -> None:
-        """Drop the deltas that every page has taken in, but for the last few."""
+    def _trim(self, backend: StateBackend, meta: _Meta) -> None:
+        """Remove the deltas that every page includes, except for the last few."""
         oldest = min((_oldest(meta.written[name]) for name in self._stores), default=0)
         while len(meta.lineage) > CATCH_UP and meta.lineage[1].number <= oldest:
             del meta.lineage[0]
             version = meta.lineage[0]
             for chunk in range(version.chunks):
-                kept.remove(_delta_name(version.number, chunk))
+                backend.remove(_delta_name(version.number, chunk))
             version.chunks = 0
 
 
-def read_stores(kept: Readable, specs: Mapping[str, StoreSpec]) -> PagedStores:
-    """Load the stores of a task, to look at."""
+def read_stores(backend: StateReader, specs: Mapping[str, StoreSpec]) -> PagedStores:
+    """Open the stores of a task for reading."""
     stores = PagedStores(specs)
-    stores.open(kept)
+    stores.open(backend)
     return stores
 
 
-def _meta(kept: Readable) -> _Meta:
-    data = kept.get(_META)
+def _meta(backend: StateReader) -> _Meta:
+    data = backend.get(_META)
     if data is None:
         return _Meta([_Version(0, "", 0)], {}, {}, 0, 0, b"")
     try:
@@ -335,20 +336,20 @@ def _meta(kept: Readable) -> _Meta:
         raise StateError("the state of this task is damaged, or not Thulawa's") from error
 
 
-def _delta(kept: Readable, name: str) -> Delta:
+def _delta(backend: StateReader, name: str) -> Delta:
     try:
-        return msgspec.msgpack.decode(_found(kept, name), type=Delta)
+        return msgspec.msgpack.decode(_found(backend, name), type=Delta)
     except msgspec.DecodeError as error:
         raise StateError(f"{name!r} in the state of this task is damaged") from error
 
 
 def _oldest(written: list[int]) -> int:
-    """Give the version that all pages have, at least."""
+    """Return the oldest version of a page that has an image."""
     return min(number for page, number in enumerate(written) if number or not page)
 
 
-def _found(kept: Readable, name: str) -> bytes:
-    data = kept.get(name)
+def _found(backend: StateReader, name: str) -> bytes:
+    data = backend.get(name)
     if data is None:
         raise StateError(f"{name!r} is missing from the state of this task: it is damaged")
     return data

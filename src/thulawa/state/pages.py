@@ -1,12 +1,12 @@
-"""A store by pages: which of its entries belong to which page, and how they are written.
+"""The pages of one store: which entries belong to which page, and how they are serialized.
 
-Pages grow by linear hashing: no batch ever has to rewrite them all. A page that is split is not
-written for that. What its young ones hold is in its own image, and in deltas, until its turn
-comes; then it is written together with them.
+Pages grow by linear hashing, so no batch ever rewrites all of them. Splitting a page writes
+nothing: child pages stay in the parent's image, plus deltas, until the parent is rewritten; then
+the children are written with it.
 
-A *share* is all keys whose digests have the same low bits. Pages are dealt out by these bits, so a
-share is whole pages, whatever their number, as long as there are as many pages as shares. A delta
-is cut by such bits too. So a share can be read without the others.
+A *shard* is the set of keys whose digests share their low bits. Pages are assigned by the same
+bits, so as long as there are at least as many pages as shards, a shard consists of whole pages.
+Deltas are partitioned by these bits too. A shard can therefore be loaded without the others.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,91 +18,91 @@ from zlib import crc32
 import msgspec
 
 from thulawa.core.errors import StateError
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import Tracked
+from thulawa.state.tracked import TrackedEntries
 
-__all__ = ["Changes", "Delta", "PagedStore", "Part", "families", "power", "shares_of"]
+__all__ = ["Changes", "Delta", "DeltaPart", "PagedStore", "power", "shard_count", "split_groups"]
 
-MOST_SHARES = 16
-CHUNK_ENTRIES = 50_000  # a delta of more is cut, so that no value gets too large for its carrier
-_PART_ENTRIES = 256  # that a part of a delta has at least, on average
+MAX_SHARDS = 16
+CHUNK_ENTRIES = 50_000  # larger deltas are cut, so that no value exceeds what Spark's state takes
+_PART_ENTRIES = 256  # minimum average number of entries in a part of a delta
 _NUMBERS = int | float | Decimal
 
 
-class Part(msgspec.Struct, array_like=True):
-    """Changes of keys whose digests have the same low bits."""
+class DeltaPart(msgspec.Struct, array_like=True):
+    """Changes of the keys whose digests end with the same ``bits``."""
 
     bits: int
     keys: bytes
     values: bytes
-    gone: bytes  # keys that are there no more; empty: none
+    removed: bytes  # encoded keys; empty if none was removed
 
 
 class Delta(msgspec.Struct, array_like=True):
-    """What a batch changed in a store, or a piece of it, in so many parts, a power of two."""
+    """The changes of one batch to a store, or a chunk of them, in a power of two of parts."""
 
     store: str
     parts: int
-    changes: list[Part]
+    changes: list[DeltaPart]
 
 
 class Changes(NamedTuple):
-    """Keys that have changed: what they hold now and what they held before, None for nothing."""
+    """The keys that a batch has changed, with their new and old entries; None: no entry."""
 
     keys: list[Any]
     entries: list[Any]
     before: list[Any]
-    parts: int  # in which they are written
-    digests: list[int] | None  # of the keys, where there are several
+    parts: int  # number of parts that the delta is written in
+    digests: list[int] | None  # of the keys; None if there is one part
 
     @property
-    def grown(self) -> int:
-        """How many keys there are more than before."""
+    def growth(self) -> int:
+        """How many more keys the store has than before."""
         return self.before.count(None) - self.entries.count(None)
 
 
 class PagedStore:
-    """One store: its entries, and which of them belong to which page."""
+    """One store: its entries, and the keys of each page."""
 
     def __init__(self, spec: StoreSpec) -> None:
-        self.entries = Tracked()
-        # others look at all keys when they are opened
-        self.in_shares = spec.kind == "key-value"
-        self.members: list[list[Any]] = [[]]  # may name a key twice, or one that has gone
-        self._keys = Codec()  # of identities
-        self._values = Codec(spec.value_serde)
+        self.entries = TrackedEntries()
+        # the other kinds of stores iterate over all keys when they are opened
+        self.is_sharded = spec.kind == "key-value"
+        self.page_keys: list[list[Any]] = [[]]  # may contain removed keys, and keys twice
+        self._keys = ColumnCodec()  # of identities
+        self._values = ColumnCodec(spec.value_serde)
 
     def clear(self, pages: int) -> None:
-        """Forget all entries; there are so many pages."""
+        """Remove all entries, and set the number of pages."""
         dict.clear(self.entries)
-        self.members = [[] for _ in range(pages)]
+        self.page_keys = [[] for _ in range(pages)]
 
     def arrange(self, pages: int) -> None:
-        """Sort the keys into so many pages."""
-        self.members = [[] for _ in range(pages)]
+        """Distribute the loaded keys over this number of pages."""
+        self.page_keys = [[] for _ in range(pages)]
         self.add(dict.keys(self.entries))
 
     def add(self, keys: Iterable[Any]) -> None:
-        """Note keys that are new."""
+        """Assign new keys to their pages."""
         keys = list(keys)
         self._add(keys, self._digests(keys))
 
     def _add(self, keys: Iterable[Any], digests: Iterable[int]) -> None:
-        """Deal keys out over the pages there are, by linear hashing."""
-        members = self.members
-        count = len(members)
+        """Assign keys to the existing pages by linear hashing."""
+        page_keys = self.page_keys
+        count = len(page_keys)
         if count == 1:
-            members[0].extend(keys)
+            page_keys[0].extend(keys)
             return
         half = power(count)
         mask = 2 * half - 1
         for key, digest in zip(keys, digests, strict=True):
             page = digest & mask
-            members[page if page < count else page - half].append(key)
+            page_keys[page if page < count else page - half].append(key)
 
     def add_fresh(self, changes: Changes) -> None:
-        """Note the keys among those that have changed that were not there before."""
+        """Assign those of the changed keys to pages that had no entry before."""
         if None in changes.before:
             fresh = [old is None for old in changes.before]
             keys = list(compress(changes.keys, fresh))
@@ -110,105 +110,110 @@ class PagedStore:
             self._add(keys, self._digests(keys) if known is None else compress(known, fresh))
 
     def split(self, pages: int) -> None:
-        """Make so many pages, the young ones out of their elders."""
-        members, count = self.members, len(self.members)
+        """Grow to this number of pages: new pages take their keys from their parents."""
+        page_keys, count = self.page_keys, len(self.page_keys)
         moved: list[Any] = []
         for page in range(count, pages):
-            elder = page
-            while elder >= count:
-                elder = _elder(elder)
-            moved += members[elder]
-            members[elder] = []
-        members.extend([] for _ in range(count, pages))
+            parent = page
+            while parent >= count:
+                parent = parent_page(parent)
+            moved += page_keys[parent]
+            page_keys[parent] = []
+        page_keys.extend([] for _ in range(count, pages))
         self.add(moved)
 
     def image(self, page: int) -> bytes:
-        """Give the bytes of a page as it is now."""
-        members = self.members[page]
-        found = dict(zip(members, self._now(members), strict=True))
+        """Serialize the current entries of a page."""
+        keys = self.page_keys[page]
+        found = dict(zip(keys, self._now(keys), strict=True))
         if None in found.values():
             found = {key: entry for key, entry in found.items() if entry is not None}
-        keys = self.members[page] = list(found)
+        keys = self.page_keys[page] = list(found)
         return _joined(self._keys.encode(keys), self._values.encode(list(found.values())))
 
-    def load(self, page: int, image: bytes, *, alone: bool) -> None:
-        """Take in the entries of a page; ``alone``: it holds none of a page that was split off."""
+    def load(self, page: int, image: bytes, *, has_children: bool) -> None:
+        """Load a page's image; with ``has_children`` it also holds keys of pages split off it."""
         packed_keys, packed_values = _parted(image)
         keys = self._keys.decode(packed_keys)
         dict.update(self.entries, zip(keys, self._values.decode(packed_values), strict=True))
-        if alone:
-            self.members[page] = keys
-        else:
+        if has_children:
             self.add(keys)
+        else:
+            self.page_keys[page] = keys
 
     def changed(self) -> Changes:
-        """Give what has changed."""
+        """Return the changes since the last commit."""
         before = self.entries.before
         keys = list(before)
-        most = min(len(keys) // _PART_ENTRIES, len(self.members), MOST_SHARES)
-        parts = power(max(most, 1)) if self.in_shares else 1
+        most = min(len(keys) // _PART_ENTRIES, len(self.page_keys), MAX_SHARDS)
+        parts = power(max(most, 1)) if self.is_sharded else 1
         digests = list(self._digests(keys)) if parts > 1 else None
-        # in the order in which the entries were made: they lie side by side
+        # in the order in which the entries were created: they are adjacent in memory
         return Changes(keys, self._now(keys), list(before.values()), parts, digests)
 
     def deltas(self, name: str, changes: Changes) -> Iterator[Delta]:
-        """Give changes to be written, in pieces of some ten thousand entries."""
+        """Yield the changes as deltas of at most `CHUNK_ENTRIES` entries."""
         keys, entries, _, parts, digests = changes
         mask = parts - 1
         for at in range(0, len(keys), CHUNK_ENTRIES):
-            some = slice(at, at + CHUNK_ENTRIES)
-            places = [0] * len(keys[some])
+            chunk = slice(at, at + CHUNK_ENTRIES)
+            numbers = [0] * len(keys[chunk])
             if digests is not None:
-                places = [digest & mask for digest in digests[some]]
-            yield Delta(name, parts, self._parts(keys[some], entries[some], places, parts))
+                numbers = [digest & mask for digest in digests[chunk]]
+            yield Delta(name, parts, self._parts(keys[chunk], entries[chunk], numbers, parts))
 
-    def take(self, delta: Delta, shares: int, wanted: Callable[[int], bool]) -> None:
-        """Take in the changes of some of so many shares."""
-        mask = shares - 1
+    def apply(self, delta: Delta, shards: int, wanted: Callable[[int], bool]) -> None:
+        """Apply the changes of a delta to the wanted ones of this number of shards."""
+        mask = shards - 1
         for part in delta.changes:
-            if delta.parts >= shares:
+            if delta.parts >= shards:
                 if wanted(part.bits & mask):
-                    self._take(part)
-            elif any(map(wanted, range(part.bits, shares, delta.parts))):
-                self._take(part, lambda digest: wanted(digest & mask))
+                    self._apply(part)
+            elif any(map(wanted, range(part.bits, shards, delta.parts))):
+                self._apply(part, lambda digest: wanted(digest & mask))
 
-    def share_of(self, key: Any, shares: int) -> int | None:
-        """Give the share of a key and of all that equal it; None: they may be anywhere."""
+    def shard_of(self, key: Any, shards: int) -> int | None:
+        """Return the shard of a key and of all keys equal to it; None if they may be in any."""
         if isinstance(key, str | bytes | _NUMBERS):
-            return self._digest(key) & (shares - 1)
+            return self._digest(key) & (shards - 1)
         return None
 
-    def _take(self, part: Part, wanted: Callable[[int], bool] | None = None) -> None:
+    def _apply(self, part: DeltaPart, wanted: Callable[[int], bool] | None = None) -> None:
         entries = self.entries
         keys, values = self._keys.decode(part.keys), self._values.decode(part.values)
-        gone = self._keys.decode(part.gone) if part.gone else []
+        removed = self._keys.decode(part.removed) if part.removed else []
         if wanted is not None:
             chosen = list(map(wanted, self._digests(keys)))
             keys, values = list(compress(keys, chosen)), list(compress(values, chosen))
-            gone = list(compress(gone, map(wanted, self._digests(gone))))
+            removed = list(compress(removed, map(wanted, self._digests(removed))))
         self.add(filterfalse(dict.__contains__.__get__(entries), keys))
         dict.update(entries, zip(keys, values, strict=True))
-        entries.apply(zip(gone, repeat(None)))
+        entries.apply(zip(removed, repeat(None)))
 
     def _parts(
-        self, keys: list[Any], entries: list[Any], places: list[int], parts: int
-    ) -> list[Part]:
-        used = sorted(set(places))
-        gone = [b""] * parts
+        self, keys: list[Any], entries: list[Any], numbers: list[int], parts: int
+    ) -> list[DeltaPart]:
+        """Encode changes, each in the part with its number."""
+        used = sorted(set(numbers))
+        removed = [b""] * parts
         if None in entries:
-            there = [entry is not None for entry in entries]
+            present = [entry is not None for entry in entries]
             absent = [entry is None for entry in entries]
-            without = list(compress(places, absent))
-            encoded = self._keys.encode_dealt(list(compress(keys, absent)), without, parts)
-            for place in set(without):
-                gone[place] = encoded[place]
-            keys, entries, places = (list(compress(one, there)) for one in (keys, entries, places))
-        packed_keys = self._keys.encode_dealt(keys, places, parts)
-        packed_entries = self._values.encode_dealt(entries, places, parts)
-        return [Part(bits, packed_keys[bits], packed_entries[bits], gone[bits]) for bits in used]
+            without = list(compress(numbers, absent))
+            encoded = self._keys.encode_parts(list(compress(keys, absent)), without, parts)
+            for number in set(without):
+                removed[number] = encoded[number]
+            keys, entries, numbers = (
+                list(compress(column, present)) for column in (keys, entries, numbers)
+            )
+        packed_keys = self._keys.encode_parts(keys, numbers, parts)
+        packed_entries = self._values.encode_parts(entries, numbers, parts)
+        return [
+            DeltaPart(bits, packed_keys[bits], packed_entries[bits], removed[bits]) for bits in used
+        ]
 
     def _now(self, keys: list[Any]) -> list[Any]:
-        """Give the entries of keys that have been read."""
+        """Return the current entries of loaded keys."""
         return list(map(dict.get, repeat(self.entries), keys))
 
     def _digests(self, keys: list[Any]) -> Iterable[int]:
@@ -222,40 +227,40 @@ class PagedStore:
             return crc32(key)
         if isinstance(key, str):
             return crc32(key.encode())
-        if isinstance(key, _NUMBERS):  # those that are equal have the same hash, in each process
+        if isinstance(key, _NUMBERS):  # equal numbers have equal hashes, in every process
             return crc32(hash(key).to_bytes(8, "little", signed=True))
         return crc32(self._keys.encode([key]))
 
 
-def shares_of(written: list[int]) -> int:
-    """Give how many shares can be read one by one: their pages have images of their own."""
-    shares = power(min(len(written), MOST_SHARES))
-    while not all(written[1:shares]):
-        shares //= 2
-    return shares
+def shard_count(written: list[int]) -> int:
+    """Return into how many shards the pages divide such that each shard has its own images."""
+    shards = power(min(len(written), MAX_SHARDS))
+    while not all(written[1:shards]):
+        shards //= 2
+    return shards
 
 
-def families(written: list[int], share: int = 0, shares: int = 1) -> dict[int, list[int]]:
-    """Give the pages that have been written, and the first, each with those in its image.
+def split_groups(written: list[int], shard: int = 0, shards: int = 1) -> dict[int, list[int]]:
+    """Return the first page and each page with an image, with all pages that its image holds.
 
-    These are itself and, since it was written, the pages that were split off it or off those.
+    These are the page itself and the pages split off it, or off those, since it was written.
     """
-    heads: dict[int, int] = {}
+    owners: dict[int, int] = {}
     found: dict[int, list[int]] = {}
-    for page in range(share, len(written), shares):
-        head = page if written[page] or not page else heads[_elder(page)]
-        heads[page] = head
-        found.setdefault(head, []).append(page)
+    for page in range(shard, len(written), shards):
+        owner = page if written[page] or not page else owners[parent_page(page)]
+        owners[page] = owner
+        found.setdefault(owner, []).append(page)
     return found
 
 
 def power(count: int) -> int:
-    """Give the largest power of two that is not above ``count``."""
+    """Return the largest power of two that is not above ``count``."""
     return 1 << (count.bit_length() - 1)
 
 
-def _elder(page: int) -> int:
-    """Give the page that a page was split off."""
+def parent_page(page: int) -> int:
+    """Return the page that a page was split off."""
     return page - power(page)
 
 
@@ -270,5 +275,5 @@ def _parted(data: bytes, count: int = 2) -> list[bytes]:
         parts.append(data[at + 4 : at + 4 + length])
         at += 4 + length
     if at != len(data):
-        raise StateError("the bytes are damaged: their lengths do not add up")
+        raise StateError("a page of the state is damaged: the lengths of its parts do not add up")
     return parts

@@ -1,4 +1,4 @@
-"""What a store is to be: its name and kind, decided when the topology is built."""
+"""The specification of a store: its name, kind and options, part of the topology."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -6,12 +6,12 @@ from typing import Any, Literal, TypeAlias
 from thulawa.core.serdes import Serde
 from thulawa.state.backing import Backing
 from thulawa.state.buffers import TimeOrderedBuffer
-from thulawa.state.codec import Codec
-from thulawa.state.keys import Keys
-from thulawa.state.keyvalue import KeyValueStore
-from thulawa.state.sessions import SessionStore
-from thulawa.state.versioned import VersionedStore
-from thulawa.state.windows import JoinStore, WindowStore
+from thulawa.state.codec import ColumnCodec
+from thulawa.state.key_identity import Keys
+from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.session_store import SessionStore
+from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.window_store import JoinStore, WindowStore
 
 __all__ = ["Store", "StoreKind", "StoreSpec"]
 
@@ -23,11 +23,11 @@ Store: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """A store that tasks open, one instance each.
+    """Describe a store; each task opens an instance of its own.
 
-    Keys that ``key_serde`` writes alike are one key; without one, plain data is written as it is.
-    ``retention`` bounds window, session and join stores, and is the history of versioned ones.
-    With ``changelog`` an application keeps its changes in a compacted topic too.
+    Keys are equal if ``key_serde`` writes the same bytes; without one they are plain data.
+    ``retention`` applies to window, session and join stores, and is the history of versioned ones.
+    With ``changelog`` an application also writes the changes to a compacted topic.
     """
 
     name: str
@@ -39,9 +39,9 @@ class StoreSpec:
     changelog: bool = False
 
     def open(self, backing: Backing) -> Store:
-        """Open the store over its backing."""
+        """Return the store over a backing."""
         name, retention = self.name, self.retention
-        keys, values = Keys(self.key_serde), Codec(self.value_serde)
+        keys, values = Keys(self.key_serde), ColumnCodec(self.value_serde)
         match self.kind:
             case "key-value":
                 return KeyValueStore(name, backing, keys=keys, values=values)

@@ -1,7 +1,7 @@
 """Times in order, and what happened at each: the index that window-like stores share.
 
-Keeps, per group, the times that exist, sorted (bisect over a list: groups are short), and per
-time the groups that have it. Nothing here is durable; it is rebuilt from the backing.
+It keeps the sorted times of each group (bisect over a list: groups are short) and the groups of
+each time. It is not persisted, but rebuilt from the backing.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -31,7 +31,7 @@ class Timeline:
         self._times: list[int] = []
 
     def add(self, group: Hashable, time: int) -> None:
-        """Note that a group has an entry at a time."""
+        """Add an entry of a group at a time."""
         members = self._members.get(time)
         if members is None:
             members = self._members[time] = set()
@@ -41,7 +41,7 @@ class Timeline:
             insort(self._groups.setdefault(group, []), time)
 
     def remove(self, group: Hashable, time: int) -> None:
-        """Forget the entry of a group at a time, if there is one."""
+        """Remove the entry of a group at a time, if there is one."""
         members = self._members.get(time)
         if members is None or group not in members:
             return
@@ -55,18 +55,18 @@ class Timeline:
             del self._groups[group]
 
     def times(self, group: Hashable, first: int, last: int) -> list[int]:
-        """Give the times of a group from ``first`` to ``last``, both included."""
+        """Return the times of a group from ``first`` to ``last``, both included."""
         times = self._groups.get(group)
         if times is None:
             return []
         return times[bisect_left(times, first) : bisect_right(times, last)]
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
-        """Go through times and groups from ``first`` to ``last`` in order of time, then group."""
+        """Yield times and groups from ``first`` to ``last``, ordered by time, then group."""
         for time in self._times[bisect_left(self._times, first) : bisect_right(self._times, last)]:
             for group in sorted(self._members[time], key=sort_key):
                 yield time, group
 
     def earliest(self) -> int | None:
-        """Give the first time there is."""
+        """Return the first time, or None."""
         return self._times[0] if self._times else None

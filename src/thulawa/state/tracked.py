@@ -1,32 +1,33 @@
-"""The entries of a store in memory: what they were before a batch, and what is not read yet."""
+"""Entries of a store in memory that remember replaced values and load missing ones on demand."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from thulawa.state.backing import Backing
 
-__all__ = ["PartlyRead", "Tracked", "Unread", "setters"]
+__all__ = ["PartlyLoadedEntries", "TrackedEntries", "UnloadedEntries", "setters"]
 
 
-class Unread(Protocol):
-    """What of a store is kept and not in memory."""
+class UnloadedEntries(Protocol):
+    """Loads the entries of a store that are in the state backend and not in memory yet."""
 
-    def read(self, key: Any, /) -> bool:
-        """Read all that is kept with a key; tell whether there was anything to read."""
+    def load(self, key: Any, /) -> bool:
+        """Load the entries of a key's shard; return whether anything was left to load."""
 
-    def read_all(self) -> None:
-        """Read the rest."""
+    def load_all(self) -> None:
+        """Load all entries that are left."""
 
 
-class Tracked(dict[Any, Any]):
-    """A dict that remembers what its keys held before they were changed.
+class TrackedEntries(dict[Any, Any]):
+    """A dict that remembers the values its keys had before the running batch changed them.
 
-    ``before`` is the same dict for ever: `setters` hands its methods out.
+    ``before`` maps each changed key to its old value, None if it had none. It is the same dict
+    object for ever: `setters` returns its methods.
     """
 
-    __slots__ = ("before", "unread")
+    __slots__ = ("before", "unloaded")
 
-    unread: Unread
+    unloaded: UnloadedEntries
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,18 +39,18 @@ class Tracked(dict[Any, Any]):
         set_item(self, key, value)
 
     def pop(self, key: Any, default: Any = None, /) -> Any:
-        """Remove a key and give its value."""
+        """Remove a key and return its value."""
         if key not in self.before:
             self.before[key] = self.get(key)
         return super().pop(key, default)
 
     def undo(self) -> None:
-        """Put back what the keys held before."""
+        """Restore the values that the changed keys had before."""
         self.apply(self.before.items())
         self.before.clear()
 
     def apply(self, entries: Iterable[tuple[Any, Any]]) -> None:
-        """Take entries that are true already; None removes."""
+        """Set committed entries without tracking them; a value of None removes the key."""
         for key, value in entries:
             if value is None:
                 dict.pop(self, key, None)
@@ -57,56 +58,56 @@ class Tracked(dict[Any, Any]):
                 dict.__setitem__(self, key, value)
 
 
-class PartlyRead(Tracked):
-    """The same while some of it is not read: what is asked for is read first.
+class PartlyLoadedEntries(TrackedEntries):
+    """Tracked entries of which some are not in memory: each access loads what it needs first.
 
-    It becomes a `Tracked` when all is read, so nothing here may ask for its class.
+    An instance becomes a plain `TrackedEntries` (by its ``__class__``) once everything is loaded.
     """
 
     __slots__ = ()
 
     def get(self, key: Any, default: Any = None, /) -> Any:
-        """Give the value of a key."""
+        """Return the value of a key."""
         found = dict.get(self, key)
-        if found is None and self.unread.read(key):
+        if found is None and self.unloaded.load(key):
             found = dict.get(self, key)
         return default if found is None else found
 
     def __getitem__(self, key: Any, /) -> Any:
-        self.unread.read(key)
+        self.unloaded.load(key)
         return dict.__getitem__(self, key)
 
     def __contains__(self, key: Any, /) -> bool:
         return self.get(key) is not None
 
     def __len__(self) -> int:
-        self.unread.read_all()
+        self.unloaded.load_all()
         return dict.__len__(self)
 
     def __iter__(self) -> Iterator[Any]:
-        self.unread.read_all()
+        self.unloaded.load_all()
         return dict.__iter__(self)
 
     def keys(self) -> Any:
-        """Give all keys."""
-        self.unread.read_all()
+        """Return all keys."""
+        self.unloaded.load_all()
         return dict.keys(self)
 
     def items(self) -> Any:
-        """Give all entries."""
-        self.unread.read_all()
+        """Return all entries."""
+        self.unloaded.load_all()
         return dict.items(self)
 
 
 def setters(backing: Backing) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], None]]:
-    """Give what sets the entry of a key for one who has just asked for it, in two calls into C.
+    """Return two C functions that replace an entry which the caller has just read.
 
-    The first takes the entry that the key had, the second the one it is to have.
+    Call the first with the key and its old entry, then the second with the key and the new one.
     """
-    if isinstance(backing, Tracked):
+    if isinstance(backing, TrackedEntries):
         return backing.before.setdefault, dict.__setitem__.__get__(backing)
     return _ignore, backing.__setitem__
 
 
 _nothing: dict[Any, Any] = {}
-_ignore = _nothing.get  # what a key had is of no interest: nothing happens, and that in C
+_ignore = _nothing.get  # a no-op in C, for backings that do not track old entries

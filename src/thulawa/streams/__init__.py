@@ -1,4 +1,4 @@
-"""Kafka Streams' programming model: streams and tables, and what can be done with them.
+"""The DSL: Kafka Streams' programming model of streams and tables.
 
 ::
 
@@ -13,37 +13,38 @@
     )
     topology = builder.build()
 
-The names are Kafka's, in snake_case. `StreamsBuilder` makes a `KStream`, a `KTable` or a
-`GlobalKTable` of a topic; grouping gives a `KGroupedStream`, a `KGroupedTable` or a
-`CogroupedKStream`; windows a `TimeWindowedKStream` or a `SessionWindowedKStream`. What can be
-said about each step is in option objects: `Consumed`, `Produced`, `Grouped`, `Joined`,
-`StreamJoined`, `TableJoined`, `Materialized`, `Repartitioned`, `Branched`, `Named`, `Suppressed`.
-How tasks run, and what happens to records that fail, is in `TaskOptions` and its `Handlers`.
+The names are Kafka's, in snake_case. `StreamsBuilder` reads topics as `KStream`, `KTable` or
+`GlobalKTable`. Grouping returns a `KGroupedStream`, `KGroupedTable` or `CogroupedKStream`, windows
+a `TimeWindowedKStream` or `SessionWindowedKStream`. Each step is configured by an option object:
+`Consumed`, `Produced`, `Grouped`, `Joined`, `StreamJoined`, `TableJoined`, `Materialized`,
+`Repartitioned`, `Branched`, `Named`, `Suppressed`. `TaskOptions` and `Handlers` configure how tasks
+run, and what happens to records that fail. `thulawa.streams.kip28` has the spellings of KIP-28.
 """
 
 from thulawa.core.records import Record, RecordMetadata, Window, Windowed
 from thulawa.core.registry import HttpSchemaRegistry, MemorySchemaRegistry
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.application_states import State
-from thulawa.runtime.batch_size import Fetching
+from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.handlers import (
     DeadLetterQueue,
+    ErrorRecord,
     Fail,
     Handlers,
     Resume,
+    RetryOutput,
     log_and_continue,
     log_and_fail,
 )
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.restarts import Restart
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.specs import StoreSpec
 from thulawa.streams.branches import BranchedKStream
-from thulawa.streams.builder import StreamsBuilder
 from thulawa.streams.cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from thulawa.streams.grouped import KGroupedStream, KGroupedTable
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import GlobalKTable, KTable
-from thulawa.streams.options import (
+from thulawa.streams.operator_options import (
     Branched,
     Consumed,
     Grouped,
@@ -55,6 +56,7 @@ from thulawa.streams.options import (
     StreamJoined,
     TableJoined,
 )
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.streams.suppressed import Suppressed
 from thulawa.streams.windowed import EmitStrategy, SessionWindowedKStream, TimeWindowedKStream
 from thulawa.topology.determinism import deterministic
@@ -68,11 +70,12 @@ from thulawa.topology.processor import (
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
 
-# The names of KIP-28; the rest of its spelling is in thulawa.streams.kip28.
+# KIP-28's names; the rest of its spellings is in thulawa.streams.kip28
 KStreamBuilder = StreamsBuilder
 TopologyBuilder = Topology
 
 __all__ = [
+    "AdaptiveBatchSize",
     "AsyncProcessor",
     "Branched",
     "BranchedKStream",
@@ -80,8 +83,8 @@ __all__ = [
     "Consumed",
     "DeadLetterQueue",
     "EmitStrategy",
+    "ErrorRecord",
     "Fail",
-    "Fetching",
     "GlobalKTable",
     "Grouped",
     "Handlers",
@@ -104,6 +107,7 @@ __all__ = [
     "Repartitioned",
     "Restart",
     "Resume",
+    "RetryOutput",
     "Serde",
     "Serdes",
     "SessionWindowedKStream",

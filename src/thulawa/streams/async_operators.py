@@ -1,4 +1,4 @@
-"""Async operators: functions that wait, for many records at once, each key in order."""
+"""Async operators: coroutine functions, for many records concurrently, each key in order."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -15,11 +15,11 @@ from thulawa.engine import (
     Quarantine,
     Rate,
     Retry,
-    Sharing,
+    SingleFlight,
 )
 from thulawa.engine.resources import check_resource
 from thulawa.streams import kstream
-from thulawa.streams.graph_builder import Building, NameLike
+from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.processor import AsyncProcessor
 
@@ -33,14 +33,13 @@ _Operation = Literal["map", "map_values", "flat_map", "process", "batch"]
 
 
 class AsyncOptions(TypedDict, total=False):
-    """The engine's options; what a function raises in the end goes to the processing handler.
+    """The engine's options; errors that remain after retries go to the processing handler.
 
-    ``resource`` makes an async context manager, opened once per task and handed to the
-    function as its last argument; ``resource_timeout`` bounds its opening, and its closing.
-    ``lane`` goes with ``lanes``: a function of key and value that gives a record's lane, its name
-    in ``lanes`` or its place there. ``deterministic`` declares that the function gives the same
-    results whenever it is asked about a record; with it, and with ``emit="partition"``, a
-    repartition behind it needs no topic.
+    ``resource`` creates an async context manager, which is opened once per task and passed to the
+    function as its last argument; ``resource_timeout`` limits its opening and its closing.
+    ``lane``, required with ``lanes``, is a function of key and value that returns the name or the
+    index of a record's lane. ``deterministic`` declares that the function always returns the same
+    for a record; with it and ``emit="partition"`` a repartition behind it needs no topic.
     """
 
     order: Literal["key", "partition", "none", "emit"]
@@ -56,7 +55,7 @@ class AsyncOptions(TypedDict, total=False):
     quarantine: Quarantine | None
     batch: Batch | None
     rate: Rate | None
-    sharing: Sharing | None
+    single_flight: SingleFlight | None
     resource_timeout: float
     lane: Callable[[Any, Any], str | int]
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None
@@ -64,13 +63,13 @@ class AsyncOptions(TypedDict, total=False):
 
 
 class AsyncOperators(Generic[K, V]):
-    """The part of a stream that is about functions which wait."""
+    """The async operators of a stream."""
 
-    building: Building
+    graph: GraphBuilder
     name: str
 
     def revalued(self, name: str) -> "kstream.KStream[K, Any]":
-        """Give the stream of a node that leaves keys alone."""
+        """Return the stream of a node that does not change keys."""
         raise NotImplementedError
 
     def map_async(
@@ -81,7 +80,7 @@ class AsyncOperators(Generic[K, V]):
         named: NameLike = None,
         **options: Unpack[AsyncOptions],
     ) -> "kstream.KStream[K1, V1]":
-        """Make another record of each, by an async function of key and value.
+        """Map each record to another, by an async function of key and value.
 
         >>> from thulawa.testing import preview
         >>> async def swap(key, value):
@@ -90,7 +89,7 @@ class AsyncOperators(Generic[K, V]):
         [(1, 'a')]
         """
         return kstream.KStream(
-            self.building, self._add_async("map", mapper, named, options), rekeyed=True
+            self.graph, self._add_async("map", mapper, named, options), rekeyed=True
         )
 
     def map_values_async(
@@ -100,7 +99,7 @@ class AsyncOperators(Generic[K, V]):
         named: NameLike = None,
         **options: Unpack[AsyncOptions],
     ) -> "kstream.KStream[K, V1]":
-        """Make another value of each, by an async function of the value.
+        """Map each value to another, by an async function of the value.
 
         >>> import asyncio
         >>> from thulawa.streams import StreamsBuilder
@@ -125,7 +124,7 @@ class AsyncOperators(Generic[K, V]):
         named: NameLike = None,
         **options: Unpack[AsyncOptions],
     ) -> "kstream.KStream[K1, V1]":
-        """Make any number of records of each, by an async function of key and value.
+        """Map each record to any number of records, by an async function of key and value.
 
         >>> from thulawa.testing import preview
         >>> async def friends_of(key, value):
@@ -134,7 +133,7 @@ class AsyncOperators(Generic[K, V]):
         [('bob', 'ann'), ('cem', 'ann')]
         """
         name = self._add_async("flat_map", mapper, named, options)
-        return kstream.KStream(self.building, name, rekeyed=True)
+        return kstream.KStream(self.graph, name, rekeyed=True)
 
     def batch_async(
         self,
@@ -144,9 +143,9 @@ class AsyncOperators(Generic[K, V]):
         named: NameLike = None,
         **options: Unpack[AsyncOptions],
     ) -> "kstream.KStream[K, V1]":
-        """Make other values, by an async function of a list of records.
+        """Map values in batches, by an async function of a list of records.
 
-        It gives a list: per record its new value, or the exception it met.
+        It returns a list with the new value of each record, or an exception.
 
         >>> from thulawa.testing import preview
         >>> async def double(records):
@@ -163,7 +162,7 @@ class AsyncOperators(Generic[K, V]):
         named: NameLike = None,
         **options: Unpack[AsyncOptions],
     ) -> "kstream.KStream[K1, V1]":
-        """Hand each record to an async processor; its key is its own while it runs.
+        """Process each record by an async processor, one call per key at a time.
 
         >>> from thulawa.testing import preview
         >>> class Echo(AsyncProcessor):
@@ -172,9 +171,9 @@ class AsyncOperators(Generic[K, V]):
         >>> preview(lambda s: s.process_async(Echo), ("a", 1))
         [('a', 1)]
         """
-        self.building.check_stores(stores)
+        self.graph.check_stores(stores)
         name = self._add_async("process", supplier, named, options, stores)
-        return kstream.KStream(self.building, name, rekeyed=True)
+        return kstream.KStream(self.graph, name, rekeyed=True)
 
     def _add_async(
         self,
@@ -184,11 +183,11 @@ class AsyncOperators(Generic[K, V]):
         options: AsyncOptions,
         stores: tuple[str, ...] = (),
     ) -> str:
-        return _add_call(self.building, self.name, operation, function, named, stores, options)
+        return _add_call(self.graph, self.name, operation, function, named, stores, options)
 
 
 def _add_call(
-    building: Building,
+    graph: GraphBuilder,
     parent: str,
     operation: _Operation,
     function: Callable[..., Any],
@@ -196,27 +195,27 @@ def _add_call(
     stores: tuple[str, ...],
     options: AsyncOptions,
 ) -> str:
-    """Add the node; options that cannot work are refused here, at the user's line."""
-    chosen: dict[str, Any] = dict(options)
-    resource, lane = chosen.pop("resource", None), chosen.pop("lane", None)
-    declared = chosen.pop("deterministic", False)
-    if (lane is None) != ("lanes" not in chosen):
-        raise ConfigurationError("lanes= and lane= go together: the lanes, and a record's own")
+    """Add the node; reject invalid options here, at the user's line."""
+    engine_options: dict[str, Any] = dict(options)
+    resource, lane = engine_options.pop("resource", None), engine_options.pop("lane", None)
+    declared = engine_options.pop("deterministic", False)
+    if (lane is None) != ("lanes" not in engine_options):
+        raise ConfigurationError("lanes= and lane= must be used together")
     if operation == "batch":
-        chosen.setdefault("batch", Batch())
-    elif chosen.get("batch") is not None:
-        raise ConfigurationError("batches are for batch_async: its function takes a list")
-    name = building.named(named, f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-")
+        engine_options.setdefault("batch", Batch())
+    elif engine_options.get("batch") is not None:
+        raise ConfigurationError("batch= is an option of batch_async, whose function gets a list")
+    name = graph.named(named, f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-")
     if resource is not None:
         check_resource(resource, name)
-    building.add(
+    graph.add(
         AsyncCall(
             name=name,
             parents=(parent,),
             stores=stores,
             operation=operation,
             function=function,
-            options=Options(name=name, on_error="column", **chosen),
+            options=Options(name=name, on_error="column", **engine_options),
             resource=resource,
             lane=lane,
             deterministic=declared,

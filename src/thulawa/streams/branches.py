@@ -1,4 +1,4 @@
-"""Branches of a stream: each record goes to the first one that wants it."""
+"""Branches of a stream: each record goes to the first branch whose predicate is true."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from thulawa.streams import kstream
 from thulawa.streams.graph_builder import NameLike
-from thulawa.streams.options import Branched, chosen
+from thulawa.streams.operator_options import Branched, or_default
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Branch, Stateless
 
@@ -17,9 +17,9 @@ V = TypeVar("V")
 
 
 class BranchedKStream(Generic[K, V]):
-    """What ``stream.split()`` gives; branches are asked for one by one.
+    """The result of ``stream.split()``, to which branches are added one by one.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> parts = (
@@ -37,17 +37,17 @@ class BranchedKStream(Generic[K, V]):
 
     def __init__(self, stream: "kstream.KStream[K, V]", named: NameLike) -> None:
         self._stream = stream
-        self._name = stream.building.named(named, "KSTREAM-BRANCH-")
+        self._name = stream.graph.named(named, "KSTREAM-BRANCH-")
         self._branches: dict[str, kstream.KStream[K, V]] = {}
         self._count = 0
-        stream.building.add(
+        stream.graph.add(
             Branch(name=self._name, parents=(stream.name,), predicates=(), children=())
         )
 
     def branch(
         self, predicate: Callable[[K, V], object], branched: Branched | None = None
     ) -> "BranchedKStream[K, V]":
-        """Add a branch for the records for which the predicate holds.
+        """Add a branch for the records for which the predicate is true.
 
         >>> from thulawa.testing import preview
         >>> def program(s):
@@ -57,11 +57,11 @@ class BranchedKStream(Generic[K, V]):
         [('b', 7)]
         """
         check_function(predicate, "branch", ("key", "value"))
-        branched = chosen(branched, Branched)
+        branched = or_default(branched, Branched)
         self._count += 1
         node = self._node()
         child = self._child(self._count, branched)
-        self._stream.building.topology.put(
+        self._stream.graph.topology.put(
             replace(
                 node,
                 predicates=(*node.predicates, predicate),
@@ -74,7 +74,7 @@ class BranchedKStream(Generic[K, V]):
     def default_branch(
         self, branched: Branched | None = None
     ) -> "dict[str, kstream.KStream[K, V]]":
-        """Add the branch for all other records; give all branches by name.
+        """Add the branch for all other records; return all branches by name.
 
         >>> from thulawa.testing import preview
         >>> def program(s):
@@ -83,16 +83,16 @@ class BranchedKStream(Generic[K, V]):
         >>> preview(program, ("a", 10), ("b", 7))
         [('b', 7)]
         """
-        branched = chosen(branched, Branched)
+        branched = or_default(branched, Branched)
         child = self._child(0, branched)
-        self._stream.building.topology.put(replace(self._node(), default=child))
+        self._stream.graph.topology.put(replace(self._node(), default=child))
         self._add(child, branched)
         return self._branches
 
     def no_default_branch(self) -> "dict[str, kstream.KStream[K, V]]":
-        """Let all other records go; give all branches by name.
+        """Drop all other records; return all branches by name.
 
-        A branch whose function gave None is not among them.
+        A branch whose function returned None is not included.
 
         >>> from thulawa.testing import preview
         >>> def program(s):
@@ -108,7 +108,7 @@ class BranchedKStream(Generic[K, V]):
         return self._branches
 
     def _node(self) -> Branch:
-        node = self._stream.building.topology.node(self._name)
+        node = self._stream.graph.topology.node(self._name)
         assert isinstance(node, Branch)
         return node
 
@@ -117,11 +117,11 @@ class BranchedKStream(Generic[K, V]):
         return self._name + (str(number) if chosen is None else chosen)
 
     def _add(self, child: str, branched: Branched | None) -> None:
-        building = self._stream.building
-        building.generated(child)  # Kafka counts here too
-        building.add(Stateless(name=child, parents=(self._name,), operation="pass"))
+        graph = self._stream.graph
+        graph.generated(child)  # Kafka counts here too
+        graph.add(Stateless(name=child, parents=(self._name,), operation="pass"))
         stream: kstream.KStream[K, V] = kstream.KStream(
-            building,
+            graph,
             child,
             key_serde=self._stream.key_serde,
             value_serde=self._stream.value_serde,

@@ -1,4 +1,4 @@
-"""Cogroups: several grouped streams, one result, an aggregator for each stream."""
+"""Cogroups: aggregate several grouped streams into one table, each by its own aggregator."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
@@ -8,8 +8,8 @@ from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.records import Windowed
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable, windowed
-from thulawa.streams.graph_builder import Building, NameLike
-from thulawa.streams.options import Materialized, kept_as
+from thulawa.streams.graph_builder import GraphBuilder, NameLike
+from thulawa.streams.operator_options import Materialized, with_default_serdes
 from thulawa.topology.nodes import Aggregate, Table
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
@@ -24,7 +24,7 @@ _Part = tuple["grouping.KGroupedStream[Any, Any]", Callable[..., Any]]
 class CogroupedKStream(Generic[K, A]):
     """Streams that are aggregated together.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> paid = builder.stream("paid").group_by_key()
@@ -40,8 +40,8 @@ class CogroupedKStream(Generic[K, A]):
     [('ann', 10), ('ann', 7)]
     """
 
-    def __init__(self, building: Building, parts: tuple[_Part, ...]) -> None:
-        self._building = building
+    def __init__(self, graph: GraphBuilder, parts: tuple[_Part, ...]) -> None:
+        self._graph = graph
         self._parts = parts
 
     def cogroup(
@@ -64,10 +64,10 @@ class CogroupedKStream(Generic[K, A]):
         """
         if not isinstance(grouped, grouping.KGroupedStream):
             raise TopologyError(
-                f"cogroup takes a KGroupedStream, not a {type(grouped).__name__}: group it first",
+                f"cogroup needs a KGroupedStream, not a {type(grouped).__name__}: group it first",
                 where=caller(),
             )
-        return CogroupedKStream(self._building, (*self._parts, (grouped, aggregator)))
+        return CogroupedKStream(self._graph, (*self._parts, (grouped, aggregator)))
 
     def aggregate(
         self,
@@ -76,7 +76,7 @@ class CogroupedKStream(Generic[K, A]):
         *,
         named: NameLike = None,
     ) -> "ktable.KTable[K, A]":
-        """Fold the values of each key, of whichever stream.
+        """Fold the values of each key, of all streams.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -85,7 +85,7 @@ class CogroupedKStream(Generic[K, A]):
         ... )
         [('k', 2)]
         """
-        return _aggregated(self._building, self._parts, initializer, materialized, named)
+        return _aggregated(self._graph, self._parts, initializer, materialized, named)
 
     def windowed_by(
         self, windows: TimeWindows | SlidingWindows | SessionWindows
@@ -106,7 +106,7 @@ class CogroupedKStream(Generic[K, A]):
         [(10, 2)]
         """
         windowed.check_windows(windows)
-        return WindowedCogroupedKStream(self._building, self._parts, windows)
+        return WindowedCogroupedKStream(self._graph, self._parts, windows)
 
 
 class WindowedCogroupedKStream(Generic[K, A]):
@@ -114,11 +114,11 @@ class WindowedCogroupedKStream(Generic[K, A]):
 
     def __init__(
         self,
-        building: Building,
+        graph: GraphBuilder,
         parts: tuple[_Part, ...],
         windows: TimeWindows | SlidingWindows | SessionWindows,
     ) -> None:
-        self._building = building
+        self._graph = graph
         self._parts = parts
         self._windows = windows
 
@@ -146,9 +146,9 @@ class WindowedCogroupedKStream(Generic[K, A]):
         [([15, 15], 2)]
         """
         if isinstance(self._windows, SessionWindows) and merger is None:
-            raise ConfigurationError("sessions need a merger: a record may bring two together")
+            raise ConfigurationError("sessions need a merger: a record may merge two of them")
         return _aggregated(
-            self._building,
+            self._graph,
             self._parts,
             initializer,
             materialized,
@@ -159,7 +159,7 @@ class WindowedCogroupedKStream(Generic[K, A]):
 
 
 def _aggregated(
-    building: Building,
+    graph: GraphBuilder,
     parts: tuple[_Part, ...],
     initializer: Callable[[], Any],
     materialized: Materialized[Any, Any] | None,
@@ -170,21 +170,21 @@ def _aggregated(
 ) -> "ktable.KTable[Any, Any]":
     if any(grouped.options.two_step for grouped, _ in parts):
         raise TopologyError(
-            "several streams are not aggregated in two steps: leave two_step out", where=caller()
+            "a cogroup cannot be aggregated in two steps: remove two_step", where=caller()
         )
-    store = building.store_name(materialized, "COGROUPKSTREAM-AGGREGATE-")
+    store = graph.store_name(materialized, "COGROUPKSTREAM-AGGREGATE-")
     key_serde = next((grouped.key_serde for grouped, _ in parts if grouped.key_serde), None)
-    materialized = kept_as(materialized, key_serde)
+    materialized = with_default_serdes(materialized, key_serde)
     parents = [
         grouped.repartitioned(store.name, materialized, chosen=store.chosen) for grouped, _ in parts
     ]
-    grouping.add_aggregate_store(building, store, materialized, window)
+    grouping.add_aggregate_store(graph, store, materialized, window)
     emit: Literal["update", "close"] = "update"
     names = []
     for number, (parent, (_, aggregator)) in enumerate(zip(parents, parts, strict=True)):
         suffix = f"-cogroup-agg-{number}"
-        name = building.named(named, "COGROUPKSTREAM-AGGREGATE-", suffix)
-        building.add(
+        name = graph.named(named, "COGROUPKSTREAM-AGGREGATE-", suffix)
+        graph.add(
             Aggregate(
                 name=name,
                 parents=(parent,),
@@ -200,7 +200,7 @@ def _aggregated(
             )
         )
         names.append(name)
-    merged = building.named(named, "COGROUPKSTREAM-MERGE-", "-cogroup-merge")
-    building.add(Table(name=merged, parents=tuple(names), operation="pass"))
+    merged = graph.named(named, "COGROUPKSTREAM-MERGE-", "-cogroup-merge")
+    graph.add(Table(name=merged, parents=tuple(names), operation="pass"))
     serdes = ktable.serdes_of(materialized, key_serde)
-    return ktable.KTable(building, merged, *grouping.windowed_serdes(serdes, window))
+    return ktable.KTable(graph, merged, *grouping.windowed_serdes(serdes, window))

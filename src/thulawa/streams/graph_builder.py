@@ -1,9 +1,9 @@
-"""A topology in the making: generated names, and the stores of tables.
+"""Build the graph of a topology: generated names, nodes, stores and repartitions.
 
-Generated names are Kafka's: a prefix and a number that every operator counts up, in Kafka's
-order, so that a program has the same names here and there. They change when operators are
-added before them, and names are state: ``explicit_names`` makes this a warning or an error
-for everything that is kept or repartitioned under a generated name.
+Generated names are Kafka's: a prefix and a number that every operator increments, in Kafka's order,
+so that a program has the same names in both. They change when operators are added before them, and
+state is found by name: ``explicit_names`` makes a generated name of a store or repartition a
+warning or an error.
 """
 
 import warnings
@@ -17,7 +17,7 @@ from thulawa.core.durations import milliseconds
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
 from thulawa.state.specs import StoreKind, StoreSpec
-from thulawa.streams.options import Materialized, Named, chosen
+from thulawa.streams.operator_options import Materialized, Named, or_default
 from thulawa.topology.nodes import (
     Aggregate,
     Node,
@@ -31,7 +31,7 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.topology import Topology
 
-__all__ = ["Building", "ExplicitNames", "NameLike", "StoreName"]
+__all__ = ["ExplicitNames", "GraphBuilder", "NameLike", "StoreName"]
 
 ExplicitNames: TypeAlias = Literal["off", "warn", "error"]
 NameLike: TypeAlias = str | Named | None
@@ -45,8 +45,8 @@ class StoreName:
     chosen: bool
 
 
-class Building:
-    """What all streams and tables of a builder share."""
+class GraphBuilder:
+    """Build the topology that all streams and tables of a `StreamsBuilder` share."""
 
     def __init__(self, explicit_names: ExplicitNames) -> None:
         self.topology = Topology()
@@ -57,34 +57,34 @@ class Building:
     # --- names
 
     def generated(self, prefix: str) -> str:
-        """Make the next name."""
+        """Return the next generated name."""
         return f"{prefix}{next(self._numbers):010d}"
 
     def named(self, name: NameLike, prefix: str, suffix: str = "") -> str:
-        """Give the chosen name, or make one; as in Kafka both count up."""
+        """Return the user's name or a generated one; as in Kafka both increment the number."""
         generated = self.generated(prefix)
         own = _own(name)
         return generated if own is None else own + suffix
 
-    def chosen(self, name: NameLike, prefix: str) -> str:
-        """Give the chosen name, or make one; here only a made one counts up."""
+    def name_or_generated(self, name: NameLike, prefix: str) -> str:
+        """Return the user's name or a generated one; only the latter increments the number."""
         own = _own(name)
         return self.generated(prefix) if own is None else own
 
     def store_name(self, materialized: Materialized[Any, Any] | None, prefix: str) -> StoreName:
-        """Give the chosen name of a store, or make one."""
-        options = chosen(materialized, Materialized)
+        """Return the user's name of a store, or a generated one."""
+        options = or_default(materialized, Materialized)
         if options.name is not None:
             return StoreName(options.name, chosen=True)
         return StoreName(self.generated(f"{prefix}STATE-STORE-"), chosen=False)
 
     def guard(self, what: str, generated: str) -> None:
-        """Object to a generated name for something that must keep its name."""
+        """Warn about a generated name of a store or repartition, or reject it."""
         if self._explicit_names == "off":
             return
         message = (
             f"the {what} {generated!r} has a generated name, which changes with the program; "
-            "give it one of its own"
+            "name it"
         )
         if self._explicit_names == "error":
             raise TopologyError(message, where=caller())
@@ -97,14 +97,14 @@ class Building:
         self.topology.add(replace(node, where=caller()))
 
     def add_source(self, source: Source) -> str:
-        """Read topics; who asks for the same topics again gets the source there is."""
+        """Add a source; return its name, or that of an equal source of the same topics."""
         for node in self.topology.nodes.values():
             if isinstance(node, Source) and set(node.topics) & set(source.topics):
                 if replace(node, name=source.name, where="") == replace(source, where=""):
                     return node.name
                 raise TopologyError(
-                    f"{sorted(set(node.topics) & set(source.topics))} is read already, "
-                    f"and not in the same way, at {node.where}; read it once, and branch",
+                    f"{sorted(set(node.topics) & set(source.topics))} is already read, "
+                    f"with other options, at {node.where}; read it once, and branch",
                     where=caller(),
                 )
         self.add(source)
@@ -134,15 +134,15 @@ class Building:
         size: int = 0,
         retention: int = 0,
     ) -> StoreSpec:
-        """Describe a store."""
-        options = chosen(materialized, Materialized)
+        """Return the specification of a store."""
+        options = or_default(materialized, Materialized)
         if options.history is not None and kind == "key-value":
             kind, retention = "versioned", milliseconds(options.history, name="history")
         if options.retention is not None:
             asked = milliseconds(options.retention, name="retention")
             if asked < retention:
                 raise TopologyError(
-                    f"the store {name.name!r} must keep windows for {retention} ms at least "
+                    f"the store {name.name!r} needs a retention of at least {retention} ms "
                     f"(size and grace), not {asked} ms",
                     where=caller(),
                 )
@@ -158,7 +158,7 @@ class Building:
         )
 
     def check_stores(self, stores: tuple[str, ...]) -> None:
-        """Refuse to connect a processor to stores that are not there."""
+        """Raise `TopologyError` if a store does not exist."""
         for store in stores:
             if store not in self.topology.stores:
                 raise TopologyError(
@@ -169,7 +169,7 @@ class Building:
     def source_table(
         self, node: Table, name: StoreName, materialized: Materialized[Any, Any] | None
     ) -> None:
-        """Add a table made of updates: kept if its store was named, or when somebody needs it."""
+        """Add a table of updates; it is materialized if its store is named, or when needed."""
         spec = self.spec(name, "key-value", materialized)
         node = replace(node, versioned=spec.kind == "versioned", where=caller())
         self.topology.add(node)
@@ -178,7 +178,7 @@ class Building:
             self._materialize(node)
 
     def stores_of(self, table: str) -> tuple[str, ...]:
-        """Name the stores a table's rows are read from; keep the table if it has none."""
+        """Return the stores that a table's rows are read from; materialize it if it has none."""
         node = self.topology.node(table)
         match node:
             case Table(store=str(store)):
@@ -195,9 +195,9 @@ class Building:
                 return tuple(dict.fromkeys(self.stores_of(node.parents[0])))
 
     def send_old_values(self, table: str, *, force: bool) -> bool:
-        """Ask a table for old values, by Kafka's rules; return whether its updates carry them.
+        """Request old values of a table, by Kafka's rules; return whether its updates have them.
 
-        Tables read from a topic are kept for this only with ``force``.
+        A table read from a topic is materialized for this only with ``force``.
         """
         node = self.topology.node(table)
         if isinstance(node, Suppress):
@@ -240,7 +240,7 @@ class Building:
         partitions: int | None = None,
         keep_null_keys: bool = False,
     ) -> str:
-        """Send records by their new key to where they belong; give the source of the far end."""
+        """Add a repartition by key; return the name of the source that reads it."""
         topic = prefix if prefix.endswith("-repartition") else f"{prefix}-repartition"
         names = [self.generated(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE")]
         if not chosen:
@@ -277,7 +277,7 @@ class Building:
 
 
 def _own(name: NameLike) -> str | None:
-    """Give the name the user chose, if any."""
+    """Return the user's name, if any."""
     own = name.name if isinstance(name, Named) else name
     if own is not None and not isinstance(own, str):
         raise TopologyError(f"a name is a str or a Named, not {own!r}", where=caller())

@@ -1,4 +1,4 @@
-"""Grouped streams and tables: what can be counted, reduced and aggregated, per key."""
+"""Grouped streams and tables: count, reduce and aggregate per key."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
@@ -7,8 +7,8 @@ from thulawa.core.callers import caller
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.streams import cogrouped, kstream, ktable, windowed
-from thulawa.streams.graph_builder import Building, NameLike, StoreName
-from thulawa.streams.options import Grouped, Materialized, chosen, kept_as
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.operator_options import Grouped, Materialized, or_default, with_default_serdes
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, PartialAggregate, Sink, Source, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
@@ -22,13 +22,13 @@ A = TypeVar("A")
 _UNTIL_EMITTED = 2**62
 
 
-def count_one(key: Any, value: Any, count: int) -> int:  # noqa: ARG001 an aggregator takes all
-    """Count a record."""
+def count_one(key: Any, value: Any, count: int) -> int:  # noqa: ARG001 an aggregator gets all
+    """Return the count after one more record."""
     return count + 1
 
 
 def reduced_by(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """Make an aggregator of a reducer: the first value is the first result."""
+    """Return the aggregator of a reducer: the first value is the first result."""
     check_function(reducer, "reduce", ("value", "other value"))
     return lambda _, value, result: value if result is None else reducer(result, value)
 
@@ -36,7 +36,7 @@ def reduced_by(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], 
 class KGroupedStream(Generic[K, V]):
     """A stream grouped by key.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> builder.stream("clicks").group_by_key().count().to_stream().to("counts")
@@ -51,7 +51,7 @@ class KGroupedStream(Generic[K, V]):
         self, stream: "kstream.KStream[K, V]", grouped: Grouped[K, V], *, rekeyed: bool
     ) -> None:
         self.stream = stream
-        self.building = stream.building
+        self.graph = stream.graph
         self.options = grouped
         self.rekeyed = rekeyed
         self.key_serde = grouped.key_serde or stream.key_serde
@@ -67,15 +67,15 @@ class KGroupedStream(Generic[K, V]):
         >>> preview(lambda s: s.group_by_key().count(), ("a", "x"), ("b", "x"), ("a", "x"))
         [('a', 1), ('b', 1), ('a', 2)]
         """
-        if materialized is not None and chosen(materialized, Materialized).name is None:
-            self.building.generated("KSTREAM-AGGREGATE-STATE-STORE-")  # Kafka counts twice here
+        if materialized is not None and or_default(materialized, Materialized).name is None:
+            self.graph.generated("KSTREAM-AGGREGATE-STATE-STORE-")  # Kafka increments twice here
         return self.aggregated(
             "KSTREAM-AGGREGATE-",
             lambda: 0,
             count_one,
             materialized,
             named,
-            merge=_add,
+            merge=add_counts,
             value_serde=self.count_serde,
         )
 
@@ -86,20 +86,19 @@ class KGroupedStream(Generic[K, V]):
         *,
         named: NameLike = None,
     ) -> "ktable.KTable[K, V]":
-        """Join the values of each key two by two; the first one is the first result.
+        """Combine the values of each key by a function; the first value is the first result.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by_key().reduce(max), ("a", 3), ("a", 1), ("a", 7))
         [('a', 3), ('a', 3), ('a', 7)]
         """
-        merge = _merge_of(reducer)
         return self.aggregated(
             "KSTREAM-REDUCE-",
             None,
             reduced_by(reducer),
             materialized,
             named,
-            merge=merge,
+            merge=merger_of(reducer),
             value_serde=self.value_serde,
         )
 
@@ -112,9 +111,9 @@ class KGroupedStream(Generic[K, V]):
         merger: Callable[[K, A, A], A] | None = None,
         named: NameLike = None,
     ) -> "ktable.KTable[K, A]":
-        """Fold the values of each key; the aggregator gives a new result and changes none.
+        """Fold the values of each key; the aggregator returns a new result, without side effects.
 
-        With a ``merger`` partial results can be joined, as ``Grouped(two_step=True)`` needs.
+        A ``merger`` merges partial results; ``Grouped(two_step=True)`` requires it.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -130,7 +129,7 @@ class KGroupedStream(Generic[K, V]):
 
     @property
     def count_serde(self) -> Serde[int] | None:
-        """How counts are written: where keys are objects, so are counts."""
+        """The serde of counts: None, as for the keys, or long."""
         return None if self.key_serde is None else Serdes.long()
 
     @overload
@@ -155,7 +154,7 @@ class KGroupedStream(Generic[K, V]):
         return windowed.TimeWindowedKStream(self, windows)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A]) -> "cogrouped.CogroupedKStream[K, A]":
-        """Begin an aggregation of several streams into one result.
+        """Start an aggregation of several streams into one table.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -170,9 +169,9 @@ class KGroupedStream(Generic[K, V]):
         ... )
         [('k', 5), ('k', 3)]
         """
-        return cogrouped.CogroupedKStream(self.building, ((self, aggregator),))
+        return cogrouped.CogroupedKStream(self.graph, ((self, aggregator),))
 
-    def aggregated(  # noqa: PLR0913 what all aggregations may say
+    def aggregated(  # noqa: PLR0913 the options of all aggregations
         self,
         prefix: str,
         initializer: Callable[[], Any] | None,
@@ -186,8 +185,8 @@ class KGroupedStream(Generic[K, V]):
         value_serde: Serde[Any] | None = None,
     ) -> "ktable.KTable[Any, Any]":
         """Add the aggregation and its store."""
-        store = self.building.store_name(materialized, prefix)
-        name = self.building.named(named, prefix)
+        store = self.graph.store_name(materialized, prefix)
+        name = self.graph.named(named, prefix)
         if self.options.two_step:
             first = PartialAggregate(
                 name=f"{self.options.name or store.name}-partial",
@@ -195,14 +194,14 @@ class KGroupedStream(Generic[K, V]):
                 initializer=initializer,
                 aggregator=aggregator,
             )
-            told = None if materialized is None else materialized.value_serde
-            parent = self._first_step(first, store, merge, window, told or value_serde)
+            named_serde = None if materialized is None else materialized.value_serde
+            parent = self._first_step(first, store, merge, window, named_serde or value_serde)
             initializer, aggregator = None, merged_by(merge)
         else:
             parent = self.repartitioned(store.name, materialized, chosen=store.chosen)
-        kept = kept_as(materialized, self.options.key_serde, value_serde)
-        add_aggregate_store(self.building, store, kept, window, emit)
-        self.building.add(
+        filled = with_default_serdes(materialized, self.options.key_serde, value_serde)
+        add_aggregate_store(self.graph, store, filled, window, emit)
+        self.graph.add(
             Aggregate(
                 name=name,
                 parents=(parent,),
@@ -217,18 +216,18 @@ class KGroupedStream(Generic[K, V]):
             )
         )
         serdes = ktable.serdes_of(materialized, self.key_serde, value_serde)
-        return ktable.KTable(self.building, name, *windowed_serdes(serdes, window))
+        return ktable.KTable(self.graph, name, *windowed_serdes(serdes, window))
 
     def repartitioned(
         self, prefix: str, materialized: Materialized[Any, Any] | None, *, chosen: bool
     ) -> str:
-        """Give the node to aggregate after: behind a repartition if the key has changed."""
+        """Return the parent of the aggregation: behind a repartition if the key has changed."""
         if not self.rekeyed:
             return self.stream.name
         options = self.options
         if options.name is not None and self._source is not None:
             for _ in range(3):
-                self.building.generated("")  # Kafka counts, and takes the one there is
+                self.graph.generated("")  # Kafka increments, and reuses the repartition
             return self._source
         self._source = self.stream.repartitioned(
             options.name or prefix,
@@ -246,10 +245,10 @@ class KGroupedStream(Generic[K, V]):
         window: Any,
         value_serde: Serde[Any] | None,
     ) -> str:
-        """Aggregate before the repartition; give the node to go on after."""
+        """Aggregate before the repartition; return the node behind it."""
         check_two_step(rekeyed=self.rekeyed, mergeable=merge is not None, windowed=bool(window))
-        self.building.add(first)
-        return self.building.repartition(
+        self.graph.add(first)
+        return self.graph.repartition(
             first.name,
             self.options.name or store.name,
             chosen=store.chosen or self.options.name is not None,
@@ -259,26 +258,26 @@ class KGroupedStream(Generic[K, V]):
 
 
 def merged_by(merge: Callable[..., Any] | None) -> Callable[[Any, Any, Any], Any]:
-    """Make an aggregator of a merger: the first part is the first result."""
+    """Return the aggregator of a merger: the first part is the first result."""
     assert merge is not None
     return lambda key, part, result: part if result is None else merge(key, result, part)
 
 
 def check_two_step(*, rekeyed: bool, mergeable: bool, windowed: bool) -> None:
-    """Refuse two steps where they would save nothing, or give something else."""
+    """Raise `TopologyError` if two steps would save nothing, or change the result."""
     reason = None
     if not rekeyed:
-        reason = "the key has not changed, so nothing is sent anywhere: leave two_step out"
+        reason = "the key has not changed, so there is no repartition: remove two_step"
     elif windowed:
-        reason = "which records are too late for a window shows in their order alone"
+        reason = "whether a record is late for a window depends on the order of all records"
     elif not mergeable:
-        reason = "its parts must be joined: give the aggregation a merger"
+        reason = "partial results must be merged: pass a merger"
     if reason is not None:
         raise TopologyError(f"this cannot be aggregated in two steps: {reason}", where=caller())
 
 
 def add_aggregate_store(
-    building: Building,
+    graph: GraphBuilder,
     store: StoreName,
     materialized: Materialized[Any, Any] | None,
     window: Any,
@@ -286,20 +285,20 @@ def add_aggregate_store(
 ) -> None:
     """Add the store that fits the windows of an aggregation."""
     if window is None:
-        building.add_store(store, materialized=materialized)
+        graph.add_store(store, materialized=materialized)
         return
-    # Windows that are emitted when they close are removed then, not before.
+    # Windows that are emitted when they close are removed after that, not before.
     retention = window.retention if emit == "update" else _UNTIL_EMITTED
     if isinstance(window, SessionWindows):
-        building.add_store(store, "session", materialized, retention=retention)
+        graph.add_store(store, "session", materialized, retention=retention)
     else:
-        building.add_store(store, "window", materialized, size=window.size, retention=retention)
+        graph.add_store(store, "window", materialized, size=window.size, retention=retention)
 
 
 def windowed_serdes(
     serdes: tuple[Serde[Any] | None, Serde[Any] | None], window: Any
 ) -> tuple[Serde[Any] | None, Serde[Any] | None]:
-    """Give the serdes of a table whose keys are windowed."""
+    """Return the serdes of a table whose keys are windowed."""
     key_serde, value_serde = serdes
     if key_serde is None or window is None:
         return serdes
@@ -308,11 +307,14 @@ def windowed_serdes(
     return Serdes.time_windowed(key_serde, window.size), value_serde
 
 
-def _add(key: Any, one: int, other: int) -> int:  # noqa: ARG001 a merger takes the key too
+def add_counts(key: Any, one: int, other: int) -> int:  # noqa: ARG001 a merger gets the key too
+    """Return the sum of two counts."""
     return one + other
 
 
-def _merge_of(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+def merger_of(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Return the merger of a reducer."""
+
     def merge(_: Any, one: Any, other: Any) -> Any:
         return other if one is None else reducer(one, other)
 
@@ -322,7 +324,7 @@ def _merge_of(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], A
 class KGroupedTable(Generic[K, V]):
     """A table grouped by another key: an update subtracts the old row and adds the new one.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> teams = builder.table("team-of").group_by(lambda player, team: (team, player))
@@ -334,13 +336,14 @@ class KGroupedTable(Generic[K, V]):
     [('red', 1), ('red', 2), ('red', 1), ('blue', 1)]
     """
 
-    def __init__(self, building: Building, name: str, grouped: Grouped[K, V]) -> None:
+    def __init__(self, graph: GraphBuilder, name: str, grouped: Grouped[K, V]) -> None:
         if grouped.two_step:
             raise TopologyError(
-                "a table's rows are taken out again when they change: no two_step here",
+                "a table cannot be aggregated in two steps: its rows are subtracted again when "
+                "they change; remove two_step",
                 where=caller(),
             )
-        self._building = building
+        self._graph = graph
         self._name = name
         self._options = grouped
         self._source: str | None = None
@@ -356,7 +359,7 @@ class KGroupedTable(Generic[K, V]):
         ... )
         [('x', 1), ('x', 0)]
         """
-        subtract: Callable[..., int] = lambda _key, _value, count: count - 1  # noqa: E731 a pair
+        subtract: Callable[..., int] = lambda _key, _value, count: count - 1  # noqa: E731 one line
         serde = None if self._options.key_serde is None else Serdes.long()
         return self._aggregated(
             "KTABLE-AGGREGATE-", lambda: 0, count_one, subtract, materialized, named, serde
@@ -370,7 +373,7 @@ class KGroupedTable(Generic[K, V]):
         *,
         named: NameLike = None,
     ) -> "ktable.KTable[K, V]":
-        """Join the values of each key, and take them out again.
+        """Combine the values of each key: ``adder`` adds a row, ``subtractor`` removes it.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -403,7 +406,7 @@ class KGroupedTable(Generic[K, V]):
         *,
         named: NameLike = None,
     ) -> "ktable.KTable[K, A]":
-        """Fold the rows of each key, and unfold them again.
+        """Fold the rows of each key: ``adder`` adds a row, ``subtractor`` removes it.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -429,15 +432,15 @@ class KGroupedTable(Generic[K, V]):
         named: NameLike,
         value_serde: Serde[Any] | None = None,
     ) -> "ktable.KTable[Any, Any]":
-        building, options = self._building, self._options
-        store = building.store_name(materialized, "KTABLE-AGGREGATE-")
-        sink = building.named(named, "KSTREAM-SINK-", "-sink")
-        source = building.named(named, "KSTREAM-SOURCE-", "-source")
-        name = building.named(named, prefix)
+        graph, options = self._graph, self._options
+        store = graph.store_name(materialized, "KTABLE-AGGREGATE-")
+        sink = graph.named(named, "KSTREAM-SINK-", "-sink")
+        source = graph.named(named, "KSTREAM-SOURCE-", "-source")
+        name = graph.named(named, prefix)
         topic = f"{options.name or store.name}-repartition"
         if self._source is None or options.name is None:
             if options.name is None and not store.chosen:
-                building.guard("repartition", topic)
+                graph.guard("repartition", topic)
             sent = Sink(
                 name=sink,
                 parents=(self._name,),
@@ -447,8 +450,8 @@ class KGroupedTable(Generic[K, V]):
                 internal=True,
                 payload="change",
             )
-            building.add(sent)
-            building.add(
+            graph.add(sent)
+            graph.add(
                 Source(
                     name=source,
                     topics=(topic,),
@@ -458,8 +461,8 @@ class KGroupedTable(Generic[K, V]):
                 )
             )
             self._source = source
-        kept = kept_as(materialized, options.key_serde, value_serde)
-        building.add_store(store, materialized=kept)
+        filled = with_default_serdes(materialized, options.key_serde, value_serde)
+        graph.add_store(store, materialized=filled)
         node = TableAggregate(
             name=name,
             parents=(self._source,),
@@ -469,6 +472,6 @@ class KGroupedTable(Generic[K, V]):
             adder=adder,
             subtractor=subtractor,
         )
-        building.add(node)
+        graph.add(node)
         serdes = ktable.serdes_of(materialized, options.key_serde, value_serde)
-        return ktable.KTable(building, name, *serdes)
+        return ktable.KTable(graph, name, *serdes)

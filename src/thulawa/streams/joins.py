@@ -8,8 +8,8 @@ from thulawa.core.callers import caller
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import TopologyError
 from thulawa.streams import kstream, ktable
-from thulawa.streams.graph_builder import Building, NameLike, StoreName
-from thulawa.streams.options import Joined, Materialized, StreamJoined, chosen
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.operator_options import Joined, Materialized, StreamJoined, or_default
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import JoinBuffer, LookupJoin, Stateless, StreamJoin
 from thulawa.topology.windows import JoinWindows
@@ -25,14 +25,14 @@ V2 = TypeVar("V2")
 Kind = Literal["inner", "left", "outer"]
 
 
-def check_same_builder(one: Building, other: Building) -> None:
-    """Refuse to join what belongs to two programs."""
+def check_same_builder(one: GraphBuilder, other: GraphBuilder) -> None:
+    """Raise `TopologyError` if two streams or tables belong to different builders."""
     if one is not other:
         raise TopologyError("both must come from one StreamsBuilder", where=caller())
 
 
 def check_stream(other: object, verb: str) -> None:
-    """Refuse what is no stream."""
+    """Raise `TopologyError` if ``other`` is not a stream."""
     if not isinstance(other, kstream.KStream):
         raise TopologyError(
             f"a stream {verb} a KStream, not a {type(other).__name__}", where=caller()
@@ -40,7 +40,7 @@ def check_stream(other: object, verb: str) -> None:
 
 
 class JoinOperators(Generic[K, V]):
-    """The part of a stream that is about joins."""
+    """The join operators of a stream."""
 
     @overload
     def join(
@@ -72,8 +72,8 @@ class JoinOperators(Generic[K, V]):
     def join(self, other: Any, *arguments: Any, **options: Any) -> "kstream.KStream[K, Any]":
         """Join with a stream (windowed), a table, or a global table (by any key).
 
-        With a stream: records of the same key that are near in time. With a table: the row it
-        holds at that moment. Without a partner nothing leaves.
+        With a stream, records of the same key within the window are joined; with a table, a record
+        and the current row. A record without a match emits nothing.
 
         >>> from thulawa.testing import preview
         >>> near = JoinWindows.of("5 s")
@@ -126,9 +126,9 @@ class JoinOperators(Generic[K, V]):
     ) -> "kstream.KStream[K, V2]": ...
 
     def left_join(self, other: Any, *arguments: Any, **options: Any) -> "kstream.KStream[K, Any]":
-        """Join; what finds no partner leaves with None.
+        """Join like `join`; a record without a match is joined with None.
 
-        With a stream it leaves once its window has closed, with a table at once.
+        With a stream it is emitted when its window has closed, with a table at once.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s, table: s.left_join(table, lambda a, b: (a, b)), ("s", "k", "A"))
@@ -143,7 +143,7 @@ class JoinOperators(Generic[K, V]):
         windows: JoinWindows,
         joined: StreamJoined[K, V] | None = None,
     ) -> "kstream.KStream[K, V2]":
-        """Join; a record of either side that finds none leaves once its window has closed.
+        """Join like `join`; unmatched records of both sides are emitted when their window closes.
 
         >>> from thulawa.testing import preview
         >>> near = JoinWindows.of(5)
@@ -181,7 +181,7 @@ class JoinOperators(Generic[K, V]):
 def _join(
     stream: Any, kind: Kind, other: Any, *arguments: Any, **options: Any
 ) -> "kstream.KStream[Any, Any]":
-    """Join with whatever ``other`` is."""
+    """Join a stream with a stream, a table or a global table."""
     if isinstance(other, kstream.KStream):
         return _join_streams(stream, kind, other, *arguments, **options)
     if isinstance(other, ktable.KTable):
@@ -208,27 +208,27 @@ def _join_streams(
     check_stream(right, "joins over windows with")
     if not isinstance(windows, JoinWindows):
         raise TopologyError(
-            "a join of two streams needs JoinWindows: it cannot wait for ever", where=caller()
+            "a join of two streams needs JoinWindows: pass JoinWindows.of(...)", where=caller()
         )
-    building: Building = left.building
-    check_same_builder(building, right.building)
-    options = chosen(joined, StreamJoined)
+    graph: GraphBuilder = left.graph
+    check_same_builder(graph, right.graph)
+    options = or_default(joined, StreamJoined)
     relaxed = kind != "inner"
     if left.rekeyed:
         left = _side(left, options, "-left", options.value_serde, keep_null_keys=relaxed)
     if right.rekeyed:
         right = _side(right, options, "-right", options.other_value_serde, keep_null_keys=relaxed)
-    names = _join_names(building, kind, options)
+    names = _join_names(graph, kind, options)
     given = options.store_name is not None
     serdes = options.value_serde, options.other_value_serde
     for store, value_serde in zip(names.stores, serdes, strict=True):
         kept: Materialized[Any, Any] = Materialized.with_(options.key_serde, value_serde)
-        building.add_store(StoreName(store, given), "join", kept, retention=windows.retention)
+        graph.add_store(StoreName(store, given), "join", kept, retention=windows.retention)
     if names.outer_store is not None:
         kept = Materialized.with_(options.key_serde, None)
-        building.add_store(StoreName(names.outer_store, given), "buffer", kept)
+        graph.add_store(StoreName(names.outer_store, given), "buffer", kept)
     for parent, buffer, store in zip((left, right), names.buffers, names.stores, strict=True):
-        building.add(JoinBuffer(name=buffer, parents=(parent.name,), stores=(store,), store=store))
+        graph.add(JoinBuffer(name=buffer, parents=(parent.name,), stores=(store,), store=store))
     this = StreamJoin(
         name=names.sides[0],
         side="left",
@@ -244,10 +244,10 @@ def _join_streams(
     other = replace(this, name=names.sides[1], side="right", other_store=names.stores[0])
     for side, buffer in zip((this, other), names.buffers, strict=True):
         stores = tuple(store for store in (side.other_store, side.outer_store) if store is not None)
-        building.add(replace(side, parents=(buffer,), stores=stores))
-    building.add(Stateless(name=names.merge, parents=names.sides, operation="pass"))
+        graph.add(replace(side, parents=(buffer,), stores=stores))
+    graph.add(Stateless(name=names.merge, parents=names.sides, operation="pass"))
     key_serde = options.key_serde or left.key_serde or right.key_serde
-    return kstream.KStream(building, names.merge, key_serde=key_serde)
+    return kstream.KStream(graph, names.merge, key_serde=key_serde)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +261,11 @@ class _JoinNames:
     outer_store: str | None
 
 
-def _join_names(building: Building, kind: Kind, options: StreamJoined[Any, Any]) -> _JoinNames:
-    """Make the names, in the order in which Kafka counts."""
+def _join_names(graph: GraphBuilder, kind: Kind, options: StreamJoined[Any, Any]) -> _JoinNames:
+    """Generate the names, in Kafka's order."""
     buffers = (
-        building.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),
-        building.named(options, "KSTREAM-WINDOWED-", "-other-windowed"),
+        graph.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),
+        graph.named(options, "KSTREAM-WINDOWED-", "-other-windowed"),
     )
     this, other = "JOINTHIS", "JOINOTHER"
     this_suffix, other_suffix = "-this-join", "-other-join"
@@ -273,8 +273,8 @@ def _join_names(building: Building, kind: Kind, options: StreamJoined[Any, Any])
         this, this_suffix = "OUTERTHIS", "-outer-this-join"
     if kind != "inner":
         other, other_suffix = "OUTEROTHER", "-outer-other-join"
-    generated = building.generated(f"KSTREAM-{this}-"), building.generated(f"KSTREAM-{other}-")
-    merge = building.named(options, "KSTREAM-MERGE-", "-merge")
+    generated = graph.generated(f"KSTREAM-{this}-"), graph.generated(f"KSTREAM-{other}-")
+    merge = graph.named(options, "KSTREAM-MERGE-", "-merge")
     base, given = options.store_name, options.name
     outer_store = None
     if kind != "inner":
@@ -318,9 +318,9 @@ def _join_table(
     *,
     left: bool,
 ) -> "kstream.KStream[Any, Any]":
-    building = stream.building
-    check_same_builder(building, table.building)
-    options = chosen(joined, Joined)
+    graph = stream.graph
+    check_same_builder(graph, table.graph)
+    options = or_default(joined, Joined)
     if stream.rekeyed:
         stream = stream.repartitioned(
             options.name or stream.name,
@@ -329,20 +329,20 @@ def _join_table(
             value_serde=options.value_serde,
             keep_null_keys=left,
         )
-    name = building.named(options, "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-")
+    name = graph.named(options, "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-")
     buffer = None
     if options.grace is not None:
         if not table.versioned:
             raise TopologyError(
                 "a join with a grace period needs a versioned table: "
-                "make it with Materialized.versioned",
+                "create it with Materialized.versioned",
                 where=caller(),
             )
         buffer = f"{name}-Buffer"
         kept: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
-        building.add_store(StoreName(buffer, chosen=True), "buffer", kept)
-    stores = building.stores_of(table.name)
-    building.add(
+        graph.add_store(StoreName(buffer, chosen=True), "buffer", kept)
+    stores = graph.stores_of(table.name)
+    graph.add(
         LookupJoin(
             name=name,
             parents=(stream.name,),
@@ -355,7 +355,7 @@ def _join_table(
         )
     )
     key_serde = options.key_serde or stream.key_serde or table.key_serde
-    return kstream.KStream(building, name, key_serde=key_serde)
+    return kstream.KStream(graph, name, key_serde=key_serde)
 
 
 def _join_global(
@@ -367,16 +367,16 @@ def _join_global(
     left: bool,
     named: NameLike = None,
 ) -> "kstream.KStream[Any, Any]":
-    building = stream.building
-    check_same_builder(building, table.building)
+    graph = stream.graph
+    check_same_builder(graph, table.graph)
     if joiner is None:
         raise TopologyError(
-            "a join with a global table needs a function of (key, value) that gives the "
+            "a join with a global table needs a function of (key, value) that returns the "
             "table's key, then the joiner",
             where=caller(),
         )
-    name = building.named(named, "KSTREAM-LEFTJOIN-")  # Kafka's name for both kinds
-    building.add(
+    name = graph.named(named, "KSTREAM-LEFTJOIN-")  # Kafka's name for both kinds
+    graph.add(
         LookupJoin(
             name=name,
             parents=(stream.name,),
@@ -386,10 +386,10 @@ def _join_global(
             key_selector=key_selector,
         )
     )
-    return kstream.KStream(building, name, key_serde=stream.key_serde, rekeyed=stream.rekeyed)
+    return kstream.KStream(graph, name, key_serde=stream.key_serde, rekeyed=stream.rekeyed)
 
 
 def _of_values(joiner: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
-    """Make a joiner of key and values of one of values alone."""
+    """Return a joiner of key and values for a joiner of values alone."""
     check_function(joiner, "joiner", ("value", "other value"))
     return lambda _, value, other: joiner(value, other)

@@ -1,7 +1,7 @@
-"""The spelling of KIP-28, where it differs from what became of it: thin aliases.
+"""Aliases for the spellings of KIP-28, the proposal of Kafka Streams.
 
 =============================================  =============================================
-the proposal                                   here
+KIP-28                                         Thulawa
 =============================================  =============================================
 ``KStreamBuilder().from_(topic)``              ``StreamsBuilder().stream(topic)``
 ``stream.send_to(topic)``                      ``stream.to(topic)``
@@ -26,10 +26,10 @@ V2 = TypeVar("V2")
 
 
 class BuilderAliases:
-    """What a builder was asked for."""
+    """KIP-28's spelling of `StreamsBuilder` methods."""
 
     def from_(self: Any, topic: str) -> Any:
-        """Read a topic: ``stream``.
+        """Read a topic; alias of ``stream``.
 
         >>> from thulawa.streams import KStreamBuilder
         >>> KStreamBuilder().from_("in").name
@@ -39,10 +39,10 @@ class BuilderAliases:
 
 
 class StreamAliases(Generic[K, V]):
-    """What a stream was asked for."""
+    """KIP-28's spelling of `KStream` methods."""
 
     def send_to(self: Any, topic: str) -> None:
-        """Write to a topic: ``to``.
+        """Write to a topic; alias of ``to``.
 
         >>> from thulawa.streams import KStreamBuilder
         >>> builder = KStreamBuilder()
@@ -53,7 +53,7 @@ class StreamAliases(Generic[K, V]):
         self.to(topic)
 
     def with_(self, windows: JoinWindows) -> "KStreamWindowed[K, V]":
-        """Give the stream windows to be joined over.
+        """Return the stream with the windows of a join.
 
         >>> from thulawa.testing import preview
         >>> window = JoinWindows.of(10)
@@ -68,14 +68,14 @@ class StreamAliases(Generic[K, V]):
 
 
 class KStreamWindowed(Generic[K, V]):
-    """A stream with windows, to be joined with another one that has the same."""
+    """A stream with windows, to be joined with a stream with equal windows."""
 
     def __init__(self, stream: Any, windows: JoinWindows) -> None:
         self._stream = stream
         self._windows = windows
 
     def join(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
-        """Join records of the same key that are near in time.
+        """Join records of the same key within the window.
 
         >>> from thulawa.testing import preview
         >>> near = JoinWindows.of(10)

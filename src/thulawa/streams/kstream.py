@@ -1,7 +1,7 @@
-"""KStream: an endless sequence of records, and what can be done with it.
+"""KStream: an unbounded sequence of records, and its operators.
 
-Every method adds nodes to the builder's topology and gives the stream or table that results;
-nothing runs. Functions get key and value unless they are about values alone.
+Every method adds nodes to the builder's topology and returns the resulting stream or table; nothing
+runs. Functions get key and value unless the operator is about values alone.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,17 +12,17 @@ from thulawa.core.serdes import Serde
 from thulawa.streams import branches, ktable
 from thulawa.streams import grouped as grouping
 from thulawa.streams.async_operators import AsyncOperators
-from thulawa.streams.graph_builder import Building, NameLike
+from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.streams.joins import JoinOperators, check_same_builder, check_stream
 from thulawa.streams.kip28 import StreamAliases
-from thulawa.streams.options import (
+from thulawa.streams.operator_options import (
     Consumed,
     Grouped,
     Materialized,
     Produced,
     Repartitioned,
-    chosen,
-    kept_as,
+    or_default,
+    with_default_serdes,
 )
 from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
@@ -39,7 +39,7 @@ V2 = TypeVar("V2")
 class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Generic[K, V]):
     """A stream of records.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> builder.stream("words").filter(lambda k, v: v > "b").map_values(str.upper).to("loud")
@@ -52,25 +52,25 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
 
     def __init__(
         self,
-        building: Building,
+        graph: GraphBuilder,
         name: str,
         *,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
         rekeyed: bool = False,
     ) -> None:
-        self.building = building
+        self.graph = graph
         self.name = name
         self.key_serde = key_serde
         self.value_serde = value_serde
-        self.rekeyed = rekeyed  # its key may have changed since it was partitioned
+        self.rekeyed = rekeyed  # the key may have changed since the last repartition
 
     # --- one record at a time
 
     def filter(
         self, predicate: Callable[[K, V], object], *, named: NameLike = None
     ) -> "KStream[K, V]":
-        """Keep the records for which the predicate holds.
+        """Keep the records for which the predicate is true.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.filter(lambda k, v: v > 1), ("a", 1), ("b", 2))
@@ -81,7 +81,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def filter_not(
         self, predicate: Callable[[K, V], object], *, named: NameLike = None
     ) -> "KStream[K, V]":
-        """Keep the records for which the predicate does not hold.
+        """Keep the records for which the predicate is false.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.filter_not(lambda k, v: v > 1), ("a", 1), ("b", 2))
@@ -92,14 +92,14 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def map(
         self, mapper: Callable[[K, V], tuple[K1, V1]], *, named: NameLike = None
     ) -> "KStream[K1, V1]":
-        """Make another record of each; what follows may have to be repartitioned.
+        """Map each record to another; operators by key behind it repartition.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.map(lambda k, v: (v, k)), ("a", 1))
         [(1, 'a')]
         """
         name = self._add("map", "KSTREAM-MAP-", mapper, named)
-        return KStream(self.building, name, rekeyed=True)
+        return KStream(self.graph, name, rekeyed=True)
 
     @overload
     def map_values(
@@ -114,7 +114,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def map_values(
         self, mapper: Callable[..., Any], *, with_key: bool = False, named: NameLike = None
     ) -> "KStream[K, Any]":
-        """Make another value of each; keys and partitions stay.
+        """Map each value to another; keys and partitions stay the same.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.map_values(len), ("a", "tea"))
@@ -128,7 +128,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def flat_map(
         self, mapper: Callable[[K, V], Iterable[tuple[K1, V1]]], *, named: NameLike = None
     ) -> "KStream[K1, V1]":
-        """Make any number of records of each.
+        """Map each record to any number of records.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -137,7 +137,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('to', 1), ('be', 1)]
         """
         name = self._add("flat_map", "KSTREAM-FLATMAP-", mapper, named)
-        return KStream(self.building, name, rekeyed=True)
+        return KStream(self.graph, name, rekeyed=True)
 
     @overload
     def flat_map_values(
@@ -156,7 +156,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def flat_map_values(
         self, mapper: Callable[..., Any], *, with_key: bool = False, named: NameLike = None
     ) -> "KStream[K, Any]":
-        """Make any number of values of each; keys and partitions stay.
+        """Map each value to any number of values; keys and partitions stay the same.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.flat_map_values(str.split), ("a", "to be"))
@@ -168,17 +168,17 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def select_key(
         self, mapper: Callable[[K, V], K1], *, named: NameLike = None
     ) -> "KStream[K1, V]":
-        """Give each record another key.
+        """Map each key to another.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.select_key(lambda k, v: v["id"]), ("a", {"id": 7}))
         [(7, {'id': 7})]
         """
         name = self._add("select_key", "KSTREAM-KEY-SELECT-", mapper, named)
-        return KStream(self.building, name, value_serde=self.value_serde, rekeyed=True)
+        return KStream(self.graph, name, value_serde=self.value_serde, rekeyed=True)
 
     def peek(self, action: Callable[[K, V], object], *, named: NameLike = None) -> "KStream[K, V]":
-        """Look at each record, and pass it on.
+        """Call a function for each record, and forward the record.
 
         >>> from thulawa.testing import preview
         >>> seen = []
@@ -188,7 +188,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         return self._same("peek", "KSTREAM-PEEK-", action, named)
 
     def foreach(self, action: Callable[[K, V], object], *, named: NameLike = None) -> None:
-        """Do something with each record, and pass none on.
+        """Call a function for each record, and forward nothing.
 
         >>> from thulawa.testing import preview
         >>> seen = []
@@ -207,7 +207,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         label: str | None = None,
         named: NameLike = None,
     ) -> None:
-        """Write a line for each record, to standard output: ``[label]: key, value``.
+        """Print a line for each record: ``[label]: key, value``.
 
         >>> from thulawa.testing import preview
         >>> def program(s):
@@ -227,7 +227,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     # --- several streams
 
     def split(self, *, named: NameLike = None) -> "branches.BranchedKStream[K, V]":
-        """Begin to branch: each record goes to the first branch that wants it.
+        """Split into branches: each record goes to the first branch whose predicate is true.
 
         >>> from thulawa.streams import Branched
         >>> from thulawa.testing import preview
@@ -240,7 +240,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         return branches.BranchedKStream(self, named)
 
     def branch(self, *predicates: Callable[[K, V], object]) -> "list[KStream[K, V]]":
-        """Give a stream per predicate; each record goes to the first that holds, or nowhere.
+        """Return a stream per predicate; each record goes to the first true one, or is dropped.
 
         >>> from thulawa.testing import preview
         >>> def program(s):
@@ -255,20 +255,20 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         return list(parts.no_default_branch().values())
 
     def merge(self, other: "KStream[K, V]", *, named: NameLike = None) -> "KStream[K, V]":
-        """Put two streams into one; each keeps its own order, between them there is none.
+        """Merge two streams; each keeps its order, there is none between them.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda a, b: a.merge(b), ("a", "k", 1), ("b", "k", 2))
         [('k', 1), ('k', 2)]
         """
         check_stream(other, "merges with")
-        check_same_builder(self.building, other.building)
-        name = self.building.named(named, "KSTREAM-MERGE-")
+        check_same_builder(self.graph, other.graph)
+        name = self.graph.named(named, "KSTREAM-MERGE-")
         parents = (self.name, other.name)
-        self.building.add(Stateless(name=name, parents=parents, operation="pass"))
+        self.graph.add(Stateless(name=name, parents=parents, operation="pass"))
         alike = self.key_serde is not None and self.key_serde == other.key_serde
         return KStream(
-            self.building,
+            self.graph,
             name,
             key_serde=self.key_serde if alike else None,
             rekeyed=self.rekeyed or other.rekeyed,
@@ -289,10 +289,10 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> None: ...
 
     def to(self, topic: str | Callable[..., str], produced: Produced[K, V] | None = None) -> None:
-        """Write to a topic, or to the one that a function of the record names.
+        """Write to a topic, or to the one that a function of the record returns.
 
-        The function is given key and value, and where the record is from if it takes a third:
-        what a punctuation forwards is from the topic "".
+        The function gets key and value, and the record's metadata if it accepts a third argument;
+        the topic of records that a punctuation forwards is "".
 
         >>> from thulawa.streams import StreamsBuilder
         >>> from thulawa.testing import TopologyTestDriver
@@ -303,10 +303,10 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         ...     driver.create_output_topic("of-ann").read_value()
         1
         """
-        options = chosen(produced, Produced)
-        self.building.add(
+        options = or_default(produced, Produced)
+        self.graph.add(
             Sink(
-                name=self.building.named(options, "KSTREAM-SINK-"),
+                name=self.graph.named(options, "KSTREAM-SINK-"),
                 parents=(self.name,),
                 topic=topic,
                 key_serde=options.key_serde or self.key_serde,
@@ -323,11 +323,11 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('a', 2)]
         """
         self.to(topic, produced)
-        options = chosen(produced, Produced)
+        options = or_default(produced, Produced)
         key_serde = options.key_serde or self.key_serde
         value_serde = options.value_serde or self.value_serde
         consumed: Consumed[K, V] = Consumed(key_serde=key_serde, value_serde=value_serde)
-        return KStream.source(self.building, (topic,), consumed)
+        return KStream.source(self.graph, (topic,), consumed)
 
     def repartition(self, repartitioned: Repartitioned[K, V] | None = None) -> "KStream[K, V]":
         """Send each record to the partition of its key; records without a key are dropped.
@@ -336,9 +336,9 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.repartition(), ("a", 1), (None, 2))
         [('a', 1)]
         """
-        options = chosen(repartitioned, Repartitioned)
-        prefix = self.building.chosen(options, "KSTREAM-REPARTITION-")
-        source = self.building.repartition(
+        options = or_default(repartitioned, Repartitioned)
+        prefix = self.graph.name_or_generated(options, "KSTREAM-REPARTITION-")
+        source = self.graph.repartition(
             self.name,
             prefix,
             chosen=options.name is not None,
@@ -348,7 +348,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
             partitions=options.partitions,
         )
         return KStream(
-            self.building,
+            self.graph,
             source,
             key_serde=options.key_serde or self.key_serde,
             value_serde=options.value_serde or self.value_serde,
@@ -357,48 +357,48 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def to_table(
         self, materialized: Materialized[K, V] | None = None, *, named: NameLike = None
     ) -> "ktable.KTable[K, V]":
-        """Take each record as an update of its key; None removes it.
+        """Interpret each record as an update of its key; None removes the row.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.to_table(), ("a", 1), ("a", None))
         [('a', 1), ('a', None)]
         """
-        building = self.building
-        name = building.named(named, "KSTREAM-TOTABLE-")
-        store = building.store_name(materialized, "KSTREAM-TOTABLE-")
+        graph = self.graph
+        name = graph.named(named, "KSTREAM-TOTABLE-")
+        store = graph.store_name(materialized, "KSTREAM-TOTABLE-")
         parent = self.name
         if self.rekeyed:
             key_serde, value_serde = ktable.serdes_of(materialized, None)
             parent = self.repartitioned(
                 name, chosen=named is not None, key_serde=key_serde, value_serde=value_serde
             ).name
-        kept = kept_as(materialized, None, self.value_serde)
-        building.source_table(Table(name=name, parents=(parent,), operation="source"), store, kept)
+        kept = with_default_serdes(materialized, None, self.value_serde)
+        graph.source_table(Table(name=name, parents=(parent,), operation="source"), store, kept)
         serdes = ktable.serdes_of(materialized, self.key_serde, self.value_serde)
-        return ktable.KTable(building, name, *serdes)
+        return ktable.KTable(graph, name, *serdes)
 
     # --- by key
 
     def group_by_key(self, grouped: Grouped[K, V] | None = None) -> "grouping.KGroupedStream[K, V]":
-        """Group by the key there is.
+        """Group by the current key.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by_key().count(), ("a", 1), ("a", 1))
         [('a', 1), ('a', 2)]
         """
-        options = chosen(grouped, Grouped)
+        options = or_default(grouped, Grouped)
         return grouping.KGroupedStream(self, options, rekeyed=self.rekeyed)
 
     def group_by(
         self, selector: Callable[[K, V], K1], grouped: Grouped[K1, V] | None = None
     ) -> "grouping.KGroupedStream[K1, V]":
-        """Group by another key, which means a repartition.
+        """Group by another key, with a repartition.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by(lambda k, v: v).count(), ("a", "x"), ("b", "x"))
         [('x', 1), ('x', 2)]
         """
-        options = chosen(grouped, Grouped)
+        options = or_default(grouped, Grouped)
         rekeyed = self.select_key(selector, named=options.name)
         return grouping.KGroupedStream(rekeyed, options, rekeyed=True)
 
@@ -410,7 +410,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         *stores: str,
         named: NameLike = None,
     ) -> "KStream[K1, V1]":
-        """Hand each record to a processor of your own, which may use stores by name.
+        """Process each record by a user-defined processor, connected to stores by name.
 
         >>> from thulawa.testing import preview
         >>> class Twice(Processor):
@@ -420,9 +420,9 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.process(Twice), ("a", 1))
         [('a', 1), ('a', 1)]
         """
-        name = self.building.chosen(named, "KSTREAM-PROCESSOR-")
+        name = self.graph.name_or_generated(named, "KSTREAM-PROCESSOR-")
         self._add_process(name, supplier, stores, values_only=False)
-        return KStream(self.building, name, rekeyed=True)
+        return KStream(self.graph, name, rekeyed=True)
 
     def process_values(
         self,
@@ -430,7 +430,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         *stores: str,
         named: NameLike = None,
     ) -> "KStream[K, V1]":
-        """Hand each record to a processor that leaves its key alone.
+        """Process each record by a processor that does not change its key.
 
         >>> from thulawa.testing import preview
         >>> class Negated(Processor):
@@ -439,7 +439,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.process_values(Negated), ("a", 1))
         [('a', -1)]
         """
-        name = self.building.chosen(named, "KSTREAM-PROCESSVALUES-")
+        name = self.graph.name_or_generated(named, "KSTREAM-PROCESSVALUES-")
         self._add_process(name, supplier, stores, values_only=True)
         return self.revalued(name)
 
@@ -447,12 +447,12 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
 
     @classmethod
     def source(
-        cls, building: Building, topics: tuple[str, ...], consumed: Consumed[K, V]
+        cls, graph: GraphBuilder, topics: tuple[str, ...], consumed: Consumed[K, V]
     ) -> "KStream[K, V]":
-        """Read topics."""
-        name = building.add_source(
+        """Return the stream of one or several topics."""
+        name = graph.add_source(
             Source(
-                name=building.named(consumed, "KSTREAM-SOURCE-"),
+                name=graph.named(consumed, "KSTREAM-SOURCE-"),
                 topics=topics,
                 key_serde=consumed.key_serde,
                 value_serde=consumed.value_serde,
@@ -460,7 +460,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
                 offset_reset=consumed.offset_reset,
             )
         )
-        return cls(building, name, key_serde=consumed.key_serde, value_serde=consumed.value_serde)
+        return cls(graph, name, key_serde=consumed.key_serde, value_serde=consumed.value_serde)
 
     def repartitioned(
         self,
@@ -471,10 +471,10 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         value_serde: Serde[Any] | None = None,
         keep_null_keys: bool = False,
     ) -> "KStream[K, V]":
-        """Give the same stream, partitioned by the key it has now."""
+        """Return the stream repartitioned by its current key."""
         key_serde = key_serde or self.key_serde
         value_serde = value_serde or self.value_serde
-        source = self.building.repartition(
+        source = self.graph.repartition(
             self.name,
             prefix,
             chosen=chosen,
@@ -482,7 +482,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
             value_serde=value_serde,
             keep_null_keys=keep_null_keys,
         )
-        return KStream(self.building, source, key_serde=key_serde, value_serde=value_serde)
+        return KStream(self.graph, source, key_serde=key_serde, value_serde=value_serde)
 
     def _add(
         self,
@@ -493,8 +493,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         *,
         with_key: bool = False,
     ) -> str:
-        name = self.building.named(named, prefix)
-        self.building.add(
+        name = self.graph.named(named, prefix)
+        self.graph.add(
             Stateless(
                 name=name,
                 parents=(self.name,),
@@ -510,7 +510,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, V]":
         name = self._add(operation, prefix, function, named)
         return KStream(
-            self.building,
+            self.graph,
             name,
             key_serde=self.key_serde,
             value_serde=self.value_serde,
@@ -518,8 +518,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         )
 
     def revalued(self, name: str) -> "KStream[K, Any]":
-        """Give the stream of a node that leaves keys alone."""
-        return KStream(self.building, name, key_serde=self.key_serde, rekeyed=self.rekeyed)
+        """Return the stream of a node that does not change keys."""
+        return KStream(self.graph, name, key_serde=self.key_serde, rekeyed=self.rekeyed)
 
     def _add_process(
         self,
@@ -529,8 +529,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         *,
         values_only: bool,
     ) -> None:
-        self.building.check_stores(stores)
-        self.building.add(
+        self.graph.check_stores(stores)
+        self.graph.add(
             Process(
                 name=name,
                 parents=(self.name,),

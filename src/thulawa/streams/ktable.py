@@ -1,4 +1,4 @@
-"""KTable: what each key's value is now, as a sequence of updates; and global tables."""
+"""KTable: the current value of each key, as a sequence of updates; and global tables."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,11 +8,10 @@ from thulawa.core.callers import caller
 from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
 from thulawa.core.signatures import accepts
-from thulawa.streams import foreign_keys as foreignkeys
+from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping
-from thulawa.streams import kstream
-from thulawa.streams.graph_builder import Building, NameLike, StoreName
-from thulawa.streams.options import Grouped, Materialized, TableJoined, chosen
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.operator_options import Grouped, Materialized, TableJoined, or_default
 from thulawa.streams.suppressed import Suppressed
 from thulawa.topology.nodes import (
     Aggregate,
@@ -35,18 +34,18 @@ V2 = TypeVar("V2")
 
 
 class GlobalKTable(Generic[K, V]):
-    """A whole topic as a table on every task, to be joined by any key."""
+    """A table of a whole topic in every task, which streams join by any key."""
 
-    def __init__(self, building: Building, name: str, store: str) -> None:
-        self.building = building
+    def __init__(self, graph: GraphBuilder, name: str, store: str) -> None:
+        self.graph = graph
         self.name = name
         self.store = store
 
 
 class KTable(Generic[K, V]):
-    """A table: an update per record, None removes a row.
+    """A table: each record is an update, None removes a row.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> builder.table("prices").filter(lambda k, v: v > 9).to_stream().to("dear")
@@ -59,26 +58,26 @@ class KTable(Generic[K, V]):
 
     def __init__(
         self,
-        building: Building,
+        graph: GraphBuilder,
         name: str,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
     ) -> None:
-        self.building = building
+        self.graph = graph
         self.name = name
         self.key_serde = key_serde
         self.value_serde = value_serde
 
     @property
     def store(self) -> str | None:
-        """The name of the store the table is kept in, if it has one of its own."""
-        node = self.building.topology.node(self.name)
+        """The name of the table's store, if it has one of its own."""
+        node = self.graph.topology.node(self.name)
         return getattr(node, "store", None)
 
     @property
     def versioned(self) -> bool:
-        """Whether the table knows what its rows were."""
-        node = self.building.topology.node(self.name)
+        """Whether the table has a versioned store."""
+        node = self.graph.topology.node(self.name)
         return isinstance(node, Table) and node.versioned
 
     # --- row by row
@@ -90,7 +89,7 @@ class KTable(Generic[K, V]):
         *,
         named: NameLike = None,
     ) -> "KTable[K, V]":
-        """Keep the rows for which the predicate holds.
+        """Keep the rows for which the predicate is true.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.filter(lambda k, v: v > 1), ("a", 2), ("a", 1))
@@ -105,7 +104,7 @@ class KTable(Generic[K, V]):
         *,
         named: NameLike = None,
     ) -> "KTable[K, V]":
-        """Keep the rows for which the predicate does not hold.
+        """Keep the rows for which the predicate is false.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.filter_not(lambda k, v: v > 1), ("a", 1))
@@ -140,7 +139,7 @@ class KTable(Generic[K, V]):
         with_key: bool = False,
         named: NameLike = None,
     ) -> "KTable[K, Any]":
-        """Make another value of each row.
+        """Map the value of each row to another.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.map_values(len), ("a", "tea"), ("a", None))
@@ -157,11 +156,11 @@ class KTable(Generic[K, V]):
         *stores: str,
         named: NameLike = None,
     ) -> "KTable[K, V1]":
-        """Make another value of each row, by a function or by a transformer with stores.
+        """Map the value of each row, by a function or by a transformer with stores.
 
-        A `ValueTransformer` is told of rows that go too. Without a store of its own for the table
-        it is also called where a join reads a row, or where what follows needs the row before, as
-        in Kafka: name a store with ``materialized`` if it does not always give the same.
+        A `ValueTransformer` is also called for removed rows. If the resulting table has no store,
+        it is called again when a join reads a row or a child node needs the old row, as in Kafka:
+        name a store with ``materialized`` if it is not deterministic.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.transform_values(lambda k, v: k + v), ("a", "b"))
@@ -177,7 +176,7 @@ class KTable(Generic[K, V]):
         >>> preview(lambda table: table.transform_values(Rise, kept), ("a", 3), ("a", 7))
         [('a', 3), ('a', 4)]
         """
-        self.building.check_stores(stores)
+        self.graph.check_stores(stores)
         is_class = isinstance(transformer, type) and issubclass(transformer, ValueTransformer)
         supplied = is_class or (accepts(transformer, 0) and not accepts(transformer, 2))
         return self._derive(
@@ -192,7 +191,7 @@ class KTable(Generic[K, V]):
         )
 
     def suppress(self, suppressed: Suppressed) -> "KTable[K, V]":
-        """Hold updates back: only the last one of each key leaves.
+        """Hold updates, and emit only the last one of each key.
 
         >>> from thulawa.testing import preview
         >>> how = Suppressed.until_time_limit(10)
@@ -200,22 +199,22 @@ class KTable(Generic[K, V]):
         [('a', 2)]
         """
         if not isinstance(suppressed, Suppressed):
-            raise TopologyError(f"suppress takes a Suppressed, not {suppressed!r}", where=caller())
+            raise TopologyError(f"suppress needs a Suppressed, not {suppressed!r}", where=caller())
         if self.versioned:
             raise TopologyError("a versioned table cannot be suppressed", where=caller())
-        building = self.building
-        name = building.chosen(suppressed.name, "KTABLE-SUPPRESS-")
+        graph = self.graph
+        name = graph.name_or_generated(suppressed.name, "KTABLE-SUPPRESS-")
         given = suppressed.name is not None
-        store = f"{name}-store" if given else building.generated("KTABLE-SUPPRESS-STATE-STORE-")
+        store = f"{name}-store" if given else graph.generated("KTABLE-SUPPRESS-STATE-STORE-")
         wait = suppressed.wait
         if suppressed.until == "window_close":
             wait = self._grace()
-        parent_stores = building.stores_of(self.name)
-        building.send_old_values(self.name, force=True)
+        parent_stores = graph.stores_of(self.name)
+        graph.send_old_values(self.name, force=True)
         kept: Materialized[Any, Any] = Materialized.with_(None, self.value_serde)
-        building.add_store(StoreName(store, given), "buffer", kept)
-        assert parent_stores, "suppression reads the table behind it"
-        building.add(
+        graph.add_store(StoreName(store, given), "buffer", kept)
+        assert parent_stores, "suppression reads its parent table"
+        graph.add(
             Suppress(
                 name=name,
                 parents=(self.name,),
@@ -229,23 +228,23 @@ class KTable(Generic[K, V]):
                 when_full=suppressed.when_full,
             )
         )
-        return KTable(building, name, self.key_serde, self.value_serde)
+        return KTable(graph, name, self.key_serde, self.value_serde)
 
     # --- to streams and groups
 
     def to_stream(
         self, mapper: Callable[[K, V | None], Any] | None = None, *, named: NameLike = None
     ) -> "kstream.KStream[K, V]":
-        """Give the updates as a stream, under another key if there is a mapper.
+        """Return the updates as a stream; ``mapper`` changes the keys.
 
         >>> from thulawa.testing import preview
         >>> preview(lambda table: table.to_stream(lambda k, v: v), ("a", 1))
         [(1, 1)]
         """
-        name = self.building.named(named, "KTABLE-TOSTREAM-")
-        self.building.add(Stateless(name=name, parents=(self.name,), operation="to_stream"))
+        name = self.graph.named(named, "KTABLE-TOSTREAM-")
+        self.graph.add(Stateless(name=name, parents=(self.name,), operation="to_stream"))
         stream: kstream.KStream[K, V] = kstream.KStream(
-            self.building, name, key_serde=self.key_serde, value_serde=self.value_serde
+            self.graph, name, key_serde=self.key_serde, value_serde=self.value_serde
         )
         return stream if mapper is None else stream.select_key(mapper)
 
@@ -260,12 +259,12 @@ class KTable(Generic[K, V]):
         >>> preview(lambda table: table.group_by(lambda k, v: (v, k)).count(), ("ann", "red"))
         [('red', 1)]
         """
-        options = chosen(grouped, Grouped)
-        name = self.building.named(options, "KTABLE-SELECT-")
-        self.building.add(TableGrouping(name=name, parents=(self.name,), selector=selector))
-        self.building.stores_of(self.name)
-        self.building.send_old_values(self.name, force=True)
-        return grouping.KGroupedTable(self.building, name, options)
+        options = or_default(grouped, Grouped)
+        name = self.graph.named(options, "KTABLE-SELECT-")
+        self.graph.add(TableGrouping(name=name, parents=(self.name,), selector=selector))
+        self.graph.stores_of(self.name)
+        self.graph.send_old_values(self.name, force=True)
+        return grouping.KGroupedTable(self.graph, name, options)
 
     # --- joins
 
@@ -299,7 +298,7 @@ class KTable(Generic[K, V]):
         foreign_key: Callable[..., Any] | None = None,
         named: NameLike = None,
     ) -> "KTable[K, Any]":
-        """Join with another table by key, or by a foreign key taken from the value.
+        """Join with another table by key, or by a foreign key computed from the value.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -349,7 +348,7 @@ class KTable(Generic[K, V]):
         foreign_key: Callable[..., Any] | None = None,
         named: NameLike = None,
     ) -> "KTable[K, Any]":
-        """Join; a row without a partner is joined with None.
+        """Join like `join`; a row without a match is joined with None.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -368,7 +367,7 @@ class KTable(Generic[K, V]):
         *,
         named: NameLike = None,
     ) -> "KTable[K, V2]":
-        """Join; a row of either side without a partner is joined with None.
+        """Join like `join`; a row of either side without a match is joined with None.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -392,22 +391,22 @@ class KTable(Generic[K, V]):
             raise TopologyError(
                 f"a table joins a KTable, not a {type(other).__name__}", where=caller()
             )
-        if other.building is not self.building:
+        if other.graph is not self.graph:
             raise TopologyError("both must come from one StreamsBuilder", where=caller())
         if foreign_key is not None:
-            return foreignkeys.join(
+            return foreign_key_joins.join(
                 self, other, joiner, foreign_key, materialized, named, left_join=kind == "left"
             )
-        building = self.building
-        store = None if materialized is None else building.store_name(materialized, "KTABLE-MERGE-")
-        merged = building.named(named, "KTABLE-MERGE-")
-        this = building.named(named, "KTABLE-JOINTHIS-", "-join-this")
-        that = building.named(named, "KTABLE-JOINOTHER-", "-join-other")
+        graph = self.graph
+        store = None if materialized is None else graph.store_name(materialized, "KTABLE-MERGE-")
+        merged = graph.named(named, "KTABLE-MERGE-")
+        this = graph.named(named, "KTABLE-JOINTHIS-", "-join-this")
+        that = graph.named(named, "KTABLE-JOINOTHER-", "-join-other")
         if kind != "inner":
-            building.send_old_values(self.name, force=True)
+            graph.send_old_values(self.name, force=True)
         if kind == "outer":
-            building.send_old_values(other.name, force=True)
-        mine, theirs = building.stores_of(self.name), building.stores_of(other.name)
+            graph.send_old_values(other.name, force=True)
+        mine, theirs = graph.stores_of(self.name), graph.stores_of(other.name)
         left = TableJoin(
             name=this,
             parents=(self.name,),
@@ -418,11 +417,11 @@ class KTable(Generic[K, V]):
             other=other.name,
             joiner=joiner,
         )
-        building.add(left)
-        building.add(replace(left, name=that, parents=(other.name,), stores=mine, side="right"))
+        graph.add(left)
+        graph.add(replace(left, name=that, parents=(other.name,), stores=mine, side="right"))
         if store is not None:
-            building.add_store(store, materialized=materialized)
-        building.add(
+            graph.add_store(store, materialized=materialized)
+        graph.add(
             Table(
                 name=merged,
                 parents=(this, that),
@@ -432,7 +431,7 @@ class KTable(Generic[K, V]):
                 versioned=materialized is not None and materialized.history is not None,
             )
         )
-        return KTable(building, merged, *serdes_of(materialized, self.key_serde))
+        return KTable(graph, merged, *serdes_of(materialized, self.key_serde))
 
     def _derive(
         self,
@@ -447,11 +446,11 @@ class KTable(Generic[K, V]):
         connected: tuple[str, ...] = (),
     ) -> "KTable[K, Any]":
         store = self._store(materialized, prefix)
-        name = self.building.named(named, prefix)
+        name = self.graph.named(named, prefix)
         versioned = self.versioned if materialized is None else materialized.history is not None
         is_filter = operation.startswith("filter")
-        old = is_filter and self.building.send_old_values(self.name, force=False)
-        self.building.add(
+        old = is_filter and self.graph.send_old_values(self.name, force=False)
+        self.graph.add(
             Table(
                 name=name,
                 parents=(self.name,),
@@ -467,21 +466,21 @@ class KTable(Generic[K, V]):
         )
         value_serde = self.value_serde if is_filter else None
         serdes = serdes_of(materialized, self.key_serde, value_serde)
-        return KTable(self.building, name, *serdes)
+        return KTable(self.graph, name, *serdes)
 
     def _store(self, materialized: Materialized[Any, Any] | None, prefix: str) -> str | None:
-        """Add the store of a derived table, if one was asked for by name."""
+        """Add the store of a derived table if the user named one; return its name."""
         if materialized is None:
             return None
-        name = self.building.store_name(materialized, prefix)
+        name = self.graph.store_name(materialized, prefix)
         if not name.chosen:
             return None
-        self.building.add_store(name, materialized=materialized)
+        self.graph.add_store(name, materialized=materialized)
         return name.name
 
     def _grace(self) -> int:
-        """Find how long the windows of this table stay open after their end."""
-        node = self.building.topology.node(self.name)
+        """Return how long the windows of this table stay open after their end."""
+        node = self.graph.topology.node(self.name)
         while not isinstance(node, Aggregate):
             if not isinstance(node, Table) or not node.parents:
                 raise TopologyError(
@@ -489,7 +488,7 @@ class KTable(Generic[K, V]):
                     "for others there is Suppressed.until_time_limit",
                     where=caller(),
                 )
-            node = self.building.topology.node(node.parents[0])
+            node = self.graph.topology.node(node.parents[0])
         if node.window is None:
             raise TopologyError("until_window_closes needs a windowed aggregation", where=caller())
         gap = node.window.gap if isinstance(node.window, SessionWindows) else 0
@@ -501,7 +500,7 @@ def serdes_of(
     key_serde: Serde[Any] | None,
     value_serde: Serde[Any] | None = None,
 ) -> tuple[Serde[Any] | None, Serde[Any] | None]:
-    """Give the serdes a table was given, else those it has from what it was made of."""
+    """Return the serdes of ``materialized``, with these defaults."""
     if materialized is None:
         return key_serde, value_serde
     return materialized.key_serde or key_serde, materialized.value_serde or value_serde

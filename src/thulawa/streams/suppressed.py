@@ -1,4 +1,4 @@
-"""Suppressed: how long a table's updates are held back, and what happens when room runs out."""
+"""Suppressed: how long a table's updates are held, and what happens when the buffer is full."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,7 +11,7 @@ __all__ = ["Suppressed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suppressed:
-    """Hold back until windows close, or for a time.
+    """Hold updates until windows close, or for a time.
 
     >>> Suppressed.until_time_limit("5 s").with_max_records(1000).wait
     5000
@@ -26,7 +26,7 @@ class Suppressed:
 
     @classmethod
     def until_window_closes(cls) -> "Suppressed":
-        """Emit the one final result of each window; when room runs out the program fails."""
+        """Emit the one final result of each window; fail when the buffer is full."""
         return cls(until="window_close", when_full="fail")
 
     @classmethod
@@ -35,23 +35,23 @@ class Suppressed:
         return cls(until="time", wait=milliseconds(wait, name="wait"))
 
     def with_name(self, name: str) -> "Suppressed":
-        """Name the node, and its store after it."""
+        """Return the options with a name for the node, after which its store is named."""
         return replace(self, name=name)
 
     def with_max_records(self, records: int) -> "Suppressed":
-        """Hold at most this many keys."""
+        """Return the options with a limit of buffered keys."""
         if records < 0:
             raise ConfigurationError("max_records must not be negative")
         return replace(self, max_records=records)
 
     def with_max_bytes(self, size: int) -> "Suppressed":
-        """Hold at most about this many bytes."""
+        """Return the options with an approximate limit of buffered bytes."""
         if size < 0:
             raise ConfigurationError("max_bytes must not be negative")
         return replace(self, max_bytes=size)
 
     def emit_early_when_full(self) -> "Suppressed":
-        """When room runs out, emit the oldest early."""
+        """Return options that emit the oldest update early when the buffer is full."""
         if self.until == "window_close":
             raise ConfigurationError(
                 "results cannot be final and early: use until_time_limit, or fail when full"
@@ -59,5 +59,5 @@ class Suppressed:
         return replace(self, when_full="emit")
 
     def shut_down_when_full(self) -> "Suppressed":
-        """When room runs out, fail."""
+        """Return options that fail when the buffer is full."""
         return replace(self, when_full="fail")

@@ -11,7 +11,7 @@ from thulawa.core.serdes import Serde
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable
 from thulawa.streams.graph_builder import NameLike
-from thulawa.streams.options import Materialized, chosen
+from thulawa.streams.operator_options import Materialized, or_default
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
 __all__ = ["EmitStrategy", "SessionWindowedKStream", "TimeWindowedKStream", "check_windows"]
@@ -23,7 +23,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class EmitStrategy:
-    """When the result of a window leaves."""
+    """When the result of a window is emitted."""
 
     kind: Literal["update", "close"]
 
@@ -34,22 +34,21 @@ class EmitStrategy:
 
     @classmethod
     def on_window_close(cls) -> "EmitStrategy":
-        """Emit one final result, when the window closes."""
+        """Emit one final result when the window closes."""
         return cls("close")
 
 
 def check_windows(windows: object) -> None:
-    """Refuse what are no windows to aggregate over."""
+    """Raise `TopologyError` unless these are windows of an aggregation."""
     if not isinstance(windows, TimeWindows | SlidingWindows | SessionWindows):
         raise TopologyError(
-            "aggregations go over TimeWindows, SlidingWindows or SessionWindows, "
-            f"not over {windows!r}",
+            f"windowed_by needs TimeWindows, SlidingWindows or SessionWindows, not {windows!r}",
             where=caller(),
         )
 
 
 class _Windowed(Generic[K, V]):
-    """What aggregations over all kinds of windows have in common."""
+    """The aggregations over all kinds of windows."""
 
     _windows: TimeWindows | SlidingWindows | SessionWindows
 
@@ -58,7 +57,7 @@ class _Windowed(Generic[K, V]):
         self._emit: Literal["update", "close"] = "update"
 
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
-        """Choose when results leave.
+        """Choose when results are emitted.
 
         >>> from thulawa.testing import preview
         >>> final = EmitStrategy.on_window_close()
@@ -77,14 +76,14 @@ class _Windowed(Generic[K, V]):
         [('a', 2)]
         """
         if not isinstance(strategy, EmitStrategy):
-            raise ConfigurationError(f"{strategy!r} is no EmitStrategy")
+            raise ConfigurationError(f"emit_strategy needs an EmitStrategy, not {strategy!r}")
         self._emit = strategy.kind
         return self
 
     def count(
         self, materialized: Materialized[K, int] | None = None, *, named: NameLike = None
     ) -> "ktable.KTable[Windowed[K], int]":
-        """Count the records of each key and window; a record without a value counts too.
+        """Count the records of each key and window, including records without a value.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -99,15 +98,15 @@ class _Windowed(Generic[K, V]):
         ... )
         [([10, 20], 1), ([21, 31], 1), ([15, 25], 2)]
         """
-        if materialized is not None and chosen(materialized, Materialized).name is None:
-            self._grouped.building.generated("")  # Kafka counts twice here
+        if materialized is not None and or_default(materialized, Materialized).name is None:
+            self._grouped.graph.generated("")  # Kafka increments twice here
         return self._aggregated(
             "KSTREAM-AGGREGATE-",
             lambda: 0,
             grouping.count_one,
             materialized,
             named,
-            lambda _, one, other: one + other,
+            grouping.add_counts,
             self._grouped.count_serde,
         )
 
@@ -118,7 +117,7 @@ class _Windowed(Generic[K, V]):
         *,
         named: NameLike = None,
     ) -> "ktable.KTable[Windowed[K], V]":
-        """Join the values of each key and window two by two.
+        """Combine the values of each key and window by a function.
 
         >>> from thulawa.testing import preview
         >>> preview(
@@ -140,7 +139,7 @@ class _Windowed(Generic[K, V]):
             grouping.reduced_by(reducer),
             materialized,
             named,
-            lambda _, one, other: other if one is None else reducer(one, other),
+            grouping.merger_of(reducer),
             self._grouped.value_serde,
         )
 
@@ -170,7 +169,7 @@ class _Windowed(Generic[K, V]):
 class TimeWindowedKStream(_Windowed[K, V]):
     """A stream grouped by key and time window, tumbling, hopping or sliding.
 
-    >>> from thulawa.streams.builder import StreamsBuilder
+    >>> from thulawa.streams.streams_builder import StreamsBuilder
     >>> from thulawa.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> clicks = builder.stream("clicks").group_by_key().windowed_by(TimeWindows.of("1 s"))
@@ -232,7 +231,7 @@ class SessionWindowedKStream(_Windowed[K, V]):
         *,
         named: NameLike = None,
     ) -> "ktable.KTable[Windowed[K], A]":
-        """Fold the values of each session; the merger joins two that a record brings together.
+        """Fold the values of each session; ``merger`` merges sessions that a record connects.
 
         >>> from thulawa.testing import preview
         >>> preview(

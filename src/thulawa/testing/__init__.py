@@ -1,28 +1,21 @@
 """Test stream programs without Kafka or Spark, and concurrent functions in virtual time.
 
-`TopologyTestDriver` runs a whole topology in one process: records in, records out; `preview`
-tries a few operators in one line.
+`TopologyTestDriver` runs a whole topology in one process; `preview` runs a few operators on a few
+records.
 
-For concurrent functions, three tools that work together or alone:
+For concurrent functions there are three independent tools:
 
-- `simulate` runs a coroutine on a `VirtualTimeLoop`: hours pass in milliseconds, and every
-  race is decided by a seed that a failure prints.
-- Models of the world: latencies (`constant`, `uniform`, `lognormal`, `never`), faults
-  (`fails`, `fails_always`, `fails_with_probability`, `overloaded`, laid on a function by
-  `flaky`), and a `Server` with slots and a queue.
-- `OrderOracle` is told what happens to each record and raises when the order contract breaks.
+- `simulate` runs a coroutine on a `VirtualTimeLoop`: hours pass in milliseconds, and every race is
+  decided by a seed, which a failure prints.
+- Models of services: latencies (`constant`, `uniform`, `lognormal`, `never`), faults (`fails`,
+  `fails_always`, `fails_with_probability`, `overloaded`, applied to a function by `flaky`), and a
+  `Server` with slots and a queue.
+- `OrderOracle` observes what happens to each record and raises when the order contract is violated.
 
 ``docs/testing.md`` shows how to test your own functions with them.
 """
 
-from thulawa.testing.driver import TopologyTestDriver
-from thulawa.testing.errors import (
-    OrderViolation,
-    Overrun,
-    SimulationError,
-    Stalled,
-    Unretrieved,
-)
+from thulawa.testing.driver_topics import TestInputTopic, TestOutputTopic
 from thulawa.testing.faults import (
     Fault,
     fails,
@@ -37,7 +30,14 @@ from thulawa.testing.oracle import OrderOracle
 from thulawa.testing.preview import preview
 from thulawa.testing.server import Server, ServerStatistics
 from thulawa.testing.simulation import Simulation, seeds, simulate
-from thulawa.testing.topics import TestInputTopic, TestOutputTopic
+from thulawa.testing.simulation_errors import (
+    OrderViolation,
+    Overrun,
+    SimulationError,
+    Stalled,
+    Unretrieved,
+)
+from thulawa.testing.topology_test_driver import TopologyTestDriver
 
 __all__ = [
     "Fault",

@@ -1,17 +1,17 @@
-"""What a driver's stores stand on: their changes are logged, and several tasks' are read as one."""
+"""The backings of a test driver's stores: with a changelog, and merged over several tasks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.records import Window, Windowed
-from thulawa.state.keys import Keys
+from thulawa.state.key_identity import Keys
 from thulawa.state.specs import StoreSpec
 
 __all__ = ["LoggedBacking", "MergedBacking", "changelog_record", "changelog_topic"]
 
-# key of the backing, entry before, entry after; None: there is none
-Note = Callable[[Any, Any, Any], None]
+# key of the backing, old entry, new entry; None: no entry
+OnChange = Callable[[Any, Any, Any], None]
 
 
 def changelog_topic(store: str) -> str:
@@ -26,28 +26,28 @@ def changelog_topic(store: str) -> str:
 class LoggedBacking(dict[Any, Any]):
     """The backing of a store that reports each change."""
 
-    def __init__(self, note: Note) -> None:
+    def __init__(self, on_change: OnChange) -> None:
         super().__init__()
-        self._note = note
+        self._on_change = on_change
 
     def __setitem__(self, key: Any, value: Any, /) -> None:
         before = self.get(key)
         super().__setitem__(key, value)
-        self._note(key, before, value)
+        self._on_change(key, before, value)
 
     def pop(self, key: Any, default: Any = None, /) -> Any:
         """Remove a key and return its value."""
         before = super().pop(key, None)
         if before is None:
             return default
-        self._note(key, before, None)
+        self._on_change(key, before, None)
         return before
 
 
 class MergedBacking(dict[Any, Any]):
-    """The entries of one store over all tasks, as they are when it is made; it cannot be changed.
+    """A read-only copy of the entries of one store over all tasks.
 
-    A key that several tasks have is refused: the store then is not one by key.
+    A key that several tasks have is rejected: the store is then not partitioned by key.
     """
 
     def __init__(self, store: str, tasks: Mapping[int, Mapping[Any, Any]]) -> None:
@@ -58,30 +58,30 @@ class MergedBacking(dict[Any, Any]):
                 if owners.setdefault(key, number) != number:
                     raise ConfigurationError(
                         f"tasks {owners[key]} and {number} both have the key {key!r} in the store "
-                        f"{store!r}; look into one of them with task=…"
+                        f"{store!r}; read one of them with task=…"
                     )
                 dict.__setitem__(self, key, entry)
         self._store = store
 
     def __setitem__(self, key: Any, value: Any, /) -> NoReturn:
-        self._refuse()
+        self._reject()
 
     def pop(self, key: Any, default: Any = None, /) -> NoReturn:  # noqa: ARG002 of a mapping
-        """Refuse to remove a key."""
-        self._refuse()
+        """Raise `ConfigurationError`: the copy is read-only."""
+        self._reject()
 
-    def _refuse(self) -> NoReturn:
+    def _reject(self) -> NoReturn:
         raise ConfigurationError(
-            f"the store {self._store!r} has several tasks and is read over all of them; "
-            "to change it, name one with task=…"
+            f"the store {self._store!r} is a read-only copy over several tasks; "
+            "to change it, choose a task with task=…"
         )
 
 
 def changelog_record(spec: StoreSpec, key: Any, before: Any, after: Any) -> tuple[Any, Any, Any]:
-    """Return key, value and timestamp of a change; the timestamp of a deletion is not known: None.
+    """Return key, value and timestamp of a change; the timestamp of a deletion is None.
 
-    Keys of window and session stores are `Windowed`. Join stores and buffers have entries of
-    their own: several values, or a time and a value.
+    Keys of window and session stores are `Windowed`. The values of join stores and buffers are
+    their entries: several values, or a time and a value.
     """
     key_of = Keys(spec.key_serde).key
     match spec.kind:

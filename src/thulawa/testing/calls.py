@@ -1,7 +1,7 @@
-"""Lets a user function report its own calls to the order oracle.
+"""Wrap a user function so that it reports its calls to the order oracle.
 
-The function is wrapped where the engine calls it, so what is reported is what really ran,
-and not what the engine believes it has started.
+The function is wrapped where the engine calls it, so the reports are about calls that really ran,
+not about those the engine believes to have started.
 """
 
 import inspect
@@ -16,41 +16,41 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Judge(Protocol):
-    """What a wrapped function needs of the oracle."""
+class CallObserver(Protocol):
+    """The methods of the oracle that a wrapped function calls."""
 
     def started(self, *offsets: int) -> None:
-        """Note that one call began."""
+        """Record that a call started."""
 
     def failed(self, *offsets: int) -> None:
-        """Note that it raised."""
+        """Record that the call raised."""
 
     def ended(self, offsets: Sequence[int], results: Sequence[object]) -> None:
-        """Note that it returned, with a result for each record of a batch."""
+        """Record that the call returned, with a result for each record of a batch."""
 
 
-def reported(judge: Judge, fn: F) -> F:
+def reported(observer: CallObserver, fn: F) -> F:
     """Wrap an async or plain function of a record, or of a sequence of records (a batch)."""
-    # A callable object (a Server, say) is no coroutine function, its __call__ is.
+    # A callable object such as a Server is not a coroutine function, but its __call__ is.
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
 
         @wraps(fn)
         async def wrapped(records: Any) -> Any:
-            with _call(judge, records) as returned:
+            with _call(observer, records) as returned:
                 return returned(await fn(records))
 
     else:
 
         @wraps(fn)
         def wrapped(records: Any) -> Any:
-            with _call(judge, records) as returned:
+            with _call(observer, records) as returned:
                 return returned(fn(records))
 
     return cast("F", wrapped)
 
 
 @contextmanager
-def _call(judge: Judge, records: Any) -> Iterator[Callable[[T], T]]:
+def _call(observer: CallObserver, records: Any) -> Iterator[Callable[[T], T]]:
     is_batch = isinstance(records, (list, tuple))
     offsets = [record.offset for record in (records if is_batch else [records])]
     results: list[Any] = []
@@ -59,11 +59,11 @@ def _call(judge: Judge, records: Any) -> Iterator[Callable[[T], T]]:
         results.append(result)
         return result
 
-    judge.started(*offsets)
+    observer.started(*offsets)
     try:
         yield returned
     except BaseException:
-        judge.failed(*offsets)
+        observer.failed(*offsets)
         raise
     per_record = is_batch and isinstance(results[0], (list, tuple))
-    judge.ended(offsets, results[0] if per_record else ())
+    observer.ended(offsets, results[0] if per_record else ())

@@ -1,15 +1,13 @@
-"""How a test driver brings records to tasks: one at a time, or in random batches.
+"""How a test driver delivers records to tasks: one at a time, or in random micro-batches.
 
-`OneByOne` processes each record to the end, through all sub-topologies, in the order of arrival.
+`OneByOne` processes each record completely, through all sub-topologies, in the order of arrival.
 
 `RandomBatches` runs micro-batches, as `Streams` does on Spark. A batch takes a random number of
-records from each topic-partition, so it may hold records of several topics, all of some and none
-of others, in any order of arrival; only the order within a partition is kept. Then it runs stage
-after stage, as `thulawa.runtime.planning` plans them: the tasks of a stage in random order, each
-over all its records at once. What a stage writes to a repartition that is a shuffle reaches the
-next stage in the same batch; what it writes to a topic waits there for a later batch. A task is
-told which of its partitions have more records than the batch takes, and waits for these
-(``max_task_idle``). The same seed gives the same batches.
+records from each topic-partition; only the order within a partition is preserved. It then runs the
+stages of the plan (`thulawa.runtime.planning`): the tasks of a stage in random order, each over all
+its records. Records of a shuffle reach the next stage in the same batch; records of a repartition
+topic wait for a later batch. Tasks know which of their partitions have more records than the batch
+takes, and wait for these (``max_task_idle``). The same seed gives the same batches.
 """
 
 from collections import defaultdict, deque
@@ -17,29 +15,29 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol, TypeAlias
 
-from thulawa.runtime.planning import FRONT, Part, Plan
-from thulawa.runtime.queues import RawRecord
-from thulawa.runtime.shuffled import Shuffled
+from thulawa.runtime.partition_queues import RawRecord
+from thulawa.runtime.planning import SOURCE_STAGE, Plan, StagedSubTopology
+from thulawa.runtime.shuffled import ShuffledRecords
 from thulawa.runtime.task import Task
 
 __all__ = ["Delivery", "OneByOne", "RandomBatches"]
 
 Sender: TypeAlias = tuple[int, int] | None  # sub-topology and number of a task
 
-_SIZES = (1, 2, 5, 20, 100)  # the most records of one partition in a batch; one is drawn for each
+_SIZES = (1, 2, 5, 20, 100)  # the limit of records per partition is drawn from these for each batch
 
 
 class Delivery(Protocol):
-    """Accepts records that were written to topics, and runs the tasks that read them."""
+    """Accepts records of topics, and runs the tasks that read them."""
 
     def append(self, topic: str, partition: int, record: RawRecord) -> None:
         """Add a record at the end of a topic-partition."""
 
     def run(self) -> None:
-        """Process all records that wait, and those that come of them."""
+        """Process all pending records, and those that result from them."""
 
     def run_some(self) -> None:
-        """Process some of the records that wait: as far as an application is when it is stopped."""
+        """Process some of the pending records, like an application that is stopped."""
 
 
 class OneByOne:
@@ -55,7 +53,7 @@ class OneByOne:
         self._waiting.append((topic, partition, record))
 
     def run(self) -> None:
-        """Process all records that wait, and those that come of them."""
+        """Process all pending records, and those that result from them."""
         while self._waiting:
             topic, partition, record = self._waiting.popleft()
             part = self._plan.parts[self._plan.readers[topic]]
@@ -64,22 +62,22 @@ class OneByOne:
             task.run()
 
     def run_some(self) -> None:
-        """Process all: nothing waits for long."""
+        """Process all pending records."""
         self.run()
 
 
 class RandomBatches:
-    """Process records in micro-batches that are drawn from a seed."""
+    """Process records in random micro-batches, drawn from a seed."""
 
     def __init__(self, plan: Plan, tasks: Mapping[tuple[int, int], Task], seed: int) -> None:
         self._plan = plan
         self._tasks = tasks
         self._seed = seed
         self._random = Random(f"{seed}/batches")
-        # with the task that has sent them; None: a producer
+        # with the sending task; None: a producer
         self._waiting: dict[tuple[str, int], deque[tuple[Sender, RawRecord]]] = defaultdict(deque)
         self._shuffles = {name for name, one in plan.repartitions.items() if not one.is_topic}
-        self._shuffled = Shuffled()
+        self._shuffled = ShuffledRecords()
         self._running: Sender = None
         # topic-partitions with more records than the batch takes, now and in the batch before
         self._behind: set[tuple[str, int]] = set()
@@ -93,7 +91,7 @@ class RandomBatches:
             self._waiting[topic, partition].append((self._running, record))
 
     def run(self) -> None:
-        """Process all records that wait, and those that come of them."""
+        """Process all pending records, and those that result from them."""
         while self._has_records():
             self._run_batch()
 
@@ -106,7 +104,7 @@ class RandomBatches:
         return bool(self._shuffled) or any(self._waiting.values())
 
     def _run_batch(self) -> None:
-        batch = self._cut()
+        batch = self._draw_batch()
         try:
             for stage in range(self._plan.stages + 1):
                 members = [
@@ -119,34 +117,37 @@ class RandomBatches:
                 for part, number in members:
                     self._run_task(part, number, batch)
         except Exception as error:
-            error.add_note(f"in a random batch: batches={self._seed} gives the same batches again")
+            error.add_note(f"in a random batch: batches={self._seed} repeats the same batches")
             raise
 
-    def _cut(self) -> dict[tuple[str, int], int]:
-        """Draw how many records each partition gives to the next batch: of a repartition, all."""
+    def _draw_batch(self) -> dict[tuple[str, int], int]:
+        """Draw how many records of each partition the next batch takes: of a repartition, all."""
         most = self._random.choice(_SIZES)
-        ready = [place for place, records in self._waiting.items() if records]
+        ready = [source for source, records in self._waiting.items() if records]
         counts = {
-            place: self._random.randint(0, min(most, len(self._waiting[place]))) for place in ready
+            source: self._random.randint(0, min(most, len(self._waiting[source])))
+            for source in ready
         }
         counts |= {
-            place: len(self._waiting[place])
-            for place in ready
-            if place[0] in self._plan.repartitions
+            source: len(self._waiting[source])
+            for source in ready
+            if source[0] in self._plan.repartitions
         }
         if ready and not any(counts.values()):
             counts[self._random.choice(ready)] = 1
         self._were_behind = self._behind
-        self._behind = {place for place in ready if counts[place] < len(self._waiting[place])}
+        self._behind = {source for source in ready if counts[source] < len(self._waiting[source])}
         return counts
 
-    def _run_task(self, part: Part, number: int, batch: Mapping[tuple[str, int], int]) -> None:
+    def _run_task(
+        self, part: StagedSubTopology, number: int, batch: Mapping[tuple[str, int], int]
+    ) -> None:
         task = self._tasks[part.group.id, number]
         has_rows = False
         for topic, partitions in part.tasks[number].items():
             for partition in partitions:
-                has_rows |= part.stage != FRONT and self._tell_behind(task, topic, partition)
-                records = self._taken(topic, partition, batch)
+                has_rows |= part.stage != SOURCE_STAGE and self._set_behind(task, topic, partition)
+                records = self._take_records(topic, partition, batch)
                 if records:
                     task.add(topic, partition, records)
                     has_rows = True
@@ -155,13 +156,13 @@ class RandomBatches:
             task.run()
             self._running = None
 
-    def _tell_behind(self, task: Task, topic: str, partition: int) -> bool:
-        """Notify a task whether a partition has more records; return whether it has or had."""
-        place = topic, partition
-        task.set_behind(topic, partition, behind=place in self._behind)
-        return place in self._behind or place in self._were_behind
+    def _set_behind(self, task: Task, topic: str, partition: int) -> bool:
+        """Set whether a partition has more records; return whether it has, or had before."""
+        source = topic, partition
+        task.set_behind(topic, partition, behind=source in self._behind)
+        return source in self._behind or source in self._were_behind
 
-    def _taken(
+    def _take_records(
         self, topic: str, partition: int, batch: Mapping[tuple[str, int], int]
     ) -> Sequence[RawRecord]:
         waiting = self._waiting[topic, partition]

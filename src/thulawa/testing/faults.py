@@ -1,9 +1,8 @@
-"""How a call fails: frozen models of faults, and `flaky`, which lays them on a function.
+"""Models of faults: frozen rules, and `flaky`, which applies them to a function.
 
-A `Fault` is a pure rule from (attempt, randomness) to an exception or none. What must be
-remembered, how often each record was tried, is kept by `flaky` in one place: per record and
-not per key or per function, because back-off and retry counts are per record too, and a
-count in the wrong place is exactly the bug such a test looks for.
+A `Fault` is a pure function from (attempt, randomness) to an exception or none. `flaky` counts the
+attempts per record, not per key or function, because backoff and retries are per record too: a
+count in the wrong place is exactly the bug that such a test looks for.
 """
 
 import inspect
@@ -33,7 +32,7 @@ T = TypeVar("T")
 class Fault:
     """Fail the first ``times`` attempts at a record, each with the given probability.
 
-    ``error`` makes the exception from a message: an exception class does.
+    ``error`` creates the exception from a message: an exception class, for example.
     """
 
     error: Callable[[str], Exception]
@@ -42,9 +41,9 @@ class Fault:
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
-            raise ValueError(f"a probability lies within 0 and 1, not at {self.probability}")
+            raise ValueError(f"a probability is between 0 and 1, not {self.probability}")
         if self.times < 0:
-            raise ValueError(f"a fault cannot strike {self.times} times")
+            raise ValueError(f"times must not be negative, not {self.times}")
 
     def strike(self, attempt: int, random: Random) -> None:
         """Raise the error if the fault strikes at this attempt (the first is 1).
@@ -57,7 +56,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Overloaded:
-    """Makes `Overload`; a class of its own so that equal faults compare equal."""
+    """Creates `Overload`; a class so that equal faults compare equal."""
 
     retry_after: float | None
 
@@ -83,7 +82,7 @@ def fails_with_probability(p: float, error: Callable[[str], Exception] = Retriab
 def overloaded(
     times: float = 1, *, retry_after: float | None = None, probability: float = 1.0
 ) -> Fault:
-    """Refuse the first ``times`` attempts with `Overload`, asking to wait ``retry_after``."""
+    """Fail the first ``times`` attempts with `Overload` and this ``retry_after``."""
     return Fault(_Overloaded(retry_after), times=times, probability=probability)
 
 
@@ -111,7 +110,7 @@ def flaky(
     random: Random,
     latency: Latency | None = None,
 ) -> Callable[[Any], Awaitable[Any]]:
-    """Wrap a function of one record so that it takes time and fails, by these models.
+    """Wrap a function of one record so that it takes time and fails by these models.
 
     The call waits for the latency, then each fault may strike, then ``fn`` runs. Attempts
     are counted by the record's ``offset``, or by the record itself if it has none.

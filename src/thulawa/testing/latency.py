@@ -1,12 +1,12 @@
-"""How long a call takes: small frozen models, each drawing from a ``Random`` handed in.
+"""Models of latency: frozen distributions that draw from a ``Random`` argument.
 
-A model is three things: ``sample(random)`` gives one duration, ``mean`` what they average
-to (a `Server` needs it for Little's law), and calling the model waits that long on whatever
-loop is running, virtual or real. A model holds no state and no randomness of its own, so one
-may be shared, compared and printed, and two runs with the same seed see the same durations.
+``sample(random)`` returns one duration, ``mean`` the expected one (a `Server` needs it for Little's
+law), and calling the model sleeps for a drawn duration on the running loop, virtual or real. A
+model has no state and no randomness of its own: it can be shared and compared, and two runs with
+the same seed draw the same durations.
 
-Never returning is not a special case: it is the duration infinity. It waits on a future
-that nobody completes and not on a timer at infinity, which uvloop refuses.
+Never returning is the duration infinity. It awaits a future that nobody completes, not a timer at
+infinity, which uvloop rejects.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Latency(ABC):
         """Draw one duration."""
 
     async def __call__(self, random: Random) -> None:
-        """Wait for one drawn duration."""
+        """Sleep for one drawn duration."""
         seconds = self.sample(random)
         if seconds == math.inf:
             await asyncio.get_running_loop().create_future()
@@ -81,22 +81,22 @@ class _Lognormal(Latency):
 
 
 def constant(seconds: float) -> Latency:
-    """Take the same time on every call."""
+    """Return a latency that is the same for every call."""
     return _Uniform(seconds, seconds)
 
 
 def uniform(low: float, high: float) -> Latency:
-    """Take any time between ``low`` and ``high``, each as likely."""
+    """Return a uniform distribution between ``low`` and ``high``."""
     if high == math.inf:
         raise ValueError("uniform(low, high) needs a finite high; never() is the infinite wait")
     return _Uniform(low, high)
 
 
 def lognormal(median: float, sigma: float) -> Latency:
-    """Take ``median`` seconds as a rule and now and then far longer, as services do.
+    """Return a distribution around ``median`` with a long tail, like that of real services.
 
     The tail grows with ``sigma``: at 0.5 one call in a hundred takes 3.2 × the median, at 1
-    it takes 10 ×.
+    10 × the median.
 
     >>> round(lognormal(0.1, 0.5).mean, 3)
     0.113
@@ -105,5 +105,5 @@ def lognormal(median: float, sigma: float) -> Latency:
 
 
 def never() -> Latency:
-    """Never return: only a time-out or a cancellation ends the call."""
+    """Return an infinite latency: only a timeout or a cancellation ends the call."""
     return _Uniform(math.inf, math.inf)

@@ -1,33 +1,30 @@
-"""An asyncio event loop whose time is a number and whose accidents come from a seed.
+"""An asyncio event loop in virtual time, with an execution order drawn from a seed.
 
-The idea is that of a discrete-event simulation: as long as something is ready time stands
-still, and when nothing is, it jumps to the next timer. An hour of back-off costs
-microseconds, a race between two timers has one outcome per seed, and code that waits for
-something impossible is reported instead of hanging.
+It is a discrete-event simulation: while something is ready, time stands still; when nothing is, it
+jumps to the next timer. An hour of backoff costs microseconds, a race between two timers has one
+outcome per seed, and code that waits for something impossible is reported instead of hanging.
 
 Invariants:
 
-- One seed, one run. Everything that differs from run to run in plain asyncio is pinned: the
+- One seed, one run. Everything that differs from run to run in plain asyncio is fixed: the
   clock starts at 0 and moves by timers alone, callbacks run in an order drawn from the seed,
   tasks are numbered per loop, and tasks and futures hash by that number, so that sets of
   them (``asyncio.wait``, ``TaskGroup``) iterate alike in every run.
 - No timer fires early. asyncio fires timers up to one clock tick before their time; with a
   clock that stands still, code that then finds nothing due and sets the timer again would
   spin for ever.
-- Callbacks that become ready in the same iteration run in shuffled order, as trio does with
-  its batches. asyncio promises first in, first out for ``call_soon``; real traffic promises
-  nothing of the kind, and order that must hold should not rest on it.
+- Callbacks that become ready in the same iteration run in shuffled order, as in trio. asyncio
+  runs ``call_soon`` callbacks first in, first out, but code should not depend on it.
 
-The loop is the stock selector loop with one seam: its selector calls back into `_turn`
-where it would wait. Copying ``_run_once`` was tried and dropped: it is longer, and it drifts
-from one Python version to the next, while the names used here (``_ready``, ``_scheduled``)
-have been there since Python 3.4.
+The loop is the standard selector loop with one change: its selector calls `_turn` where it would
+wait. A copy of ``_run_once`` would be longer, and differs between Python versions, while the names
+used here (``_ready``, ``_scheduled``) have existed since Python 3.4.
 
-Threads live in real time. While the loop knows of work outside (`run_in_executor` and
-``asyncio.to_thread`` tell it, `VirtualTimeLoop.outside_work` does for the rest) it really
-waits, up to ``patience`` seconds without news, before time moves on. Thread work therefore
-takes no virtual time, and the order in which several threads answer is not the seed's.
-Real sockets work as far as polling goes, but nobody waits for them.
+Threads run in real time. While thread work is registered (by `run_in_executor` and
+``asyncio.to_thread``, or by `VirtualTimeLoop.thread_work`) the loop waits in real time, up to
+``thread_timeout`` seconds without an event, before virtual time advances. Thread work takes no
+virtual time, and the order in which several threads finish does not depend on the seed. Real
+sockets are polled, but the loop does not wait for them.
 """
 
 import asyncio
@@ -43,7 +40,7 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
-from thulawa.testing.errors import Overrun, Stalled, describe_tasks
+from thulawa.testing.simulation_errors import Overrun, Stalled, describe_tasks
 
 __all__ = ["VirtualTimeLoop"]
 
@@ -52,15 +49,15 @@ Ts = TypeVarTuple("Ts")
 _Events = list[tuple[selectors.SelectorKey, int]]
 _Poll = Callable[[float | None], _Events]
 
-# Timers this close were meant for the same moment: 0.1 + 0.2 and 0.3 race each other.
+# Timers this close are due at the same time: 0.1 + 0.2 and 0.3 race each other.
 _SAME_MOMENT = 1e-9
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Run asyncio code in virtual time, in an order drawn from ``seed``.
 
-    Time begins at 0. The run is cut off with `Overrun` beyond ``until`` virtual seconds or
-    ``max_iterations`` turns of the loop, and with `Stalled` when nothing can happen any more.
+    Time begins at 0. The run raises `Overrun` beyond ``until`` virtual seconds or
+    ``max_iterations`` iterations of the loop, and `Stalled` when nothing can happen any more.
 
     >>> loop = VirtualTimeLoop(seed=1)
     >>> loop.run_until_complete(asyncio.sleep(3600))
@@ -69,7 +66,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     >>> loop.close()
     """
 
-    # Of asyncio's own, declared for the type checker.
+    # asyncio's attributes, declared for the type checker.
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
@@ -80,65 +77,65 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *,
         until: float = math.inf,
         max_iterations: int = 1_000_000,
-        patience: float = 5.0,
+        thread_timeout: float = 5.0,
     ) -> None:
         self.seed = seed
         self.until = until
         self.max_iterations = max_iterations
-        self.patience = patience
+        self.thread_timeout = thread_timeout
         self.iterations = 0
-        self.complaints: list[dict[str, Any]] = []
+        self.unhandled: list[dict[str, Any]] = []
         self._now = 0.0
         self._random = Random(f"{seed}/loop")
-        self._outside = 0
+        self._thread_calls = 0
         self._numbers = count(1)
-        self._born: weakref.WeakValueDictionary[int, asyncio.Future[Any]]
-        self._born = weakref.WeakValueDictionary()
+        self._futures: weakref.WeakValueDictionary[int, asyncio.Future[Any]]
+        self._futures = weakref.WeakValueDictionary()
         super().__init__(_TurnSelector(self._turn))
         self._clock_resolution = 0.0
         self.set_task_factory(_make_task)
-        self.set_exception_handler(_complain)
+        self.set_exception_handler(_collect_unhandled)
 
     def time(self) -> float:
-        """Tell the virtual time, in seconds since the loop was made."""
+        """Return the virtual time, in seconds since the loop was created."""
         return self._now
 
     @contextmanager
-    def outside_work(self) -> Iterator[None]:
-        """Say that a thread is at work which will report by ``call_soon_threadsafe``.
+    def thread_work(self) -> Iterator[None]:
+        """Register work of a thread that will call ``call_soon_threadsafe``.
 
-        Enter and leave it on the loop's own thread, around the await for the report.
+        Enter and exit the context on the loop's thread, around the await for the result.
         """
-        self._outside += 1
+        self._thread_calls += 1
         try:
             yield
         finally:
-            self._outside -= 1
+            self._thread_calls -= 1
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
         """Run a plain function on a thread; the loop waits for it in real time."""
         future = super().run_in_executor(executor, func, *args)
-        working = self.outside_work()
+        working = self.thread_work()
         working.__enter__()
         future.add_done_callback(lambda _: working.__exit__(None, None, None))
         return future
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Make a future that hashes by its number, so that sets of futures keep their order."""
+        """Create a future that hashes by its number, so that sets of futures have a fixed order."""
         return _Future(self)
 
     def unretrieved(self) -> list[tuple[str, BaseException | None]]:
-        """Tell each failure that nobody has looked at: what failed, and its exception.
+        """Return the exceptions that were never retrieved, each with a description.
 
-        What is told once is not told again, nor logged by asyncio later.
+        They are returned once, and not logged by asyncio later.
         """
-        failures = [(c["message"], c.get("exception")) for c in self.complaints]
-        self.complaints.clear()
-        for future in list(self._born.values()):
-            # asyncio complains when such a future is collected; a run must not depend on
-            # when that is. The flag means: has an exception that was never asked for.
+        failures = [(c["message"], c.get("exception")) for c in self.unhandled]
+        self.unhandled.clear()
+        for future in list(self._futures.values()):
+            # asyncio logs such a future when it is garbage-collected; a run must not depend on
+            # when that is. The flag means that the exception was never retrieved.
             if getattr(future, "_log_traceback", False):
                 name = future.get_name() if isinstance(future, asyncio.Task) else "a future"
                 failures.append((f"{name} failed", future.exception()))
@@ -146,15 +143,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _number(self, future: "asyncio.Future[Any]") -> int:
         number = next(self._numbers)
-        self._born[number] = future
+        self._futures[number] = future
         return number
 
     def _turn(self, poll: _Poll) -> _Events:
-        """Do, in place of waiting, what makes the next callbacks ready; then shuffle them."""
+        """Instead of waiting, advance time until callbacks are ready, and shuffle them."""
         self._count_iteration()
         events = poll(0)
         if not (events or self._ready or self._stopping):
-            events = self._hear_from_outside(poll)
+            events = self._poll_threads(poll)
             if not (events or self._ready):
                 self._jump()
         self._collect_due()
@@ -164,19 +161,21 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _count_iteration(self) -> None:
         self.iterations += 1
         if self.iterations > self.max_iterations:
-            raise Overrun(self._story(f"after {self.max_iterations} loop iterations"))
+            raise Overrun(self._report(f"after {self.max_iterations} loop iterations"))
 
-    def _hear_from_outside(self, poll: _Poll) -> _Events:
-        return poll(self.patience) if self._outside else []
+    def _poll_threads(self, poll: _Poll) -> _Events:
+        return poll(self.thread_timeout) if self._thread_calls else []
 
     def _jump(self) -> None:
         # asyncio has dropped cancelled timers from the head before it polls.
         when = self._scheduled[0].when() if self._scheduled else math.inf
         if when == math.inf:
-            silent = f", {self._outside} calls on threads still silent" if self._outside else ""
-            raise Stalled(self._story(f"nothing is ready and no timer is left{silent}"))
+            threads = f", {self._thread_calls} calls on threads are silent" * bool(
+                self._thread_calls
+            )
+            raise Stalled(self._report(f"nothing is ready and no timer is left{threads}"))
         if when > self.until:
-            raise Overrun(self._story(f"the next timer, at {when} s, is beyond {self.until} s"))
+            raise Overrun(self._report(f"the next timer, at {when} s, is beyond {self.until} s"))
         self._now = max(self._now, when)
 
     def _collect_due(self) -> None:
@@ -188,12 +187,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._ready.append(timer)
 
     def _shuffle(self) -> None:
-        # Taken from the left and put back there, since other threads append on the right.
+        # Removed on the left and inserted there, because other threads append on the right.
         batch = [self._ready.popleft() for _ in range(len(self._ready))]
         self._random.shuffle(batch)
         self._ready.extendleft(batch)
 
-    def _story(self, what: str) -> str:
+    def _report(self, what: str) -> str:
         return f"{what}; virtual time {self._now} s\n{describe_tasks(asyncio.all_tasks(self))}"
 
 
@@ -208,7 +207,7 @@ class _TurnSelector(selectors.DefaultSelector):
 
 class _Future(asyncio.Future[T]):
     def __init__(self, loop: VirtualTimeLoop) -> None:
-        self._number = loop._number(self)  # noqa: SLF001 one module, one friendship
+        self._number = loop._number(self)  # noqa: SLF001 same module
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:
@@ -217,8 +216,8 @@ class _Future(asyncio.Future[T]):
 
 class _Task(asyncio.Task[T]):
     def __init__(self, coro: Any, loop: VirtualTimeLoop, name: str | None, **kwargs: Any) -> None:
-        # Before asyncio's own set-up, which puts the task into a set.
-        self._number = loop._number(self)  # noqa: SLF001 one module, one friendship
+        # Before asyncio's own initialization, which adds the task to a set.
+        self._number = loop._number(self)  # noqa: SLF001 same module
         super().__init__(coro, loop=loop, name=name or f"task-{self._number}", **kwargs)
 
     def __hash__(self) -> int:
@@ -229,6 +228,6 @@ def _make_task(loop: Any, coro: Any, name: str | None = None, **kwargs: Any) -> 
     return _Task(coro, loop, name, **kwargs)
 
 
-def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _collect_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, VirtualTimeLoop)
-    loop.complaints.append(context)
+    loop.unhandled.append(context)

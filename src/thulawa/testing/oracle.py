@@ -1,19 +1,16 @@
-"""A judge that is told what happened to each record and objects to anything out of order.
+"""Check the events of a run against its order contract.
 
-The oracle knows the contract and nothing of the engine: it is written from the promise, by
-other means (explicit lines and sets instead of queues and states), so that a mistake in
-the engine is not repeated in its judge. It objects at the event that broke the contract,
-not at the end, because then the story of the key is still short.
+The oracle knows the contract and nothing of the engine: it is implemented by other means (explicit
+lines and sets instead of queues and states), so that it does not repeat a mistake of the engine. It
+raises at the event that violates the contract, not at the end, while the list of events is short.
 
-A violation is raised *and* remembered. The wrapped function runs inside the engine, whose
-business is to catch what functions raise: without `OrderOracle.check_complete` raising it
-again, the engine under test would swallow its own conviction.
+A violation is raised *and* remembered: the wrapped function runs inside the engine, which catches
+what functions raise, so `OrderOracle.check_complete` raises it again.
 
-What counts as final, so that the next record of a serial line may start: the call finished,
-the record was settled without one, or it left (emitted, dropped). A failed attempt is not
-final, as it will be retried or answered by the error policy; a record given back is not, as it
-will be processed again.
-A record may leave without having started: cache, single flight and quarantine do that.
+The next record of a serial line may start when the record before it is final: its call finished, it
+was settled without a call, or it left (emitted, dropped). A failed attempt is not final, because it
+is retried or handled by the error policy; nor is a record given back, because it will be processed
+again. A record may leave without a call: by cache, single flight and quarantine.
 """
 
 import threading
@@ -22,24 +19,24 @@ from itertools import zip_longest
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 from thulawa.testing.calls import reported
-from thulawa.testing.errors import OrderViolation
-from thulawa.testing.order_lines import Line, Lines, Order, Pending, Tracked, Unkeyed
+from thulawa.testing.order_lines import Line, Lines, Order, Pending, TrackedRecord, Unkeyed
+from thulawa.testing.simulation_errors import OrderViolation
 
 __all__ = ["OrderOracle"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Emit = Literal["finished", "partition"]
 
-_OFFSETS_TOLD = 10
+_OFFSETS_SHOWN = 10
 
 
 class OrderOracle:
-    """Judge a run by its order contract; raise `OrderViolation` at the first breach.
+    """Check a run against its order contract; raise `OrderViolation` at the first violation.
 
     ``order``: ``key`` one call at a time per key, in offset order; ``partition`` one call at
     a time; ``none``; ``emit`` calls of a key may overlap, outputs keep the key's order.
     ``emit``: ``finished`` or ``partition`` (all outputs by offset). ``unkeyed``: records with
-    key None are ``ordered`` like one key, or ``parallel``. ``clock`` puts times in the story.
+    key None are ``ordered`` like one key, or ``parallel``. ``clock`` adds times to the events.
 
     >>> oracle = OrderOracle(order="key")
     >>> oracle.arrived(0, "a"), oracle.arrived(1, "a")
@@ -47,7 +44,7 @@ class OrderOracle:
     >>> oracle.started(0)
     >>> oracle.started(1)
     Traceback (most recent call last):
-    thulawa.testing.errors.OrderViolation: 1 started while 0 was running, in key 'a':
+    thulawa.testing.simulation_errors.OrderViolation: 1 started while 0 was running, in key 'a':
       arrived 0
       arrived 1
       started 0
@@ -70,18 +67,18 @@ class OrderOracle:
         self.unkeyed = unkeyed
         self.violations: list[OrderViolation] = []
         self._clock = clock
-        self._records: dict[int, Tracked] = {}
+        self._records: dict[int, TrackedRecord] = {}
         self._lines = Lines(order, unkeyed)
         self._all_to_leave = Pending()
         self._highest = -1
-        # Plain functions run on threads and report from there.
+        # Plain functions report from their threads.
         self._lock = threading.RLock()
 
     def arrived(self, offset: int, key: Hashable = None) -> None:
-        """Note that the engine took a record in; after `given_back` it may come once more."""
+        """Record that the engine accepted a record; it may arrive again after `given_back`."""
         with self._lock:
             known = self._records.get(offset)
-            record = known or Tracked(offset, key, self._lines.of(key))
+            record = known or TrackedRecord(offset, key, self._lines.of(key))
             self._note("arrived", record)
             if known is not None:
                 self._require(known.left == "given back", record, "arrived twice")
@@ -95,7 +92,7 @@ class OrderOracle:
             self._all_to_leave.add(offset)
 
     def started(self, *offsets: int) -> None:
-        """Note that one call began, for one record or for a batch of them."""
+        """Record that a call started, for one record or for a batch."""
         with self._lock:
             records = [self._note("started", offset) for offset in sorted(offsets)]
             for record in records:
@@ -110,7 +107,7 @@ class OrderOracle:
                 record.line.to_start.discard(record.offset)
 
     def finished(self, *offsets: int) -> None:
-        """Note that the call returned for these records."""
+        """Record that the call returned for these records."""
         with self._lock:
             for offset in offsets:
                 record = self._stop("finished", offset)
@@ -118,7 +115,7 @@ class OrderOracle:
                 record.line.last_finished = max(record.line.last_finished, offset)
 
     def failed(self, *offsets: int) -> None:
-        """Note that the call raised, timed out or was cancelled: this attempt is over."""
+        """Record that the call raised, timed out or was cancelled."""
         with self._lock:
             for offset in offsets:
                 record = self._stop("failed", offset)
@@ -126,9 +123,9 @@ class OrderOracle:
                     record.line.to_start.add(offset)
 
     def ended(self, offsets: Sequence[int], results: Sequence[object] = ()) -> None:
-        """Report a call that returned; results that are exceptions fail their records.
+        """Record that a call returned; results that are exceptions fail their records.
 
-        In a serial line the rest of the batch fails with the first: the prefix stands.
+        In a serial line the records after the first failed one fail too.
         """
         broken: list[Line] = []
         for offset, result in zip_longest(offsets, results[: len(offsets)]):
@@ -140,10 +137,10 @@ class OrderOracle:
                 self.finished(offset)
 
     def settled(self, offset: int) -> None:
-        """Note that a record's answer is final though it has not left yet; told again, nothing.
+        """Record that a record's result is final though it has not left yet; idempotent.
 
-        The error policy has answered, or the answer was known: the next of its line may start,
-        even before the output is delivered.
+        The error policy has decided, or the result was known: the next record of the line may
+        start, even before the output is delivered.
         """
         with self._lock:
             if offset in self._records and self._records[offset].settled:
@@ -157,7 +154,7 @@ class OrderOracle:
             record.line.to_start.discard(offset)
 
     def emitted(self, offset: int) -> None:
-        """Note that a record's output (or dead letter, or error column) left the engine."""
+        """Record that a record's output (or dead letter, or error column) left the engine."""
         with self._lock:
             record = self._leave("emitted", offset)
             if record.line.ordered:
@@ -167,30 +164,32 @@ class OrderOracle:
             self._settle(record)
 
     def dropped(self, offset: int) -> None:
-        """Note that a record was answered without output: filtered, or dropped by the policy."""
+        """Record that a record ended without output: filtered, or dropped by the policy."""
         with self._lock:
             self._settle(self._leave("dropped", offset))
 
     def given_back(self, offset: int) -> None:
-        """Note that a record was returned unprocessed; none of its line may overtake it."""
+        """Record that a record was returned unprocessed; none of its line may overtake it."""
         with self._lock:
             record = self._leave("given back", offset)
             record.line.to_start.add(offset)
-            # Those before it that are given back too will start again, and may.
+            # Records before it that are given back too may start again.
             record.line.last_finished = min(record.line.last_finished, offset - 1)
 
     def check_complete(self) -> None:
-        """Assert that no violation was swallowed and that every record has left, once."""
+        """Raise if there was a violation, or if a record has not left."""
         with self._lock:
             if self.violations:
                 raise self.violations[0]
             lost = [offset for offset, record in self._records.items() if record.left is None]
             if lost:
                 first = self._records[lost[0]]
-                told = ", ".join(map(str, lost[:_OFFSETS_TOLD]))
-                more = f" and {len(lost) - _OFFSETS_TOLD} more" * (len(lost) > _OFFSETS_TOLD)
-                # Not remembered: what is lost now may yet leave.
-                raise OrderViolation(_tell(f"lost: {told}{more}; the first of them", first.line))
+                shown = ", ".join(map(str, lost[:_OFFSETS_SHOWN]))
+                more = f" and {len(lost) - _OFFSETS_SHOWN} more" * (len(lost) > _OFFSETS_SHOWN)
+                # Not remembered: the records may still leave.
+                raise OrderViolation(
+                    _describe(f"lost: {shown}{more}; the first of them", first.line)
+                )
 
     def wrap(self, fn: F) -> F:
         """Wrap an async or plain function of a record, or of a list of records (a batch).
@@ -200,39 +199,39 @@ class OrderOracle:
         """
         return reported(self, fn)
 
-    def _note(self, event: str, record: Tracked | int) -> Tracked:
-        """Write the event into the story first, so that a violation's own event is in it."""
+    def _note(self, event: str, record: TrackedRecord | int) -> TrackedRecord:
+        """Add the event first, so that a violation's message includes it."""
         if isinstance(record, int):
             stranger = f"{record} {event} without having arrived"
-            record = self._records.get(record) or self._object(stranger)
+            record = self._records.get(record) or self._violated(stranger)
         time = "" if self._clock is None else f" at {self._clock():.6g} s"
-        record.line.story.append(f"{event} {record.offset}{time}")
+        record.line.events.append(f"{event} {record.offset}{time}")
         return record
 
-    def _stop(self, event: str, offset: int) -> Tracked:
+    def _stop(self, event: str, offset: int) -> TrackedRecord:
         record = self._note(event, offset)
         self._require(record.running, record, f"{event} without having started")
         record.running = False
         record.line.running.discard(offset)
         return record
 
-    def _leave(self, how: str, offset: int) -> Tracked:
+    def _leave(self, how: str, offset: int) -> TrackedRecord:
         record = self._note(how, offset)
         self._require(record.left is None, record, f"{how} after it was {record.left}")
         record.left = how
         return record
 
-    def _settle(self, record: Tracked) -> None:
+    def _settle(self, record: TrackedRecord) -> None:
         record.line.to_start.discard(record.offset)
         record.line.to_leave.discard(record.offset)
         self._all_to_leave.discard(record.offset)
 
-    def _check_nothing_runs(self, record: Tracked) -> None:
+    def _check_nothing_runs(self, record: TrackedRecord) -> None:
         if record.line.serial and record.line.running:
             others = ", ".join(map(str, sorted(record.line.running)))
-            self._object(f"{record.offset} started while {others} was running", record.line)
+            self._violated(f"{record.offset} started while {others} was running", record.line)
 
-    def _check_turn(self, record: Tracked) -> None:
+    def _check_turn(self, record: TrackedRecord) -> None:
         line, offset = record.line, record.offset
         if not line.serial:
             return
@@ -243,25 +242,25 @@ class OrderOracle:
         after = line.last_finished
         self._require(after <= offset, record, f"started after {after} had finished")
 
-    def _check_first(self, record: Tracked, pending: Pending, of: str) -> None:
+    def _check_first(self, record: TrackedRecord, pending: Pending, of: str) -> None:
         first = pending.first()
         if first is not None and first != record.offset:
             ahead = self._records[first]
             fate = ahead.left or "waiting"
             what = f"{record.offset} emitted before {first} {of}, which is {fate}"
-            self._object(what, ahead.line, record.line)
+            self._violated(what, ahead.line, record.line)
 
-    def _require(self, fact: bool, record: Tracked, breach: str) -> None:  # noqa: FBT001 an assertion
+    def _require(self, fact: bool, record: TrackedRecord, breach: str) -> None:  # noqa: FBT001 an assertion
         if not fact:
-            self._object(f"{record.offset} {breach}", record.line)
+            self._violated(f"{record.offset} {breach}", record.line)
 
-    def _object(self, breach: str, *lines: Line) -> NoReturn:
-        self.violations.append(OrderViolation(_tell(breach, *lines)))
+    def _violated(self, breach: str, *lines: Line) -> NoReturn:
+        self.violations.append(OrderViolation(_describe(breach, *lines)))
         raise self.violations[-1]
 
 
-def _tell(breach: str, *lines: Line) -> str:
-    stories = [f"in {line.name}:\n{line.tell()}" for line in dict.fromkeys(lines)]
+def _describe(breach: str, *lines: Line) -> str:
+    stories = [f"in {line.name}:\n{line.describe()}" for line in dict.fromkeys(lines)]
     return ", ".join([breach, *stories])
 
 

@@ -1,12 +1,11 @@
-"""The book-keeping of the order oracle: lines of records, and who is first in each.
+"""The bookkeeping of the order oracle: lines of records, and the first record of each.
 
-Every order contract comes down to lines. A *line* is a set of records among which order
-matters: the records of one key, all unkeyed ones, or the whole partition. A line may be
-serial (one call at a time, in offset order) and ordered (outputs leave in offset order);
-lines that are neither exist as well, to remember the story of their key.
+A *line* is a set of records among which order matters: the records of one key, all unkeyed ones, or
+the whole partition. A line may be serial (one call at a time, in offset order) and ordered (outputs
+in offset order); a line that is neither only remembers the events of its key.
 
-Who is first is answered by `Pending`, a heap with lazy removal: O(log n) an event, so that
-the oracle can watch runs of millions of records.
+`Pending` returns the first record of a line, by a heap with lazy removal: O(log n) per event, so
+that the oracle can observe runs of millions of records.
 """
 
 import heapq
@@ -15,16 +14,16 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Line", "Lines", "Order", "Pending", "Tracked", "Unkeyed"]
+__all__ = ["Line", "Lines", "Order", "Pending", "TrackedRecord", "Unkeyed"]
 
 Order = Literal["key", "partition", "none", "emit"]
 Unkeyed = Literal["ordered", "parallel"]
 
-_EVENTS_TOLD = 12
+_EVENTS_SHOWN = 12
 
 
 class Pending:
-    """A set of offsets that knows its lowest.
+    """A set of offsets with access to the lowest one.
 
     >>> pending = Pending([5, 3])
     >>> pending.discard(3)
@@ -39,26 +38,26 @@ class Pending:
             self.add(offset)
 
     def add(self, offset: int) -> None:
-        """Put an offset in; one that is in stays in."""
+        """Add an offset, if it is not in the set."""
         if offset not in self._members:
             self._members.add(offset)
             heapq.heappush(self._heap, offset)
 
     def discard(self, offset: int) -> None:
-        """Take an offset out, if it is in."""
+        """Remove an offset, if it is in the set."""
         self._members.discard(offset)
-        # Here and not in first(), or a record retried for ever would pile up copies of itself.
+        # Here and not in first(): a record that is retried for ever would accumulate copies.
         while self._heap and self._heap[0] not in self._members:
             heapq.heappop(self._heap)
 
     def first(self) -> int | None:
-        """Tell the lowest offset, or None when there is none."""
+        """Return the lowest offset, or None when there is none."""
         return self._heap[0] if self._heap else None
 
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Records whose order matters to each other, and the last that happened to them."""
+    """Records among which order matters, and their last events."""
 
     name: str
     serial: bool
@@ -67,18 +66,18 @@ class Line:
     to_leave: Pending = field(default_factory=Pending)
     running: set[int] = field(default_factory=set)
     last_finished: int = -1
-    story: deque[str] = field(default_factory=lambda: deque(maxlen=_EVENTS_TOLD))
+    events: deque[str] = field(default_factory=lambda: deque(maxlen=_EVENTS_SHOWN))
 
-    def tell(self) -> str:
-        """Give the last events, oldest first."""
-        return "\n".join(f"  {event}" for event in self.story)
+    def describe(self) -> str:
+        """Return the last events, oldest first."""
+        return "\n".join(f"  {event}" for event in self.events)
 
 
 @dataclass(slots=True, eq=False)
-class Tracked:
-    """What the oracle knows of one record. ``left`` says how it left, once it has.
+class TrackedRecord:
+    """The state of one record. ``left`` is how it left, if it has.
 
-    ``settled``: its answer is final, whatever becomes of a call that still runs.
+    ``settled``: its result is final, even if a call is still running.
     """
 
     offset: int
@@ -91,7 +90,7 @@ class Tracked:
 
 
 class Lines:
-    """All lines of a run, made as keys turn up; the contract decides which key is in which.
+    """All lines of a run, created for each new key; the contract assigns keys to lines.
 
     >>> lines = Lines("key", "parallel")
     >>> lines.of("a").serial, lines.of(None).serial
@@ -104,7 +103,7 @@ class Lines:
         self._lines: dict[Hashable, Line] = {}
 
     def of(self, key: Hashable) -> Line:
-        """Give the line that records of this key stand in."""
+        """Return the line of the records of a key."""
         if self._order == "partition":
             key = None
         if key not in self._lines:

@@ -1,4 +1,4 @@
-"""The pytest plugin: a fixture that makes test drivers and closes them."""
+"""The pytest plugin: a fixture that creates test drivers and closes them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.testing.driver import TopologyTestDriver
+from thulawa.testing.topology_test_driver import TopologyTestDriver
 from thulawa.topology.topology import Topology
 
 __all__ = ["topology_test_driver"]
@@ -14,7 +14,7 @@ __all__ = ["topology_test_driver"]
 
 @pytest.fixture
 def topology_test_driver() -> Iterator[Callable[..., TopologyTestDriver]]:
-    """Make a `TopologyTestDriver`; it is closed at the end of the test."""
+    """Return a factory of `TopologyTestDriver`s, which are closed at the end of the test."""
     with ExitStack() as drivers:
 
         def make(topology: Topology, **options: Any) -> TopologyTestDriver:

@@ -1,4 +1,4 @@
-"""Try a few operators on a few records, in one line."""
+"""Run a few operators on a few records, in one line."""
 
 import inspect
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from typing import Any
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serdes
-from thulawa.streams.builder import StreamsBuilder
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import KTable
-from thulawa.testing.driver import TopologyTestDriver
+from thulawa.streams.streams_builder import StreamsBuilder
+from thulawa.testing.topology_test_driver import TopologyTestDriver
 
 __all__ = ["preview"]
 
@@ -20,14 +20,14 @@ def preview(
     wall_clock: int = 0,
     timestamps: bool = False,
 ) -> list[tuple[Any, ...]]:
-    """Run a function of streams over records; return the keys and values that come out.
+    """Run a function of streams over records; return the keys and values of its result.
 
-    Topics hold JSON, keys too: tuples come back as lists.
+    Keys and values are JSON: tuples come back as lists.
 
-    Each parameter of the function is a topic: a stream of that name, or, if its name ends in
-    ``table``, a table (``global_table``: a global one). A record is (key, value), or (key, value,
-    timestamp); with several topics its topic's name comes first. ``wall_clock`` moves the clock
-    that far at the end.
+    Each parameter of the function names a topic. It is a stream, or, if its name ends with
+    ``table``, a table (``global_table``: a global table). A record is (key, value) or (key, value,
+    timestamp); with several topics it begins with the name of its topic. ``wall_clock`` advances
+    the clock at the end.
 
     >>> preview(lambda words: words.map_values(str.upper), ("a", "x"), ("b", "y"))
     [('a', 'X'), ('b', 'Y')]
@@ -44,7 +44,7 @@ def preview(
     if isinstance(result, KTable):
         result = result.to_stream()
     if not isinstance(result, KStream):
-        raise ConfigurationError("the function must give a stream or a table")
+        raise ConfigurationError("the function must return a stream or a table")
     result.to("preview-output")
     with TopologyTestDriver(builder.build(), key_serde=Serdes.json()) as driver:
         for record in records:

@@ -1,15 +1,13 @@
-"""A simulated downstream: a number of slots, a queue in front of them, and Little's law.
+"""A simulated service: a number of slots with a queue in front of them.
 
-Real services answer in their own time as long as they have a free worker and let callers
-queue when they have not. `Server` is that and no more: ``capacity`` calls are served at a
-time, later ones wait first in, first out, so once more than ``capacity`` calls are in flight
-the throughput stays where it is and the latency grows in proportion (Little's law:
-in flight = throughput × latency). The number of calls in flight at which throughput is full
-and nobody queues is `Server.ideal_limit`: what an adaptive limit ought to find.
+`Server` serves ``capacity`` calls at a time; further calls queue first in, first out. With more
+than ``capacity`` calls in flight, throughput stays constant and latency grows in proportion
+(Little's law: in flight = throughput × latency). `Server.ideal_limit` is the number of calls in
+flight with full throughput and an empty queue: what an adaptive limit should find.
 
-Invariant: a slot is handed from the call that leaves to the first that waits, without being
-free in between; otherwise a newcomer could overtake the queue. ``asyncio.Semaphore`` was the
-first thing tried and does not tell how long its queue is, nor let it be bounded.
+Invariant: a finished call passes its slot to the first queued call without releasing it in between;
+otherwise a new call could overtake the queue. ``asyncio.Semaphore`` neither reports nor bounds the
+length of its queue.
 """
 
 import asyncio
@@ -31,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
-    """What a `Server` has seen so far. Peaks are the highest ever reached."""
+    """The counters of a `Server`; peaks are the highest values so far."""
 
     calls: int
     completed: int
@@ -47,10 +45,10 @@ class ServerStatistics:
 class Server:
     """Serve ``capacity`` calls at a time, each for a drawn ``latency``; the rest queue.
 
-    A call answers with what it was asked, so a server can stand for a user function. When
-    ``max_queue`` calls wait already, the next is refused with `Overload` and ``retry_after``.
-    ``network`` is time on the wire, which holds no slot. ``latency`` may be set while calls
-    run: those served from then on take the new one, which is how a service degrades.
+    A call returns its argument, so a server can replace a user function. If ``max_queue`` calls
+    are queued, the next is rejected with `Overload` and ``retry_after``. ``network`` is latency
+    that occupies no slot. ``latency`` may be changed while calls run, to simulate a degradation:
+    calls served from then on use the new one.
 
     >>> async def main():
     ...     server = Server(1, constant(0.01), random=Random(1))
@@ -92,7 +90,7 @@ class Server:
         return self.capacity * (1 + self.network.mean / service) if service else math.inf
 
     async def __call__(self, request: T) -> T:
-        """Answer with ``request``, after network, queue and service."""
+        """Return ``request`` after network, queue and service."""
         self._calls += 1
         self._in_flight += 1
         self._peak_in_flight = max(self._peak_in_flight, self._in_flight)
@@ -107,7 +105,7 @@ class Server:
             self._in_flight -= 1
 
     def statistics(self) -> ServerStatistics:
-        """Tell what happened so far."""
+        """Return the current counters."""
         return ServerStatistics(
             calls=self._calls,
             completed=self._completed,
@@ -126,36 +124,36 @@ class Server:
             self._serving += 1
             self._peak_serving = max(self._peak_serving, self._serving)
         else:
-            await self._wait_in_line()
+            await self._enqueue()
         try:
             yield
         finally:
-            self._hand_on()
+            self._release()
 
-    async def _wait_in_line(self) -> None:
+    async def _enqueue(self) -> None:
         if len(self._queue) >= self.max_queue:
             self._rejected += 1
             raise Overload("simulated: the queue is full", retry_after=self.retry_after)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue[turn] = None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue[waiter] = None
         self._peak_queued = max(self._peak_queued, len(self._queue))
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            self._give_up(turn)
+            self._cancel(waiter)
             raise
 
-    def _give_up(self, turn: "asyncio.Future[None]") -> None:
-        if turn.cancelled():
-            self._queue.pop(turn, None)  # a slot handed on meanwhile has skipped it already
+    def _cancel(self, waiter: "asyncio.Future[None]") -> None:
+        if waiter.cancelled():
+            self._queue.pop(waiter, None)  # `_release` may have removed it already
         else:
-            # Cancelled in the very moment the slot was handed over: pass it on.
-            self._hand_on()
+            # Cancelled just after it got a slot: release the slot.
+            self._release()
 
-    def _hand_on(self) -> None:
+    def _release(self) -> None:
         while self._queue:
-            turn, _ = self._queue.popitem(last=False)
-            if not turn.cancelled():
-                turn.set_result(None)
+            waiter, _ = self._queue.popitem(last=False)
+            if not waiter.cancelled():
+                waiter.set_result(None)
                 return
         self._serving -= 1

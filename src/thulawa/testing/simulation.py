@@ -1,15 +1,14 @@
-"""Run one coroutine in virtual time, under one seed, and leave nothing behind.
+"""Run one coroutine in virtual time, under one seed, and clean up completely.
 
-`simulate` owns the whole life of a run: a fresh loop, the main coroutine, then the winding
-down in which tasks left over are cancelled, async generators closed and threads joined, and
-last the question whether anything failed unseen. A failure of any of these leaves with a
-note that says how to get exactly this run again.
+`simulate` creates a fresh loop, runs the main coroutine, cancels the remaining tasks, closes async
+generators, joins threads, and checks for exceptions that were never retrieved. Every failure
+carries a note with the call that repeats exactly this run.
 
-The main coroutine draws from ``simulation.random``, the loop from a stream of its own: a
-change in the number of loop iterations does not change what the models draw.
+The main coroutine draws from ``simulation.random``, the loop from a stream of its own: the number
+of loop iterations does not change what the models draw.
 
-What the seed cannot hold: threads, real sockets, ``id()`` and the iteration order of sets
-of strings, which Python changes from process to process (``PYTHONHASHSEED``).
+The seed does not control threads, real sockets, ``id()`` and the iteration order of sets of
+strings, which Python changes from process to process (``PYTHONHASHSEED``).
 """
 
 import asyncio
@@ -19,30 +18,29 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from thulawa.testing.errors import Unretrieved
 from thulawa.testing.loop import VirtualTimeLoop
+from thulawa.testing.simulation_errors import Unretrieved
 
 __all__ = ["Simulation", "seeds", "simulate"]
 
 T = TypeVar("T")
 SEED_VARIABLE = "THULAWA_SEED"
 
-# For winding down, on top of what the run was given: a run cut off at its limits must still
-# be able to clean up.
+# Added to the limits of the run for the clean-up, which must also work after an Overrun.
 _GRACE_SECONDS = 3600.0
 _GRACE_ITERATIONS = 100_000
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What the main coroutine of a run is handed: the loop, its time, and its randomness."""
+    """The argument of the main coroutine: the loop, its time and its randomness."""
 
     loop: VirtualTimeLoop
     seed: int
     random: Random
 
     def now(self) -> float:
-        """Tell the virtual time in seconds; the run began at 0."""
+        """Return the virtual time in seconds; the run began at 0."""
         return self.loop.time()
 
 
@@ -52,14 +50,14 @@ def simulate(
     seed: int,
     until: float = 3600.0,
     max_iterations: int = 1_000_000,
-    patience: float = 5.0,
+    thread_timeout: float = 5.0,
 ) -> T:
     """Run ``main(simulation)`` in a fresh `VirtualTimeLoop` and return its result.
 
-    Guarantees: the same seed gives the same run; no task outlives it; an exception that
-    nobody looked at fails it (`Unretrieved`); any failure carries a note with the seed and
-    the call that replays it. ``until`` bounds virtual time, ``max_iterations`` the turns of
-    the loop, ``patience`` the real seconds for which threads may be silent.
+    The same seed repeats the run; no task outlives it; an exception that was never retrieved fails
+    it (`Unretrieved`); every failure carries a note with the seed and the call that repeats it.
+    ``until`` limits virtual time, ``max_iterations`` the iterations of the loop, ``thread_timeout``
+    the real seconds to wait for threads.
 
     >>> async def main(simulation):
     ...     await asyncio.sleep(60)
@@ -67,12 +65,14 @@ def simulate(
     >>> simulate(main, seed=7)
     60.0
     """
-    loop = VirtualTimeLoop(seed, until=until, max_iterations=max_iterations, patience=patience)
+    loop = VirtualTimeLoop(
+        seed, until=until, max_iterations=max_iterations, thread_timeout=thread_timeout
+    )
     try:
         return _run(loop, main)
     except BaseException as error:
         call = f"simulate({_name(main)}, seed={seed}, until={until}, "
-        call += f"max_iterations={max_iterations}, patience={patience})"
+        call += f"max_iterations={max_iterations}, thread_timeout={thread_timeout})"
         error.add_note(_replay(loop, main, call))
         raise
     finally:
@@ -80,7 +80,7 @@ def simulate(
 
 
 def seeds(n: int, *, first: int = 0) -> Sequence[int]:
-    """Name ``n`` seeds to run a test with, or the one in ``THULAWA_SEED`` when that is set.
+    """Return ``n`` seeds to run a test with, or the one in ``THULAWA_SEED`` if that is set.
 
     Meant for ``@pytest.mark.parametrize("seed", seeds(100))``, or for a plain loop in one
     test when there are thousands.
@@ -104,21 +104,21 @@ def _run(loop: VirtualTimeLoop, main: Callable[[Simulation], Coroutine[Any, Any,
     except BaseException as error:
         _wind_down(loop)
         if failures := loop.unretrieved():
-            error.add_note(f"besides, unseen:\n{_list(failures)}")
+            error.add_note(f"also never retrieved:\n{_list(failures)}")
         raise
     _wind_down(loop)
-    _refuse_unretrieved(loop)
+    _check_unretrieved(loop)
     return result
 
 
 def _wind_down(loop: VirtualTimeLoop) -> None:
     loop.until = loop.time() + _GRACE_SECONDS
     loop.max_iterations = loop.iterations + _GRACE_ITERATIONS
-    # More than one round, since a task may start another while it is being cancelled.
+    # Several rounds, because a task may start another one while it is being cancelled.
     while left := sorted(asyncio.all_tasks(loop), key=hash):
         _cancel(loop, left)
     loop.run_until_complete(loop.shutdown_asyncgens())
-    with loop.outside_work():
+    with loop.thread_work():
         loop.run_until_complete(loop.shutdown_default_executor())
 
 
@@ -128,10 +128,10 @@ def _cancel(loop: VirtualTimeLoop, tasks: "list[asyncio.Task[Any]]") -> None:
     loop.run_until_complete(asyncio.wait(tasks))
 
 
-def _refuse_unretrieved(loop: VirtualTimeLoop) -> None:
+def _check_unretrieved(loop: VirtualTimeLoop) -> None:
     if failures := loop.unretrieved():
         cause = next((error for _, error in failures if error is not None), None)
-        raise Unretrieved(f"failed, and nobody looked:\n{_list(failures)}") from cause
+        raise Unretrieved(f"exceptions were never retrieved:\n{_list(failures)}") from cause
 
 
 def _list(failures: list[tuple[str, BaseException | None]]) -> str:

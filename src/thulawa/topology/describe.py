@@ -1,8 +1,8 @@
-"""The text Kafka's ``Topology.describe()`` gives, to the letter.
+"""Describe topologies in exactly the text of Kafka's ``Topology.describe()``.
 
 Kafka sorts the nodes of a sub-topology by the number of nodes below them, then by name; but it
-sorts the arrows of a node by the sizes known so far while it walks a hash map. To give the
-same text for every topology that walk is followed here, Java's string hash included.
+sorts the arrows of a node by the sizes known so far while it iterates over a hash map. To return
+the same text for every topology, this module repeats that iteration, Java's string hash included.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ def describe(groups: Sequence[SubTopology]) -> str:
 
 
 def java_order(names: Iterable[str]) -> list[str]:
-    """Give names in the order in which a Java HashSet holds them.
+    """Return names in the order in which a Java HashSet holds them.
 
     >>> java_order(["b", "a", "Aa", "BB"])
     ['Aa', 'BB', 'a', 'b']
@@ -39,47 +39,47 @@ def _spread(name: str) -> int:
     return value ^ (value >> 16)
 
 
-class _Line:
-    """A node as the description sees it."""
+class _DescribedNode:
+    """A node of the description, with its size and its neighbours."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.name = node.name
         self.size = 1
-        self.before: list[_Line] = []
-        self.after: list[_Line] = []
+        self.before: list[_DescribedNode] = []
+        self.after: list[_DescribedNode] = []
 
     def grow(self, by: int) -> None:
         self.size += by
         for line in self.before:
             line.grow(by)
 
-    def place(self) -> tuple[int, str]:
+    def order(self) -> tuple[int, str]:
         return -self.size, self.name
 
 
 def _described(group: SubTopology) -> str:
     if group.is_global:
         return _global(group)
-    lines = {node.name: _Line(node) for node in group.nodes}
+    lines = {node.name: _DescribedNode(node) for node in group.nodes}
     for name in java_order(lines):
         line = lines[name]
         for parent in dict.fromkeys(line.node.parents):
             _insert(line.before, lines[parent])
             _insert(lines[parent].after, line)
             lines[parent].grow(line.size)
-    ordered = sorted(lines.values(), key=_Line.place)
+    ordered = sorted(lines.values(), key=_DescribedNode.order)
     body = "".join(f"    {_text(line)}\n" for line in ordered)
     return f"Sub-topology: {group.id}\n{body}\n"
 
 
-def _insert(lines: list[_Line], line: _Line) -> None:
-    """Put a line where its size of this moment says; it stays there when sizes change."""
-    at = next((i for i, other in enumerate(lines) if line.place() < other.place()), len(lines))
+def _insert(lines: list[_DescribedNode], line: _DescribedNode) -> None:
+    """Insert a line by its current size; it stays there when sizes change."""
+    at = next((i for i, other in enumerate(lines) if line.order() < other.order()), len(lines))
     lines.insert(at, line)
 
 
-def _text(line: _Line) -> str:
+def _text(line: _DescribedNode) -> str:
     node = line.node
     if isinstance(node, Source):
         topics = ", ".join(java_order(node.topics))
@@ -106,11 +106,11 @@ def _global(group: SubTopology) -> str:
 
 
 def topic_of(node: Sink) -> str:
-    """Say where a sink writes to."""
+    """Describe where a sink writes to."""
     if isinstance(node.topic, str):
         return f"topic: {node.topic}"
     return f"extractor class: {getattr(node.topic, '__qualname__', type(node.topic).__name__)}"
 
 
-def _names(lines: list[_Line]) -> str:
+def _names(lines: list[_DescribedNode]) -> str:
     return ", ".join(line.name for line in lines) or "none"

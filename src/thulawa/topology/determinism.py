@@ -1,18 +1,18 @@
-"""Whether a function answers the same when a batch runs again.
+"""Decide whether a function returns the same when a batch runs again.
 
-A batch that was cut off runs again. Where a function decides which task gets a record, and answers
-differently the second time, the record ends up in two tasks or in none, since some tasks may have
-committed what the first attempt gave them. So a repartition behind such a function has to be
-durable (`runtime.planning`), and this module says which functions are known to be safe:
+A failed batch runs again. If a function that determines the task of a record returns something else
+the second time, the record ends up in two tasks or in none, because some tasks may have committed
+the results of the first attempt. A repartition behind such a function must be durable
+(`runtime.planning`). These functions are known to be deterministic:
 
 - those that the user has declared `deterministic`;
-- functions of `operator`, and of the builtins those whose result follows from their arguments;
-- plain Python functions whose code calls nothing but such functions and methods of plain data, and
-  uses no value from outside: no captured variable, no default argument, no global but a function.
-  A captured value may be another after a restart (`started = time.time()`).
+- functions of `operator`, and the builtins whose result depends on their arguments alone;
+- plain Python functions that call only such functions and methods of plain data, and use no other
+  values: no captured variable, no default argument, no global but a function. A captured value
+  may differ after a restart (`started = time.time()`).
 
-Everything else is not known. The code is checked against a list of what is allowed, so that an
-instruction of a newer Python makes a function unknown, never wrongly known.
+All others are unknown. The byte code is checked against a list of allowed instructions, so that a
+new instruction of a newer Python makes a function unknown, never wrongly known.
 """
 
 import builtins
@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__thulawa_deterministic__"
 _DATA = (str, bytes, int, float, bool, dict, list, tuple)
 _METHODS = frozenset(name for kind in _DATA for name in dir(kind) if not name.startswith("_"))
-# neither hash, id and repr, which may differ between processes, nor sets, whose order may
+# not hash, id and repr, which differ between processes, nor sets, whose order does
 _KNOWN: frozenset[Any] = frozenset(
     (*_DATA, abs, all, any, chr, divmod, enumerate, filter, isinstance, len, map, max, min, ord)
 ) | {pow, range, reversed, round, slice, sorted, sum, zip, json.dumps, json.loads}
@@ -62,16 +62,16 @@ _ALLOWED = frozenset(
     RETURN_CONST RETURN_GENERATOR RETURN_VALUE SET_FUNCTION_ATTRIBUTE STORE_FAST
     STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_SUBSCR SWAP TO_BOOL UNARY_INVERT
     UNARY_NEGATIVE UNARY_NOT UNARY_POSITIVE UNPACK_EX UNPACK_SEQUENCE YIELD_VALUE
-    """.split()  # noqa: SIM905 as words it can be read
+    """.split()  # noqa: SIM905 more readable than a list
 )
 
 
 def deterministic(function: F) -> F:
-    """Declare that a function, or a processor's class, answers the same whenever it is asked.
+    """Declare that a function, or a processor class, is deterministic.
 
-    Its results must follow from its arguments, and for a processor from its stores: not from a
+    Its results must depend on its arguments alone, and for a processor on its stores: not on a
     service, a clock, a random number or a variable that changes. Repartitions behind functions
-    that are not known to be so are topics, which takes a batch more.
+    that are not known to be deterministic are topics, which costs one more batch.
 
     >>> @deterministic
     ... def country_of(key, visit):
@@ -80,39 +80,39 @@ def deterministic(function: F) -> F:
     True
     """
     try:
-        setattr(function, _MARK, True)
-    except (AttributeError, TypeError):  # of a builtin, or a bound method
+        setattr(function, _MARK, id(function))  # `functools.wraps` copies it to others
+    except (AttributeError, TypeError):  # a builtin, or a bound method
 
         @functools.wraps(function)
         def wrapped(*args: Any, **named: Any) -> Any:
             return function(*args, **named)
 
-        setattr(wrapped, _MARK, True)
-        return wrapped  # type: ignore[return-value] # it is called alike
+        setattr(wrapped, _MARK, id(wrapped))
+        return wrapped  # type: ignore[return-value] # same signature
     return function
 
 
 def node_nondeterminism(node: Node) -> str | None:
-    """Return why a node may answer differently when a batch runs again; None: it does not."""
+    """Return why a node's results may differ when a batch runs again; None if they do not."""
     if isinstance(node, AsyncCall):
         if not node.deterministic:
             return "it is async and not declared with deterministic=True"
         if node.options.emit != "partition":
-            return 'its results leave as they finish: emit="partition" keeps their order'
+            return 'it emits results in the order they finish: emit="partition" keeps their order'
         return None
     reasons = (nondeterminism_of(function) for function in _functions(node))
     return next((reason for reason in reasons if reason is not None), None)
 
 
 def nondeterminism_of(function: object) -> str | None:
-    """Return why a function is not known to be deterministic; None: it is.
+    """Return why a function is not known to be deterministic; None if it is.
 
     >>> nondeterminism_of(lambda key, value: value["page"].lower()) is None
     True
     >>> nondeterminism_of(lambda key, value: print(value))
     '<lambda> calls print, which is not declared deterministic'
     """
-    reason = _Look().reason(function)
+    reason = _CodeCheck().reason(function)
     return None if reason is None else f"{_name(function)} {reason}"
 
 
@@ -124,14 +124,15 @@ def _functions(node: Node) -> Iterator[object]:
                 yield one
 
 
-class _Look:
-    """One look at a function and at those it calls."""
+class _CodeCheck:
+    """The check of one function and of those it calls."""
 
     def __init__(self) -> None:
-        self._seen: set[tuple[int, int]] = set()  # code and globals: equal code is not the same
+        self._seen: set[tuple[int, int]] = set()  # ids of code and globals
 
     def reason(self, function: Any) -> str | None:
-        if _MARK in getattr(function, "__dict__", ()) or _is_known(function):
+        marked = getattr(function, "__dict__", {}).get(_MARK)
+        if marked == id(function) or _is_known(function):
             return None
         if not isinstance(function, types.FunctionType):
             return "is not declared deterministic"
@@ -165,7 +166,7 @@ class _Look:
             elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
                 reason = _attribute(step)
             elif step.opname not in _ALLOWED and not _is_local_cell(step, code):
-                reason = f"does what is not known here ({step.opname})"
+                reason = f"uses an unknown instruction ({step.opname})"
             if reason is not None:
                 return reason
         inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
@@ -209,25 +210,25 @@ def _is_known(function: Any) -> bool:
         return True
     try:
         return function in _KNOWN
-    except TypeError:  # it has no hash
+    except TypeError:  # not hashable
         return False
 
 
 def _holds_function(cell: types.CellType) -> bool:
     try:
         return callable(cell.cell_contents)
-    except ValueError:  # empty as yet
+    except ValueError:  # empty so far
         return False
 
 
 def _attribute_of(owner: Any, step: dis.Instruction) -> str | None:
-    """Return what is wrong with an attribute of a global: only known functions are allowed."""
+    """Return why an attribute of a global is not allowed: it is not a known function."""
     name = str(step.argval)
     return None if _is_known(getattr(owner, name, None)) else f"uses {_name(owner)}.{name}"
 
 
 def _attribute(step: dis.Instruction) -> str | None:
-    """Return what is wrong with an attribute of a value: fields are read, methods are called."""
+    """Return why an attribute of a value is not allowed: it is private, or an unknown method."""
     name = str(step.argval)
     called = step.opname == "LOAD_METHOD" or (
         sys.version_info >= (3, 12) and bool((step.arg or 0) & 1)
@@ -238,7 +239,7 @@ def _attribute(step: dis.Instruction) -> str | None:
 
 
 def _is_local_cell(step: dis.Instruction, code: types.CodeType) -> bool:
-    """Return whether an instruction uses a variable that the function and those inside it share."""
+    """Return whether an instruction uses a variable shared with a nested function."""
     return step.opname in ("LOAD_DEREF", "STORE_DEREF") and step.argval in (
         *code.co_cellvars,
         *code.co_freevars,

@@ -1,4 +1,4 @@
-"""Topologies as pictures (Mermaid, Graphviz) and as JSON."""
+"""Render topologies as diagrams (Mermaid, Graphviz) and as JSON."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ __all__ = ["to_dot", "to_json", "to_mermaid"]
 
 def to_mermaid(groups: Sequence[SubTopology]) -> str:
     """Draw a flowchart: topics as stadiums, stores as cylinders, sub-topologies as boxes."""
-    ids = _Ids()
+    ids = _ShortIds()
     lines = ["flowchart TD"]
     for group in groups:
         lines.append(f'  subgraph {ids.of("group", str(group.id))}["Sub-topology {group.id}"]')
@@ -44,7 +44,7 @@ def to_dot(groups: Sequence[SubTopology]) -> str:
 
 
 def to_json(groups: Sequence[SubTopology], stores: Mapping[str, StoreSpec]) -> str:
-    """Give sub-topologies with their nodes, and stores, as JSON."""
+    """Return sub-topologies with their nodes, and stores, as JSON."""
     content = {
         "sub_topologies": [
             {
@@ -92,8 +92,8 @@ def _edges(group: SubTopology) -> Iterator[tuple[str, _End, _End]]:
             yield "flow", here, ("topic", node.topic)
 
 
-class _Ids:
-    """Short names for things whose own names Mermaid would not take."""
+class _ShortIds:
+    """Short identifiers for nodes whose names are not valid in Mermaid."""
 
     def __init__(self) -> None:
         self._ids: dict[_End, str] = {}

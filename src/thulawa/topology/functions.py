@@ -1,7 +1,7 @@
-"""The functions of a node: what each is called with, checked when the node is added.
+"""Check the signatures of a node's functions when the node is added.
 
-A function that takes other arguments would fail at the first record; found here, the error names
-the user's line, and what the function is going to be given.
+A function with the wrong arguments would fail at the first record. Checked here, the error names
+the user's line and the expected arguments.
 """
 
 import inspect
@@ -31,7 +31,7 @@ from thulawa.topology.processor import AsyncProcessor
 
 __all__ = ["check_function", "check_functions", "topic_arguments"]
 
-# what it is, the function, the arguments it gets
+# description, function, expected arguments
 _Use: TypeAlias = tuple[str, Any, tuple[str, ...]]
 
 _ROW = ("key", "value")
@@ -61,41 +61,41 @@ def check_function(
     arguments: tuple[str, ...],
     where: str | None = None,
     *,
-    may_wait: bool = False,
+    may_be_async: bool = False,
 ) -> None:
-    """Refuse what is no function of these arguments.
+    """Raise `TopologyError` unless ``function`` accepts these arguments.
 
     >>> check_function(lambda key: key, "filter", ("key", "value"), "program.py:7")
     Traceback (most recent call last):
     ...
-    thulawa.core.errors.TopologyError: filter needs a function of (key, value), and this one \
-takes (key) (at program.py:7)
+    thulawa.core.errors.TopologyError: filter needs a function of (key, value), not of (key) \
+(at program.py:7)
     """
     wanted = f"{what} needs a function of ({', '.join(arguments)})"
     if what == "supplier":
-        wanted = "a processor or transformer is given by its class, or by a function that makes one"
+        wanted = "a supplier is a processor or transformer class, or a function that creates one"
     if not callable(function):
         raise TopologyError(f"{wanted}, not {function!r}", where=where or caller())
-    if not may_wait and inspect.iscoroutinefunction(function):
+    if not may_be_async and inspect.iscoroutinefunction(function):
         raise TopologyError(
-            f"{what} does not wait for async functions; the operators in _async do",
+            f"{what} does not accept async functions; use the operator that ends with _async",
             where=where or caller(),
         )
     if not accepts(function, len(arguments)):
-        taken = str(inspect.signature(function))
-        hint = "; with_key=True gives it the key too" if what in _WITH_KEY else ""
-        raise TopologyError(f"{wanted}, and this one takes {taken}{hint}", where=where or caller())
+        actual = str(inspect.signature(function))
+        hint = "; with_key=True passes the key too" if what in _WITH_KEY else ""
+        raise TopologyError(f"{wanted}, not of {actual}{hint}", where=where or caller())
 
 
 def check_functions(node: Node) -> None:
-    """Refuse a node one of whose functions cannot be called as it is going to be."""
-    may_wait = isinstance(node, AsyncCall)
+    """Raise `TopologyError` if a function of a node has the wrong arguments."""
+    may_be_async = isinstance(node, AsyncCall)
     for what, function, arguments in _uses(node):
-        check_function(function, what, arguments, node.where or None, may_wait=may_wait)
-    if isinstance(node, Process) and _waits(node.supplier):
+        check_function(function, what, arguments, node.where or None, may_be_async=may_be_async)
+    if isinstance(node, Process) and _is_async_processor(node.supplier):
         raise TopologyError(
-            f"{node.supplier.__name__} waits: make it an AsyncProcessor, "
-            "and give it to process_async, or to add_async_processor",
+            f"{node.supplier.__name__} is async: make it an AsyncProcessor, "
+            "and use process_async or add_async_processor",
             where=node.where or None,
         )
 
@@ -121,9 +121,9 @@ def _uses(node: Node) -> Iterator[_Use]:
 
 
 def topic_arguments(function: Callable[..., str]) -> tuple[str, ...]:
-    """Name what a function that chooses the topic is given: where the record is from, if asked."""
-    asks = not accepts(function, len(_ROW)) and accepts(function, len(_ROW) + 1)
-    return (*_ROW, "metadata") if asks else _ROW
+    """Return the arguments of a function that chooses the topic; ``metadata`` is optional."""
+    with_metadata = not accepts(function, len(_ROW)) and accepts(function, len(_ROW) + 1)
+    return (*_ROW, "metadata") if with_metadata else _ROW
 
 
 def _async_arguments(node: AsyncCall) -> tuple[str, ...]:
@@ -134,8 +134,8 @@ def _async_arguments(node: AsyncCall) -> tuple[str, ...]:
     return (*own, *resource)
 
 
-def _waits(supplier: object) -> bool:
-    """Tell whether it is a class of async processors, by its base or by its method."""
+def _is_async_processor(supplier: object) -> bool:
+    """Return whether a supplier is an async processor class, by its base or its method."""
     if not isinstance(supplier, type):
         return False
     method = getattr(supplier, "process", None)

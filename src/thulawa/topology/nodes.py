@@ -1,7 +1,7 @@
-"""The kinds of nodes. Frozen: what is built later is read off them, never written back.
+"""The kinds of nodes, as frozen dataclasses.
 
-A node names its parents and its stores. Functions of the user are fields; how they are run is
-the runtime's business, how they look in a description that of the renderers.
+A node names its parents and its stores, and holds the user's functions. The runtime defines how
+they run, the renderers how they are described.
 """
 
 from collections.abc import Callable
@@ -41,24 +41,24 @@ WindowKind: TypeAlias = TimeWindows | SlidingWindows | SessionWindows
 # (timestamp of the record, key, value, partition time or -1) -> timestamp
 TimestampExtractor: TypeAlias = Callable[[int, Any, Any, int], int]
 JoinKind: TypeAlias = Literal["inner", "left", "outer"]
-# What travels through a repartition: a value, a table's change, or a foreign-key join's messages.
+# What a repartition transports: values, changes of a table, or messages of a foreign-key join.
 Payload: TypeAlias = Literal["value", "change", "subscription", "answer"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """What all nodes have: a name, parents, stores, and the line of the program that made it."""
+    """The fields of all nodes: name, parents, stores, and the user's line that created it."""
 
     name: str
     parents: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
-    unlisted_stores: tuple[str, ...] = ()  # of ``stores``; Kafka has none such, nor its description
+    unlisted_stores: tuple[str, ...] = ()  # of ``stores``: not in Kafka, nor in `describe`
     where: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Node):
-    """Reads topics. An internal one is the far end of a repartition."""
+    """Reads topics; an internal source reads a repartition."""
 
     topics: tuple[str, ...]
     key_serde: Serde[Any] | None = None
@@ -71,7 +71,7 @@ class Source(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Node):
-    """Writes to a topic, or to the one a function names: of key, value, and metadata if it asks."""
+    """Writes to a topic, or to the one that a function of key, value (and metadata) returns."""
 
     topic: str | Function
     key_serde: Serde[Any] | None = None
@@ -84,7 +84,7 @@ class Sink(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalTable(Node):
-    """A whole topic as a table on every task."""
+    """A table of a whole topic, available in every task."""
 
     source: str
     topic: str
@@ -94,7 +94,7 @@ class GlobalTable(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Stateless(Node):
-    """One record in, none, one or several out, nothing remembered."""
+    """A stateless operation: any number of outputs per record."""
 
     operation: Literal[
         "filter",
@@ -115,7 +115,7 @@ class Stateless(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Branch(Node):
-    """Sends each record to the child of the first predicate that holds."""
+    """Sends each record to the child of the first true predicate."""
 
     predicates: tuple[Function, ...]
     children: tuple[str, ...]
@@ -124,11 +124,11 @@ class Branch(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Node):
-    """A table made of updates, or of another table's; kept when it has a store of its own.
+    """A table of updates, or derived from another table; materialized if it has a store.
 
-    ``supplier`` makes the `ValueTransformer` of a ``transform_values`` with state, once per task.
-    ``sends_old_values``: what follows asks for the row before. By Kafka's rule a filter then drops
-    updates without a row before and after, and a transformer without a store is asked for both.
+    ``supplier`` creates the `ValueTransformer` of a stateful ``transform_values``, once per task.
+    ``sends_old_values``: child nodes need the old row. By Kafka's rules a filter then drops updates
+    without a row before and after, and a transformer without a store computes both rows.
     """
 
     operation: Literal["source", "filter", "filter_not", "map_values", "transform_values", "pass"]
@@ -144,8 +144,8 @@ class Table(Node):
 class Aggregate(Node):
     """Folds the records of a key, or of a key in a window, into one value.
 
-    ``merge`` joins two partial results: of sessions, or of partitions. ``number`` tells the nodes
-    apart that fold several streams into one store.
+    ``merge`` merges two partial results: of sessions, or of partitions. ``number`` distinguishes
+    the nodes that fold several streams into one store.
     """
 
     store: str
@@ -159,13 +159,13 @@ class Aggregate(Node):
 
     @property
     def clock(self) -> str:
-        """The name of its stream time: of the store, which keeps its name in an edited program."""
+        """The name of its stream clock, after the store, whose name survives edits."""
         return f"{self.store}/{self.number}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartialAggregate(Node):
-    """Folds the records of a key before they travel; what is folded leaves with each commit."""
+    """Folds the records of a key before a repartition; emits partial results with each commit."""
 
     initializer: Function | None
     aggregator: Function
@@ -174,10 +174,10 @@ class PartialAggregate(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class TableGrouping(Node):
-    """Turns updates of a table into updates under another key: subtract here, add there."""
+    """Turns updates of a table into updates under other keys: subtract the old, add the new."""
 
     selector: Function
-    key_serde: Serde[Any] | None = None  # of the other key
+    key_serde: Serde[Any] | None = None  # of the new key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,16 +192,16 @@ class TableAggregate(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class JoinBuffer(Node):
-    """Keeps the records of one side of a stream-stream join for the other."""
+    """Stores the records of one side of a stream-stream join for the other."""
 
     store: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamJoin(Node):
-    """One side of a stream-stream join: looks into what the other side kept.
+    """One side of a stream-stream join: looks up the stored records of the other side.
 
-    ``pair`` names the node that both sides lead to, ``clock`` the stream time they share.
+    ``pair`` names the child node of both sides, ``clock`` the stream clock they share.
     """
 
     side: Literal["left", "right"]
@@ -217,7 +217,7 @@ class StreamJoin(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class LookupJoin(Node):
-    """Joins a stream with what a table, or a global table, holds at that moment."""
+    """Joins a stream with the current rows of a table or global table."""
 
     table: str
     joiner: Function
@@ -229,7 +229,7 @@ class LookupJoin(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class TableJoin(Node):
-    """One side of a table-table join: joins an update with the other table's value."""
+    """One side of a table-table join: joins an update with the other table's row."""
 
     side: Literal["left", "right"]
     kind: JoinKind
@@ -242,11 +242,11 @@ class TableJoin(Node):
 class ForeignKeyStep(Node):
     """One step of a foreign-key join.
 
-    Left rows *subscribe* at the right key; the right side *receives* this, *answers* it, and
-    answers all its subscribers when it *changes*; the left side *resolves* the answers. ``store``
-    holds subscriptions on the right side, and on the left side the versions that were answered.
-    ``key_serde`` is that of the left rows' keys, ``foreign_serde`` that of the right rows'.
-    ``join`` is the same in all steps of a join.
+    Left rows *subscribe* at the right key; the right side *receives* the subscription, *answers*
+    it, and answers all subscribers when its row *changes*; the left side *resolves* the answers.
+    ``store`` holds subscriptions on the right side, and the answered versions on the left side.
+    ``key_serde`` is that of left keys, ``foreign_serde`` that of right keys. ``join`` is the same
+    in all steps of a join.
     """
 
     step: Literal["subscribe", "receive", "answer", "change", "resolve"]
@@ -262,7 +262,7 @@ class ForeignKeyStep(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Suppress(Node):
-    """Holds updates of a table back: until windows close, for a time, or while there is room."""
+    """Holds updates of a table until windows close, for a time, or until the buffer is full."""
 
     store: str
     table: str
@@ -275,7 +275,7 @@ class Suppress(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Process(Node):
-    """A processor of the user's own, made by ``supplier`` once per task."""
+    """A user-defined processor, created by ``supplier`` once per task."""
 
     supplier: Function
     values_only: bool = False
@@ -283,11 +283,11 @@ class Process(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncCall(Node):
-    """Calls a function for many records at once, through the engine, each key in order.
+    """Calls a function for many records concurrently, through the engine, each key in order.
 
-    ``function`` is the supplier of an `AsyncProcessor` when the operation is "process". ``lane``
-    gives the lane of a record by its key and value. ``deterministic``: it answers the same for a
-    record that is processed again.
+    ``function`` is the supplier of an `AsyncProcessor` if the operation is "process". ``lane``
+    returns the lane of a record by its key and value. ``deterministic``: the results are the same
+    when a record is processed again.
     """
 
     operation: Literal["map", "map_values", "flat_map", "process", "batch"]
@@ -300,5 +300,5 @@ class AsyncCall(Node):
 
     @property
     def has_lanes(self) -> bool:
-        """Whether some records are more urgent than others."""
+        """Whether there are several lanes."""
         return len(self.options.lanes.lanes) > 1

@@ -1,7 +1,7 @@
-"""What a store is for, told without the names of nodes: by what feeds it, and where it leads to.
+"""Identify a store without names of nodes: by the topics and operators before and after it.
 
-Generated names are numbers. An operator put in front of another one takes over its number, and
-with it the state that is found by that name; what is told here does not move along.
+Generated names contain numbers. An operator inserted before another one takes over its number, and
+with it the state under that name; the origin of a store does not change with the numbers.
 """
 
 import re
@@ -16,7 +16,7 @@ _GENERATED = re.compile(r"-\d{10}(-store)?$")
 
 
 def is_generated(name: str) -> bool:
-    """Tell whether a name looks like one that was made up.
+    """Return whether a name looks like a generated one.
 
     >>> is_generated("KSTREAM-AGGREGATE-STATE-STORE-0000000002"), is_generated("per-page")
     (True, False)
@@ -25,7 +25,7 @@ def is_generated(name: str) -> bool:
 
 
 def fed_by(topology: Topology, store: str) -> str:
-    """Tell the topics and operators before a store, and the one that fills it.
+    """Return the topics and operators upstream of a store, and the one that fills it.
 
     >>> from thulawa.streams import Materialized, StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -44,12 +44,12 @@ def fed_by(topology: Topology, store: str) -> str:
         return node.parents
 
     found = _reached(topology, owner, before)
-    told = (_told(node) for node in nodes.values() if node.name in found)
-    return ", ".join(filter(None, told))
+    described = (_described(node) for node in nodes.values() if node.name in found)
+    return ", ".join(filter(None, described))
 
 
 def leads_to(topology: Topology, store: str) -> list[str]:
-    """Tell the topics that are written from a store on."""
+    """Return the topics that are written downstream of a store."""
     nodes = topology.nodes
     owner = next(node for node in nodes.values() if store in node.stores)
     sources = _by_topic(
@@ -93,7 +93,7 @@ def _by_topic(nodes: Iterable[Source | Sink]) -> dict[str, list[str]]:
     return found
 
 
-def _told(node: Node) -> str:
+def _described(node: Node) -> str:
     if isinstance(node, Source | Sink) and node.internal:
         return ""
     if isinstance(node, Source):

@@ -1,4 +1,4 @@
-"""The Processor API: what a processor of the user's own is, and what it is given."""
+"""The Processor API: base classes of user-defined processors, and their context."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
@@ -27,18 +27,18 @@ PunctuationType: TypeAlias = Literal["stream_time", "wall_clock_time"]
 
 
 class Cancellable(Protocol):
-    """What `ProcessorContext.schedule` gives."""
+    """The result of `ProcessorContext.schedule`."""
 
     def cancel(self) -> None:
-        """Let the punctuation not come again."""
+        """Cancel the punctuation."""
 
 
 class ProcessorContext(Protocol[K1, V1]):
-    """What a processor can do besides looking at its record."""
+    """The context of a processor: forward, send, schedule, and access to stores and time."""
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Topic, partition and offset of the record at hand; None in a punctuation."""
+        """Topic, partition and offset of the current record; None in a punctuation."""
 
     @property
     def stream_time(self) -> int:
@@ -50,10 +50,10 @@ class ProcessorContext(Protocol[K1, V1]):
 
     @property
     def task_id(self) -> str:
-        """Sub-topology and partition, as ``0_3``."""
+        """Sub-topology and number of the task, such as ``0_3``."""
 
     def forward(self, record: Record[K1, V1], child: str | None = None) -> None:
-        """Hand a record to all children, or to one by name."""
+        """Forward a record to all children, or to one by name."""
 
     def send(
         self,
@@ -66,29 +66,29 @@ class ProcessorContext(Protocol[K1, V1]):
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
     ) -> None:
-        """Send a record to a topic, whatever the topology's sinks are; by default at stream time.
+        """Send a record to a topic, with or without a sink; the default timestamp is stream time.
 
-        Without serdes it is sent as it is. In an async processor it leaves with what is
-        forwarded, when the call has succeeded: an attempt that failed sends nothing.
+        Without serdes, bytes and text are sent as they are, other data as JSON. An async processor
+        sends when the call has succeeded: a failed attempt sends nothing.
         """
 
     def schedule(
         self, interval: Duration, kind: PunctuationType, callback: Callable[[int], None]
     ) -> Cancellable:
-        """Call back with the time, at multiples of the interval; a jump of time calls once.
+        """Schedule a callback with the time at multiples of the interval; a jump calls it once.
 
-        What the callback raises goes to the processing handler, with a record of nothing.
+        What the callback raises goes to the processing handler, without a record.
         """
 
     def state_store(self, name: str) -> Any:
-        """Give a store that was connected to this processor."""
+        """Return a store that is connected to this processor."""
 
     def commit(self) -> None:
-        """Ask for a commit after this record."""
+        """Request a commit after this record."""
 
 
 class Processor(Generic[K, V, K1, V1]):
-    """Subclass it, and give the class (or a function that makes one) to ``process``.
+    """Base class of processors; pass the subclass, or a function that creates one, to ``process``.
 
     >>> class Twice(Processor[str, int, str, int]):
     ...     def process(self, record):
@@ -98,7 +98,7 @@ class Processor(Generic[K, V, K1, V1]):
     context: ProcessorContext[K1, V1]
 
     def init(self, context: ProcessorContext[K1, V1]) -> None:
-        """Take the context; called once, before any record."""
+        """Initialize with the context; called once, before any record."""
         self.context = context
 
     def process(self, record: Record[K, V]) -> None:
@@ -106,49 +106,49 @@ class Processor(Generic[K, V, K1, V1]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what was acquired in `init`."""
+        """Release what `init` acquired."""
 
 
 class ValueTransformerContext(ProcessorContext[K1, V1], Protocol[K1, V1]):
-    """What a `ValueTransformer` can do besides looking at its row."""
+    """The context of a `ValueTransformer`."""
 
     @property
     def timestamp(self) -> int:
-        """The timestamp of the row at hand; -1: a join asks for a row that is not there."""
+        """The timestamp of the current row; -1 if a join reads a row that does not exist."""
 
 
 class ValueTransformer(Generic[K, V, V1]):
-    """Subclass it, and give the class (or a function that makes one) to ``transform_values``."""
+    """Base class of transformers; pass the subclass, or a supplier, to ``transform_values``."""
 
     context: ValueTransformerContext[K, V1]
 
     def init(self, context: ValueTransformerContext[K, V1]) -> None:
-        """Take the context; called once, before any row. It cannot forward or schedule."""
+        """Initialize with the context, which cannot forward or schedule; called once."""
         self.context = context
 
     def transform(self, key: K, value: V | None) -> V1 | None:
-        """Give the new row; None, for the value or the result: there is no such row."""
+        """Return the new row; a value or result of None means that there is no row."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what was acquired in `init`."""
+        """Release what `init` acquired."""
 
 
 class AsyncProcessor(Generic[K, V, K1, V1]):
-    """A processor that may wait. Its key is its own, stores included, while it runs."""
+    """Base class of async processors; no other call for the same key runs meanwhile."""
 
     context: ProcessorContext[K1, V1]
 
     def init(self, context: ProcessorContext[K1, V1]) -> None:
-        """Take the context; called once, before any record."""
+        """Initialize with the context; called once, before any record."""
         self.context = context
 
     def process(self, record: Record[K, V]) -> Awaitable[None]:
-        """Process one record; other keys are processed meanwhile."""
+        """Process one record; records of other keys are processed concurrently."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what was acquired in `init`."""
+        """Release what `init` acquired."""
 
 
 ProcessorSupplier: TypeAlias = Callable[[], Processor[K, V, K1, V1]]

@@ -1,8 +1,7 @@
-"""Change a topology between runs, and tell which state survives.
+"""Change a topology between runs.
 
-A change gives another topology; the one there was stays as it is, so that the two can be
-compared. State is found by the names of stores: it survives where a store of the same name and
-kind is still there.
+A change creates another topology; the original stays as it is, so that the two can be compared
+(`topology.compatibility`).
 """
 
 from collections.abc import Mapping
@@ -10,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thulawa.core.errors import TopologyError
-from thulawa.state.specs import StoreSpec
 from thulawa.topology.nodes import AsyncCall, Node, Process, Sink, Stateless
 
-__all__ = ["StateChange", "compare_stores", "inserted_after", "removed", "replaced"]
+__all__ = ["StateChange", "inserted_after", "removed", "replaced"]
 
 _REMOVABLE = (Stateless, Process, AsyncCall, Sink)
 Nodes = dict[str, Node]
@@ -21,7 +19,7 @@ Nodes = dict[str, Node]
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a change of topology does to stores, by name."""
+    """The effect of a change of topology on stores, by name."""
 
     kept: tuple[str, ...]
     lost: tuple[str, ...]
@@ -33,27 +31,13 @@ class StateChange:
         return not self.lost
 
 
-def compare_stores(old: Mapping[str, StoreSpec], new: Mapping[str, StoreSpec]) -> StateChange:
-    """Tell what happens to the stores of ``old`` when ``new`` runs in its place."""
-    kept = tuple(name for name, spec in old.items() if name in new and _fits(spec, new[name]))
-    return StateChange(
-        kept=kept,
-        lost=tuple(name for name in old if name not in kept),
-        added=tuple(name for name in new if name not in kept),
-    )
-
-
-def _fits(old: StoreSpec, new: StoreSpec) -> bool:
-    return (old.kind, old.size) == (new.kind, new.size)
-
-
 def replaced(nodes: Mapping[str, Node], name: str, changes: Mapping[str, Any]) -> Nodes:
-    """Give the nodes with some fields of one changed; names and edges stay."""
+    """Return the nodes with some fields of one changed; names and edges stay the same."""
     node = _found(nodes, name)
     for fixed in ("name", "parents", "stores"):
         if fixed in changes:
             raise TopologyError(
-                f"{fixed} of {name!r} cannot be replaced: remove it and insert another node"
+                f"{fixed} of {name!r} cannot be replaced: remove the node and insert another"
             )
     known = node.__dataclass_fields__
     if unknown := sorted(set(changes) - set(known)):
@@ -62,12 +46,12 @@ def replaced(nodes: Mapping[str, Node], name: str, changes: Mapping[str, Any]) -
 
 
 def removed(nodes: Mapping[str, Node], name: str) -> Nodes:
-    """Give the nodes without one; what followed it now follows what came before it."""
+    """Return the nodes without one; its children become those of its parents."""
     node = _found(nodes, name)
     if not isinstance(node, _REMOVABLE) or _is_referred_to(nodes, name):
         raise TopologyError(
-            f"{name!r} is part of a {type(node).__name__}, which is more than one node; "
-            "build the program without it"
+            f"{name!r} is part of a {type(node).__name__}, which has several nodes; "
+            "build the topology without it"
         )
     return {
         other.name: _reparented(other, name, node.parents)
@@ -77,12 +61,12 @@ def removed(nodes: Mapping[str, Node], name: str) -> Nodes:
 
 
 def inserted_after(nodes: Mapping[str, Node], parent: str, node: Node) -> Nodes:
-    """Give the nodes with one more; what followed ``parent`` now follows it."""
+    """Return the nodes with one more; the children of ``parent`` become its children."""
     _found(nodes, parent)
     if node.name in nodes:
-        raise TopologyError(f"there is a node {node.name!r} already")
+        raise TopologyError(f"the node {node.name!r} already exists")
     if not isinstance(node, Stateless | Process | AsyncCall):
-        raise TopologyError(f"a {type(node).__name__} cannot be inserted; build the program anew")
+        raise TopologyError(f"a {type(node).__name__} cannot be inserted; build the topology anew")
     result: Nodes = {}
     for other in nodes.values():
         result[other.name] = _reparented(other, parent, (node.name,))
@@ -106,7 +90,7 @@ def _reparented(node: Node, old: str, new: tuple[str, ...]) -> Node:
 
 
 def _is_referred_to(nodes: Mapping[str, Node], name: str) -> bool:
-    """Tell whether another node knows this one by name, other than as a parent."""
+    """Return whether another node refers to this one by name, other than as a parent."""
     for node in nodes.values():
         for field in ("table", "other", "pair", "default"):
             if getattr(node, field, None) == name:

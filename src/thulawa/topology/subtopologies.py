@@ -1,4 +1,4 @@
-"""Which nodes run together: those joined by an edge or by a store (union-find)."""
+"""Divide a topology into sub-topologies: nodes connected by edges or stores (union-find)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ __all__ = ["SubTopology", "subtopologies"]
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:
-    """Nodes that run as one task per partition; a global one is loaded, not run."""
+    """Nodes that run as one task per partition group; a global table is loaded, not run."""
 
     id: int
     nodes: tuple[Node, ...]
 
     @property
     def is_global(self) -> bool:
-        """Whether this is a global table, which every task has whole."""
+        """Whether this is a global table."""
         return isinstance(self.nodes[0], GlobalTable)
 
     @property
@@ -37,7 +37,7 @@ class SubTopology:
 
 
 def subtopologies(nodes: Mapping[str, Node]) -> tuple[SubTopology, ...]:
-    """Group nodes; groups are numbered in the order in which their first node was added."""
+    """Return the sub-topologies, numbered in the order of their first nodes."""
     roots = {name: name for name in nodes}
 
     def root(name: str) -> str:

@@ -1,7 +1,7 @@
-"""The graph of a stream program: nodes by name, stores by name, and how they hang together.
+"""The graph of a stream application: nodes and stores by name.
 
-The Processor API adds nodes one by one; the DSL does the same underneath. Nodes are frozen,
-so a topology can be handed to a renderer, a test driver or Spark without being copied.
+The Processor API adds nodes one by one, and so does the DSL internally. Nodes are frozen, so a
+topology can be passed to a renderer, a test driver or Spark without a copy.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,6 @@ from thulawa.topology.nodes import (
 from thulawa.topology.processor import AsyncProcessor, Processor
 from thulawa.topology.state_change import (
     StateChange,
-    compare_stores,
     inserted_after,
     removed,
     replaced,
@@ -41,7 +40,7 @@ __all__ = ["Topology"]
 
 
 class Topology:
-    """A program of sources, processors, sinks and stores.
+    """A graph of sources, processors, sinks and stores.
 
     >>> from thulawa.topology.processor import Processor
     >>> class Upper(Processor):
@@ -89,7 +88,7 @@ class Topology:
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: Literal["earliest", "latest"] | None = None,
     ) -> Self:
-        """Read topics."""
+        """Add a source that reads topics."""
         if not topics:
             raise ConfigurationError(f"source {name!r} needs at least one topic")
         return self.add(
@@ -107,7 +106,7 @@ class Topology:
     def add_processor(
         self, name: str, supplier: Callable[[], Processor[Any, Any, Any, Any]], *parents: str
     ) -> Self:
-        """Add a processor; ``supplier`` is its class, or a function that makes one per task."""
+        """Add a processor; ``supplier`` is its class, or a function that creates one per task."""
         if not parents:
             raise ConfigurationError(f"processor {name!r} needs at least one parent")
         return self.add(Process(name=name, supplier=supplier, parents=parents, where=caller()))
@@ -119,7 +118,7 @@ class Topology:
         *parents: str,
         options: Options | None = None,
     ) -> Self:
-        """Add a processor that may wait: many keys at once, each in order, by the engine's options.
+        """Add an async processor: many keys concurrently, each in order, by the engine's options.
 
         >>> from thulawa.testing import TopologyTestDriver
         >>> class Echo(AsyncProcessor):
@@ -153,9 +152,9 @@ class Topology:
         value_serde: Serde[Any] | None = None,
         partitioner: Callable[..., int] | None = None,
     ) -> Self:
-        """Write to a topic, or to the one that ``topic(key, value)`` names.
+        """Add a sink that writes to a topic, or to the one that ``topic(key, value)`` returns.
 
-        A function of three is also given the record's metadata, as `KStream.to` has it.
+        A function of three arguments also gets the record's metadata, as in `KStream.to`.
         """
         if not parents:
             raise ConfigurationError(f"sink {name!r} needs at least one parent")
@@ -179,10 +178,10 @@ class Topology:
         return self
 
     def connect(self, processor: str, *stores: str) -> Self:
-        """Let a processor use stores."""
+        """Connect a processor to stores."""
         node = self.node(processor)
         if not isinstance(node, Process | AsyncCall):
-            raise ConfigurationError(f"{processor!r} is no processor: it has its own stores")
+            raise ConfigurationError(f"{processor!r} is not a processor: it has its own stores")
         for store in stores:
             if store not in self._stores:
                 raise TopologyError(f"there is no store {store!r}", where=caller())
@@ -193,7 +192,7 @@ class Topology:
     # --- the graph
 
     def add(self, node: Node) -> Self:
-        """Add a node whose parents are there already."""
+        """Add a node; its parents must have been added before."""
         check_name(node.name, "node")
         check_functions(node)
         for topic in _fixed_topics(node):
@@ -202,13 +201,13 @@ class Topology:
             self._check_unread(node)
         if node.name in self._nodes:
             raise TopologyError(
-                f"there is a node {node.name!r} already, made at {self._nodes[node.name].where}; "
-                "give this one another name",
+                f"the node {node.name!r} already exists, added at {self._nodes[node.name].where}; "
+                "use another name",
                 where=node.where,
             )
         for parent in node.parents:
             if isinstance(self.node(parent, node.where), Sink):
-                raise TopologyError(f"{parent!r} is a sink: nothing follows it", where=node.where)
+                raise TopologyError(f"{parent!r} is a sink: it has no output", where=node.where)
         self._nodes[node.name] = node
         return self
 
@@ -217,8 +216,8 @@ class Topology:
         for node in self._nodes.values():
             if isinstance(node, Source | GlobalTable) and topics & set(_fixed_topics(node)):
                 raise TopologyError(
-                    f"{sorted(topics & set(_fixed_topics(node)))} is read already by "
-                    f"{node.name!r}; read it once, and let several nodes follow",
+                    f"{sorted(topics & set(_fixed_topics(node)))} is already read by "
+                    f"{node.name!r}; read it once, with several child nodes",
                     where=source.where,
                 )
 
@@ -227,35 +226,35 @@ class Topology:
         check_name(store.name, "store")
         if store.name in self._stores:
             raise TopologyError(
-                f"there is a store {store.name!r} already; give this one another name",
+                f"the store {store.name!r} already exists; use another name",
                 where=caller(),
             )
         self._stores[store.name] = store
 
     def put(self, node: Node) -> None:
-        """Put a changed node in the place of the one of its name."""
+        """Replace the node of the same name."""
         self.node(node.name)
         self._nodes[node.name] = node
 
     def node(self, name: str, where: str | None = None) -> Node:
-        """Give a node by name."""
+        """Return a node by name."""
         node = self._nodes.get(name)
         if node is None:
             raise TopologyError(f"there is no node {name!r}", where=where)
         return node
 
     def children(self, name: str) -> list[Node]:
-        """Give the nodes that follow a node."""
+        """Return the child nodes of a node."""
         return [node for node in self._nodes.values() if name in node.parents]
 
     def subtopologies(self) -> tuple[SubTopology, ...]:
-        """Cut the graph into the parts that run as tasks of their own."""
+        """Return the sub-topologies, which run as separate tasks."""
         return subtopologies(self._nodes)
 
     # --- changes between runs
 
     def replace(self, name: str, /, **changes: Any) -> "Topology":
-        """Give a topology in which a node has another function, or another option.
+        """Return a topology in which fields of a node, such as its function, are replaced.
 
         >>> from thulawa.streams import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -267,22 +266,24 @@ class Topology:
         return self._edited(nodes)
 
     def remove(self, name: str) -> "Topology":
-        """Give a topology without a node; what followed it follows what came before it."""
+        """Return a topology without a node; its children become those of its parents."""
         return self._edited(removed(self._nodes, name))
 
     def insert_after(self, parent: str, node: Node) -> "Topology":
-        """Give a topology with one more node; what followed ``parent`` follows it."""
+        """Return a topology with one more node between ``parent`` and its children."""
         check_name(node.name, "node")
         check_functions(node)
         return self._edited(inserted_after(self._nodes, parent, node))
 
     def copy(self) -> "Topology":
-        """Give the same topology, to be changed on its own."""
+        """Return an independent copy."""
         return self._edited(dict(self._nodes))
 
     def state_change(self, new: "Topology") -> StateChange:
-        """Tell which state survives when ``new`` runs in the place of this one."""
-        return compare_stores(self._stores, new.stores)
+        """Return which stores keep their state when ``new`` runs in the place of this topology."""
+        from thulawa.topology.state_layout import compare_topologies  # noqa: PLC0415 it imports this module
+
+        return compare_topologies(self, new)
 
     def _edited(self, nodes: dict[str, Node]) -> "Topology":
         edited = Topology()
@@ -297,19 +298,19 @@ class Topology:
     # --- renderings
 
     def describe(self) -> str:
-        """Describe the topology in Kafka's own text format."""
+        """Return the topology in the text format of Kafka's ``describe()``."""
         return describe(self.subtopologies())
 
     def to_mermaid(self) -> str:
-        """Draw the topology as a Mermaid flowchart."""
+        """Return the topology as a Mermaid flowchart."""
         return to_mermaid(self.subtopologies())
 
     def to_dot(self) -> str:
-        """Draw the topology in Graphviz' language."""
+        """Return the topology as a Graphviz graph."""
         return to_dot(self.subtopologies())
 
     def to_json(self) -> str:
-        """Give nodes and stores as JSON, for tools."""
+        """Return nodes and stores as JSON."""
         return to_json(self.subtopologies(), self._stores)
 
 

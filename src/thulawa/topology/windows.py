@@ -1,6 +1,6 @@
-"""Windows over time: how long, how often, and how late a record may be.
+"""Window definitions: size, advance and grace.
 
-All are frozen and in milliseconds; ``of`` takes durations as people write them.
+All are frozen and in milliseconds; ``of`` accepts durations such as ``"5 s"``.
 """
 
 from dataclasses import dataclass, replace
@@ -26,14 +26,14 @@ class TimeWindows:
 
     @classmethod
     def of(cls, size: Duration, *, grace: Duration = 0) -> "TimeWindows":
-        """Make tumbling windows of a size."""
+        """Create tumbling windows of a size."""
         length = milliseconds(size, name="size")
         if length == 0:
             raise ConfigurationError("a window needs a size of at least 1 ms")
         return cls(length, length, milliseconds(grace, name="grace"))
 
     def advance_by(self, advance: Duration) -> "TimeWindows":
-        """Make them hop: begin one every ``advance``, at most the size."""
+        """Return hopping windows that begin every ``advance``, at most the size."""
         step = milliseconds(advance, name="advance")
         if not 0 < step <= self.size:
             raise ConfigurationError(
@@ -42,16 +42,16 @@ class TimeWindows:
         return replace(self, advance=step)
 
     def with_grace(self, grace: Duration) -> "TimeWindows":
-        """Accept records this late."""
+        """Return windows that accept records this late."""
         return replace(self, grace=milliseconds(grace, name="grace"))
 
     @property
     def retention(self) -> int:
-        """How long a window has to be kept."""
+        """How long a window must be stored."""
         return self.size + self.grace
 
     def windows_for(self, timestamp: int) -> list[Window]:
-        """Give the windows a time falls into, the earliest first."""
+        """Return the windows that contain a time, the earliest first."""
         size, advance = self.size, self.advance
         first = max(0, timestamp - size + advance) // advance * advance
         return [Window(start, start + size) for start in range(first, timestamp + 1, advance)]
@@ -66,31 +66,31 @@ class SlidingWindows:
 
     @classmethod
     def of(cls, difference: Duration, *, grace: Duration = 0) -> "SlidingWindows":
-        """Make windows that join records at most ``difference`` apart."""
+        """Create windows of records at most ``difference`` apart."""
         apart = milliseconds(difference, name="difference")
         return cls(apart, milliseconds(grace, name="grace"))
 
     @property
     def size(self) -> int:
-        """The length of a window; its end belongs to it."""
+        """The length of a window, whose end is included."""
         return self.difference
 
     @property
     def retention(self) -> int:
-        """How long a window has to be kept: its left neighbour is needed to make it."""
+        """How long a window must be stored: new windows need their left neighbour."""
         return 2 * self.difference + self.grace
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Stretches of activity [first, last], apart by more than ``gap``."""
+    """Sessions [first, last] of records, separated by more than ``gap``."""
 
     gap: int
     grace: int = 0
 
     @classmethod
     def of(cls, gap: Duration, *, grace: Duration = 0) -> "SessionWindows":
-        """Make sessions that a pause of more than ``gap`` ends."""
+        """Create sessions that end after ``gap`` without a record."""
         pause = milliseconds(gap, name="gap")
         if pause == 0:
             raise ConfigurationError("a session needs a gap of at least 1 ms")
@@ -98,13 +98,13 @@ class SessionWindows:
 
     @property
     def retention(self) -> int:
-        """How long a session has to be kept after its end."""
+        """How long a session must be stored after its end."""
         return self.gap + self.grace
 
 
 @dataclass(frozen=True, slots=True)
 class JoinWindows:
-    """Records of two streams join when right - left is within [-before, after].
+    """Join records of two streams if right - left is within [-before, after].
 
     >>> JoinWindows.of("5 s").with_before(0)
     JoinWindows(before=0, after=5000, grace=0)
@@ -116,19 +116,19 @@ class JoinWindows:
 
     @classmethod
     def of(cls, difference: Duration, *, grace: Duration = 0) -> "JoinWindows":
-        """Join records at most ``difference`` apart, whichever came first."""
+        """Create windows for records at most ``difference`` apart, in either order."""
         apart = milliseconds(difference, name="difference")
         return cls(apart, apart, milliseconds(grace, name="grace"))
 
     def with_before(self, before: Duration) -> "JoinWindows":
-        """Let the other record be at most this much earlier."""
+        """Return windows in which the other record is at most this much earlier."""
         return replace(self, before=milliseconds(before, name="before"))
 
     def with_after(self, after: Duration) -> "JoinWindows":
-        """Let the other record be at most this much later."""
+        """Return windows in which the other record is at most this much later."""
         return replace(self, after=milliseconds(after, name="after"))
 
     @property
     def retention(self) -> int:
-        """How long a record has to be kept for the other side."""
+        """How long a record must be stored for the other side."""
         return self.before + self.after + self.grace

@@ -11,8 +11,8 @@ from confluent_kafka import Message, Producer
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import read_to_end
 from thulawa.brokers.kafka.routing import OutRecord
-from thulawa.streams.builder import StreamsBuilder
-from thulawa.streams.options import Materialized
+from thulawa.streams.operator_options import Materialized
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.topology.topology import Topology
 
 

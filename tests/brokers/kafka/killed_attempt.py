@@ -10,7 +10,7 @@ from tests.spark.map_by_key.test_dead_letters import failing, of_topic, run
 from thulawa.brokers.kafka.transactions import SinkProducer
 from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.dead_letters import RowIdentity, dead_letter_topic
-from thulawa.spark.task_context import Task
+from thulawa.spark.task_context import SparkTask
 
 if __name__ == "__main__":
     address, topic, query = sys.argv[1:]
@@ -22,6 +22,6 @@ if __name__ == "__main__":
         time.sleep(300)
 
     SinkProducer.commit = commit  # type: ignore[assignment,method-assign]
-    worker.current_task = lambda: Task(0, query, 4)  # type: ignore[attr-defined]
+    worker.current_task = lambda: SparkTask(0, query, 4)  # type: ignore[attr-defined]
     dead = dead_letter_topic(f"{address}#{topic}")
     run(None, failing(10), of_topic(0, 50), row_identity=RowIdentity("record"), dead_letters=dead)

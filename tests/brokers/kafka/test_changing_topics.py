@@ -17,8 +17,8 @@ from thulawa.brokers.kafka.transactions import SinkSpec
 from thulawa.core.errors import StateLoss
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.kafka_source import kafka_source
-from thulawa.streams.builder import StreamsBuilder
-from thulawa.streams.options import Materialized
+from thulawa.streams.operator_options import Materialized
+from thulawa.streams.streams_builder import StreamsBuilder
 
 pytestmark = pytest.mark.timeout(600)  # a broker and Spark are started within the first
 

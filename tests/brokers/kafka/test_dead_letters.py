@@ -20,7 +20,7 @@ from thulawa.spark.connectors.kafka_source import kafka_source
 from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.api import map_by_key
 from thulawa.spark.map_by_key.dead_letters import DeadLetterTopic, RowIdentity, dead_letter_topic
-from thulawa.spark.task_context import Task
+from thulawa.spark.task_context import SparkTask
 
 pytestmark = pytest.mark.timeout(600)  # a broker and Spark are started within the first
 
@@ -43,7 +43,7 @@ def test_rows_are_set_aside_once_in_whichever_task_their_batch_is_run_again(
     connection: Connection, dead: DeadLetterTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def attempt(task: int, function: Any, rows: list[dict[str, Any]]) -> list[Any]:
-        monkeypatch.setattr(worker, "current_task", lambda: Task(task, _QUERY, 4))
+        monkeypatch.setattr(worker, "current_task", lambda: SparkTask(task, _QUERY, 4))
         return run(None, function, rows, row_identity=_BY_RECORD, dead_letters=dead)
 
     attempt(0, failing(10, 20), of_topic(0, 50))
@@ -63,7 +63,7 @@ def test_an_attempt_that_was_killed_while_it_wrote_is_repeated_without_waiting_f
         assert killed.stdout is not None
         assert killed.stdout.readline() == b"written\n"
         killed.send_signal(signal.SIGKILL)
-    monkeypatch.setattr(worker, "current_task", lambda: Task(0, _QUERY, 4))
+    monkeypatch.setattr(worker, "current_task", lambda: SparkTask(0, _QUERY, 4))
     began = time.monotonic()
     run(None, failing(10), of_topic(0, 50), row_identity=_BY_RECORD, dead_letters=dead)
     assert time.monotonic() - began < 14, "the transaction is aborted after 15 s"

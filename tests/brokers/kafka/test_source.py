@@ -22,7 +22,7 @@ from thulawa.spark.application import Streams
 from thulawa.spark.connectors.kafka_progress import progress_offsets
 from thulawa.spark.connectors.kafka_source import kafka_source
 from thulawa.streams import StreamsBuilder
-from thulawa.streams.options import Materialized
+from thulawa.streams.operator_options import Materialized
 from thulawa.topology.topology import Topology
 
 pytestmark = pytest.mark.timeout(600)  # a broker and Spark are started within the first

@@ -11,14 +11,15 @@ from pyspark.sql import SparkSession
 
 from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
+from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets, lag
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.dev.kafka_broker import Broker
-from thulawa.runtime.batch_size import Fetching
+from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
 from thulawa.spark.micro_batch import runner as running
 from thulawa.streams import Grouped, Materialized, StreamsBuilder
@@ -42,7 +43,7 @@ def test_counts_go_on_after_a_restart_and_without_the_checkpoint_and_leave_once(
             assert streams.store("counts").get("0") == (numbers.stop + 2) // 3
 
     process(range(60), f"kafka://{connection.bootstrap}", max_records=40)
-    process(range(60, 90), secured, max_records=Fetching(least=1, first=20, most=1_000))
+    process(range(60, 90), secured, max_records=AdaptiveBatchSize(least=1, first=20, most=1_000))
     shutil.rmtree(tmp_path / "cp")
     topics.ensure_partitions(f"{name}-in", 3)  # the changelog was written by two tasks
     process(range(90, 120), secured)
@@ -92,6 +93,8 @@ def test_a_repartition_topic_is_read_once_also_without_the_checkpoint(
     assert topics.partitions(inner) == {inner: 2}
     assert topics.settings(inner)["retention.ms"] == "-1"
     assert sum(topics.start_offsets(inner)[inner].values()) > 0, "what was read is deleted"
+    for topic in (inner, f"{name}-counts-changelog"):
+        assert topics.largest_record(topic) > LARGEST_RECORD, "as on the embedded log"
 
 
 @pytest.mark.timeout(600)
@@ -120,7 +123,7 @@ def test_a_changelog_without_transactions_is_refused(connection: Connection, nam
         counting(name), application_id=name, log=connection, processing_guarantee="at_least_once"
     )
     with pytest.raises(ConfigurationError, match="one transaction"):
-        streams.remains()
+        streams.owned_resources()
 
 
 def test_a_transaction_has_the_time_that_an_application_asks_for() -> None:

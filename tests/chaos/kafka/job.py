@@ -26,7 +26,7 @@ from thulawa.spark.connectors.kafka_sink import kafka_sink
 from thulawa.spark.connectors.kafka_source import kafka_source
 from thulawa.spark.micro_batch.brokers import KafkaTopics
 from thulawa.streams import StreamsBuilder
-from thulawa.streams.options import Materialized
+from thulawa.streams.operator_options import Materialized
 
 __all__ = ["AS_IT_WAS", "JOBS", "ONE_TASK", "main"]
 

@@ -166,11 +166,11 @@ def trap_state(traps: Traps) -> None:
 
     made.trapped = True  # type: ignore[attr-defined]
     stages._State = made  # type: ignore[assignment,misc]
-    take = restoring.Restored._take
+    take = restoring.RestoringTask._apply
 
-    def taken(self: restoring.Restored, *arguments: Any) -> restoring.Report:
+    def taken(self: restoring.RestoringTask, *arguments: Any) -> restoring.RestoreReport:
         report = take(self, *arguments)
         traps.passed("rebuild")  # the records are in the store, and none of it is kept
         return report
 
-    restoring.Restored._take = taken  # type: ignore[assignment,method-assign]
+    restoring.RestoringTask._apply = taken  # type: ignore[assignment,method-assign]

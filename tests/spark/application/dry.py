@@ -55,12 +55,11 @@ class Application(Streams):
         builder = StreamsBuilder()
         builder.stream("in").to("out")
         chosen: dict[str, Any] = {
-            "topology": builder.build(),
             "application_id": "app",
             "log": f"file:{folder}/topics",
             "checkpoint": str(folder / "checkpoint"),
         }
-        super().__init__(**(chosen | options))
+        super().__init__(options.pop("topology", builder.build()), **(chosen | options))
         self._starts: Iterator[Start] = iter(starts)
 
     def _session(self) -> Any:

@@ -19,8 +19,8 @@ from tests.spark.application.dry import Application, Query, RunningQuery, Start
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.spark.micro_batch import checkpoint_lock
-from thulawa.spark.micro_batch.manifest import write_manifest
-from thulawa.spark.micro_batch.recovery import begin_anew
+from thulawa.spark.micro_batch.manifest import publish_manifest
+from thulawa.spark.micro_batch.restore import begin_empty
 from thulawa.streams import Materialized, State, StreamsBuilder
 
 HOST = socket.gethostname()
@@ -70,7 +70,9 @@ def test_a_lost_checkpoint_is_begun_again_only_when_that_is_allowed(tmp_path: Pa
         application(tmp_path, Query(None)).start()
     run(tmp_path, allow_state_loss=True)
     run(tmp_path)
-    with pytest.raises(StateError, match=r"not the last one of 'app'.* gone on from .*/checkpoint"):
+    with pytest.raises(
+        StateError, match=r"not the last one of 'app'.* continued from .*/checkpoint"
+    ):
         application(tmp_path, Query(None), place="lost").start()
 
 
@@ -99,7 +101,7 @@ def test_a_program_without_state_is_refused_where_its_last_batch_is_not_known(
     tmp_path: Path,
 ) -> None:
     stateless_life(tmp_path, [7, 8])
-    with pytest.raises(StateError, match="its last batch was written, and how far"):
+    with pytest.raises(StateError, match="its last batch was written, and its end offsets"):
         application(tmp_path, Query(None), topology=copying(), place="there").start()
 
 
@@ -174,8 +176,8 @@ def first_life(folder: Path, topology: Any) -> None:
     first = application(folder, topology=topology)
     first._program = first._made()
     if first._checkpoint.query is None:
-        begin_anew(first._program, first._topics, first._checkpoint)
-    write_manifest(first._topics, first._program, first._checkpoint, str(first._checkpoint.query))
+        begin_empty(first._program, first._topics, first._checkpoint)
+    publish_manifest(first._topics, first._program, first._checkpoint, str(first._checkpoint.query))
 
 
 @pytest.mark.parametrize("started", [False, True], ids=["at once", "after another start"])

@@ -7,7 +7,7 @@ import pytest
 from tests.spark.application.dry import Application
 from thulawa.core.errors import ConfigurationError
 from thulawa.runtime.handlers import Handlers, log_and_continue
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
 from thulawa.streams import StreamsBuilder
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,23 @@ def named(rows: DataFrame) -> DataFrame:
     return rows.withColumn("name", f.col("key").cast("string"))
 
 
+def sized(row: Any) -> int:
+    return len(row.value)
+
+
+async def asked(row: Any) -> int:
+    return int(time.time())
+
+
+@deterministic
+async def declared(row: Any) -> int:
+    return int(row.value)
+
+
+def with_lengths(rows: DataFrame, function: Any) -> DataFrame:
+    return rows.transform(map_by_key(function, key="key", returns="length int"))
+
+
 @pytest.mark.parametrize(
     ("made", "layout"),
     [
@@ -121,6 +139,9 @@ def named(rows: DataFrame) -> DataFrame:
             ),
             "one",
         ),
+        (lambda rows: with_lengths(rows, sized).dropDuplicates(["length"]), "stateful"),
+        (lambda rows: with_lengths(rows, declared).groupBy("length").count(), "stateful"),
+        (lambda rows: with_lengths(rows, asked).coalesce(1), "one"),
         (lambda rows: rows.union(rows.coalesce(1)), "union(thulawa,one)"),
         (lambda rows: named(rows).join(f.broadcast(table(rows)), "name", "left"), "thulawa"),
         (
@@ -150,18 +171,38 @@ def test_plans_whose_rows_stay_in_their_tasks_are_accepted(
         (filtered, "a subquery may"),
         (
             lambda rows: rows.transform(answered(country_of)).groupBy("country").count(),
-            r"country_of, before a stateful operator.*thulawa\.deterministic.*coalesce\(1\)",
+            r"country_of, in front of Aggregate, may .*@thulawa\.deterministic",
         ),
         (
             lambda rows: rows.join(
                 rows.transform(answered(country_of)).selectExpr("country"),
                 f.expr("cast(key as string) = country"),
             ),
-            "country_of, before a stateful operator",
+            "country_of, in front of Join, may",
         ),
         (
             lambda rows: rows.withColumn("k", f.rand()).coalesce(1).dropDuplicates(["k"]),
-            "an expression that is not deterministic, before a stateful operator",
+            "an expression in front of Deduplicate, such as rand.., may",
+        ),
+        (
+            lambda rows: with_lengths(rows, asked).dropDuplicates(["length"]),
+            r"asked, in front of Deduplicate, may .*@thulawa\.deterministic",
+        ),
+        (
+            lambda rows: rows.mapInArrow(same, rows.schema).groupBy("key").count(),
+            r"MapInArrow, in front of Aggregate, may .*to a topic",
+        ),
+        (
+            lambda rows: rows.withColumn("n", f.rand()).groupBy("n").count(),
+            "an expression in front of Aggregate, such as rand.., may",
+        ),
+        (
+            lambda rows: (
+                rows.groupBy("key")
+                .transformWithStateInPandas(Nothing(), "key binary", "append", "None")
+                .dropDuplicates(["key"])
+            ),
+            "TransformWithState.*, in front of Deduplicate, may",
         ),
         (
             lambda rows: rows.groupBy("key").applyInPandas(lambda one: one, rows.schema),

@@ -145,7 +145,12 @@ def test_topics_that_are_read_whole_come_to_their_end_and_leave_the_limit_to_oth
     fill(log, 0, 100)
     log.create_topic("names")
     log.append({"names": [ProducerRecord(b"%d" % n, b"") for n in range(400)]})
-    options = {"path": log.address, "subscribe": "visits,names", "whole": "names", "through": ""}
+    options = {
+        "path": log.address,
+        "subscribe": "visits,names",
+        "unboundedTopics": "names",
+        "function": "",
+    }
     options["maxOffsetsPerTrigger"] = "10"
     source = PackedLogFormat(options=CaseInsensitiveDict(options)).streamReader(StructType())
     start = source.initialOffset()
@@ -250,5 +255,5 @@ def test_a_topic_is_not_overwritten(log: Log, way: str) -> None:
     sink = LogFormat(options=CaseInsensitiveDict(options))
     schema = StructType().add("value", "string")
     assert getattr(sink, way)(schema, overwrite=False) is not None
-    with pytest.raises(ConfigurationError, match="can only be added to"):
+    with pytest.raises(ConfigurationError, match="can only be appended to"):
         getattr(sink, way)(schema, overwrite=True)

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.options import Retention
 from thulawa.core.errors import StateError
-from thulawa.spark.connectors.log_source import LogReader, Range
+from thulawa.spark.connectors.log_source import LogReader, OffsetRange
 from thulawa.spark.connectors.offsets import NOTES, of_topics
 from thulawa.spark.connectors.stream_reader import LogStreamReader
 
@@ -38,7 +38,7 @@ def reader(log: Log, topics: str, **options: Any) -> LogStreamReader:
     )
 
 
-def ranges(source: LogStreamReader, start: Any, end: Any) -> list[list[Range]]:
+def ranges(source: LogStreamReader, start: Any, end: Any) -> list[list[OffsetRange]]:
     start, end = json.loads(json.dumps([start, end]))  # as it comes back from Spark
     return [one.ranges for one in source.partitions(start, end)]
 
@@ -54,10 +54,10 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(log: Log) -> None
     start = first.initialOffset()
     fill(log, "a", 3)
     end = first.latestOffset(start, ALL)
-    assert ranges(first, start, end) == [[Range("a", 0, 5, 8)]]
+    assert ranges(first, start, end) == [[OffsetRange("a", 0, 5, 8)]]
     fill(log, "a", 9)
     again = reader(log, "a", startingOffsets="latest")
-    assert ranges(again, again.initialOffset(), end) == [[Range("a", 0, 5, 8)]]
+    assert ranges(again, again.initialOffset(), end) == [[OffsetRange("a", 0, 5, 8)]]
 
 
 def test_a_topic_that_is_added_begins_with_its_first_record_though_that_is_not_0(log: Log) -> None:
@@ -72,7 +72,7 @@ def test_a_topic_that_is_added_begins_with_its_first_record_though_that_is_not_0
     assert first > 0
     source = reader(log, "a,c")
     end = source.latestOffset(read, ALL)
-    assert ranges(source, read, end) == [[Range("c", 0, first, 50)]]
+    assert ranges(source, read, end) == [[OffsetRange("c", 0, first, 50)]]
 
 
 def test_a_topic_that_leaves_is_no_longer_read_and_tasks_of_a_cut_off_batch_keep_their_numbers(
@@ -84,11 +84,11 @@ def test_a_topic_that_leaves_is_no_longer_read_and_tasks_of_a_cut_off_batch_keep
     start = both.initialOffset()
     cut_off = both.latestOffset(start, ALL)
     alone = reader(log, "b")
-    assert ranges(alone, start, cut_off) == [[], [Range("b", 0, 0, 5)]]
+    assert ranges(alone, start, cut_off) == [[], [OffsetRange("b", 0, 0, 5)]]
     fill(log, "b", 2)
     end = alone.latestOffset(cut_off, ALL)
     assert {*of_topics(end)} == {"b"}
-    assert ranges(alone, cut_off, end) == [[Range("b", 0, 5, 7)]]
+    assert ranges(alone, cut_off, end) == [[OffsetRange("b", 0, 5, 7)]]
 
 
 @pytest.mark.parametrize("records", [3, 5, 9])
@@ -111,7 +111,7 @@ def test_offsets_of_sparks_connector_are_gone_on_from(log: Log) -> None:
     read = {"a": {"0": 2, "1": 0}, "thulawa-padding": {"0": 0, "1": 0}}
     source = reader(log, "a")
     end = source.latestOffset(read, ALL)
-    assert ranges(source, read, end) == [[Range("a", 0, 2, 5)]]
+    assert ranges(source, read, end) == [[OffsetRange("a", 0, 2, 5)]]
     with pytest.raises(StateError, match="was planned by Spark's Kafka connector"):
         reader(log, "a").partitions(read, {"a": {"0": 5, "1": 0}})
 
@@ -132,7 +132,7 @@ def test_tasks_are_told_of_partitions_that_have_more_and_when_these_are_read(log
     fill(log, "b", 2)
     fill(log, "b", 9, partition=1)
     of = LogReader.of({"path": log.address, "subscribe": "a,b"})
-    source = LogStreamReader(of, 4, together=[{"a": (0,), "b": (0,)}])
+    source = LogStreamReader(of, 4, ordered_groups=[{"a": (0,), "b": (0,)}])
     start = source.initialOffset()
     end = source.latestOffset(start, ReadMaxRows(4))
     assert end[NOTES]["more"] == {"a": ["0"], "b": ["0"]}, "nobody waits for b-1"

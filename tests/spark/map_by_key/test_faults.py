@@ -16,7 +16,7 @@ from thulawa.spark.application import Streams
 from thulawa.spark.connectors.log_sink import log_sink
 from thulawa.spark.map_by_key.api import map_by_key
 from thulawa.streams import StreamsBuilder
-from thulawa.streams.options import Produced
+from thulawa.streams.operator_options import Produced
 
 
 @pytest.mark.parametrize("fault", [fail, kill], ids=["exception", "killed worker"])

@@ -54,7 +54,7 @@ def stream_of_log(spark: SparkSession, folder: Path, **options: Any) -> DataFram
         (files, r"partitions, and rows of a key in any of them; use repartition=True[^,]*, or"),
         (
             lambda spark, folder: files(spark, folder).coalesce(1),
-            r"order of its own, which coalesce\(\) does not mend; use repartition=True",
+            r"order of its own, which coalesce\(\) does not change; use repartition=True",
         ),
         (
             lambda spark, _: numbers(spark, 3).orderBy("id").coalesce(1),

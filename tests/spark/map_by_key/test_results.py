@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from thulawa.spark.map_by_key.output import MISFITS
+from thulawa.spark.map_by_key.arrow_output import MISFITS
 from thulawa.spark.map_by_key.rows import Results
 
 ZONE = pa.timestamp("us", "Asia/Colombo")

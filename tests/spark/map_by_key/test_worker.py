@@ -266,3 +266,24 @@ def test_a_lane_that_cannot_be_told_gets_the_answer_of_the_error_policy(lane: An
     one = operator("one", [], [])
     dropping = replace(one, lane=lane, options=replace(one.options, on_error="drop"))
     assert answers(dropping) == ["one 1"]
+
+
+def test_text_that_is_not_utf8_is_replaced_in_its_row_alone() -> None:
+    """Spark casts bytes to strings unchecked; its own functions get U+FFFD for what is no text."""
+    texts = pa.array([b"ok", b"\xff", None], pa.binary()).view(pa.string())
+    nested = pa.StructArray.from_arrays([texts], ["s"])
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], texts)
+    batch = pa.RecordBatch.from_arrays([texts, nested, lists], ["n", "in_struct", "in_list"])
+
+    def seen(row: Any) -> str:
+        return f"{row.n} {row.in_struct} {row.in_list}"
+
+    one = replace(operator("one", [], []), function=seen, resource=None, keep=("n",))
+    (out,) = worker.process(one, iter([batch]))
+    assert sorted(out.column("answer").to_pylist()) == [
+        "None {'s': None} [None]",
+        "ok {'s': 'ok'} ['ok']",
+        "\ufffd {'s': '\ufffd'} ['\ufffd']",
+    ]
+    kept = out.column("n").view(pa.binary()).to_pylist()
+    assert sorted(map(str, kept)) == ["None", r"b'\xff'", "b'ok'"]  # as it came

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 import pyarrow as pa
 
 from thulawa.engine import Options
-from thulawa.spark import worker
+from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.map_by_key.worker_exit import close_resources_at_exit
 

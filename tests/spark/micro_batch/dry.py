@@ -7,16 +7,16 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from thulawa.brokers.embedded.batches import Columns
-from thulawa.runtime.groups import PartitionGrouper, by_number
-from thulawa.runtime.options import TaskOptions
-from thulawa.runtime.planning import Part, Plan, plan
+from thulawa.runtime.partition_groups import PartitionGrouper, by_number
+from thulawa.runtime.planning import Plan, StagedSubTopology, plan
 from thulawa.runtime.task import Task
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.connectors.chunks import Behind, Chunk
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
-from thulawa.spark.micro_batch.first_stage import front
+from thulawa.spark.micro_batch.first_stage import run_first_stage
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import Shipped
-from thulawa.spark.micro_batch.task_host import hosted
+from thulawa.spark.micro_batch.program_shipping import ShippedProgram
+from thulawa.spark.micro_batch.task_host import find_task
 from thulawa.spark.micro_batch.wire import (
     CLOCK,
     COUNTS,
@@ -98,7 +98,7 @@ class DryQuery:
             self._prefixes: Mapping[int, str] = {part: str(part) for part in self.plan.parts}
         else:
             before = self._checkpoint.query_path
-            self._prefixes = self._checkpoint.admit(
+            self._prefixes = self._checkpoint.accept(
                 self._application,
                 self.plan,
                 allow_state_loss=allow_state_loss,
@@ -110,7 +110,7 @@ class DryQuery:
 
     def restart(self) -> None:
         """Lose every worker, and what it had in memory."""
-        self._shipped = Shipped(self.program())
+        self._shipped = ShippedProgram(self.program())
 
     def program(self) -> Program:
         run = f"{self._application}/{next(_runs)}"
@@ -149,7 +149,7 @@ class DryQuery:
         """Return how many records wait in the tasks of this worker."""
         program = self._shipped.open()
         tasks: list[Task | None] = [
-            getattr(hosted(program, part, number), "_task", None)
+            getattr(find_task(program, part, number), "_task", None)
             for part in self.plan.parts.values()
             for number in range(len(part.tasks) if part.stage else 0)
         ]
@@ -166,7 +166,7 @@ class DryQuery:
         rows = [
             row
             for one in read
-            for batch in front(self._shipped, iter(one))
+            for batch in run_first_stage(self._shipped, iter(one))
             for row in _unpacked(batch)
         ]
         for stage in range(1, self.plan.stages + 1):
@@ -180,7 +180,7 @@ class DryQuery:
                     place = stage, self._prefixes[part.group.id], task
                     if own or (not read and place in state):
                         kept = state.setdefault(place, Kept())
-                        run = hosted(program, part, task).run(own, self.now, kept)
+                        run = find_task(program, part, task).run(own, self.now, kept)
                         rows += chain.from_iterable(run)
         return sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place), state
 
@@ -200,7 +200,7 @@ def dry_run(
     return [row["topic"] for row in query.batch(records)]
 
 
-def _is_for(row: Packed, part: Part, planned: Plan) -> bool:
+def _is_for(row: Packed, part: StagedSubTopology, planned: Plan) -> bool:
     if row.topic == COUNTS:
         return False
     if row.topic == CLOCK or row.topic in planned.global_topics:

@@ -9,13 +9,13 @@ import pandas as pd
 import pyarrow as pa
 
 from tests.spark.micro_batch.dry import Input, Kept, source_chunks
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import plan
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.connectors.chunks import Chunk
-from thulawa.spark.micro_batch.first_stage import front
+from thulawa.spark.micro_batch.first_stage import run_first_stage
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import Shipped
-from thulawa.spark.micro_batch.stages import Stage
+from thulawa.spark.micro_batch.program_shipping import ShippedProgram
+from thulawa.spark.micro_batch.stages import StageRunner
 from thulawa.spark.micro_batch.wire import SINK, Packed, packed_batch, unpack_outgoing
 from thulawa.topology.topology import Topology
 
@@ -41,7 +41,7 @@ class ShuffledRun:
         prefixes = {part: str(part) for part in planned.parts}
         run = f"shuffled/{next(_runs)}"
         self._program = Program("app", run, planned, options, prefixes=prefixes)
-        self._shipped = Shipped(self._program)
+        self._shipped = ShippedProgram(self._program)
         self._order = order
         self.rows: list[Packed] = []
         self.bundles: list[int] = []
@@ -53,7 +53,7 @@ class ShuffledRun:
         rows = [
             row
             for place, records in inputs.items()
-            for batch in front(self._shipped, self._source(place, records))
+            for batch in run_first_stage(self._shipped, self._source(place, records))
             for row in self._opened(batch)
         ]
         for stage in range(1, self._program.plan.stages + 1):
@@ -84,7 +84,7 @@ class ShuffledRun:
             yield mine
 
     def _run(self, stage: int, rows: list[Packed]) -> Iterator[Packed]:
-        running = Stage(self._shipped, stage, None, _MapState())
+        running = StageRunner(self._shipped, stage, None, _MapState())
         timed = [(*row, 2_000_000_000_000) for row in rows]
         columns = [*Packed._fields, "time"]
         frames = (

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.runtime.batch_size import FetchControl, Fetching
+from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.spark.application import Streams
-from thulawa.spark.micro_batch.progress import Fetches
-from thulawa.streams.builder import StreamsBuilder
+from thulawa.spark.micro_batch.progress import BatchSizeController
+from thulawa.streams.streams_builder import StreamsBuilder
 
 
 @pytest.mark.timeout(600)
@@ -22,7 +22,7 @@ def test_batches_of_a_running_query_grow_until_a_bound_binds(tmp_path: Path, spa
     builder = StreamsBuilder()
     builder.stream("in").map_values(lambda value: value + 1).to("out")
     # more time than any batch takes: only the bound can stop it
-    bounds = Fetching(least=1, first=10, most=40, seconds=3_600)
+    bounds = AdaptiveBatchSize(least=1, first=10, most=40, seconds=3_600)
     with Streams(
         builder.build(), application_id="app", log=address, checkpoint=str(tmp_path / "cp"),
         spark=spark, max_records=bounds,
@@ -33,7 +33,7 @@ def test_batches_of_a_running_query_grow_until_a_bound_binds(tmp_path: Path, spa
         deadline = time.monotonic() + 60
         while not _reported(streams, 400) and time.monotonic() < deadline:
             time.sleep(0.05)  # a report comes a moment after its batch
-        told = streams.fetching()
+        told = streams.batch_size()
         sizes = [report["records"] for report in streams.progress() if report["records"]]
     assert told is not None
     assert told.limit == 40
@@ -53,14 +53,14 @@ def test_a_spark_that_keeps_limits_otherwise_is_told_once(caplog: pytest.LogCapt
         asked.append(limit)
         return False
 
-    control = FetchControl(Fetching(least=1, first=10, most=1_000))
-    fetches = Fetches("geo", control, refuses)
+    control = BatchSizeEstimator(AdaptiveBatchSize(least=1, first=10, most=1_000))
+    controller = BatchSizeController("geo", control, refuses)
     for number in (0, 0, 1, 2):
         offsets = [{"in": {"0": number * 10 + more}} for more in (0, 10, 99)]
         source = dict(zip(("startOffset", "endOffset", "latestOffset"), offsets, strict=True))
-        fetches.look(
+        controller.update(
             {"batchId": number, "sources": [source], "durationMs": {"triggerExecution": 1}}
         )
     assert asked == [20]
-    assert (fetches.statistics.limit, fetches.statistics.records) == (20, 10)
-    assert "does not let a batch's limit be changed" in caplog.text
+    assert (controller.statistics.limit, controller.statistics.records) == (20, 10)
+    assert "does not let the limit change" in caplog.text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from thulawa.core.errors import ConfigurationError
-from thulawa.runtime.batch_size import FetchControl, Fetching
+from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.testing import seeds
 
 
@@ -24,7 +24,7 @@ class Machine:
         return (self.fixed + self.each * records) * jitter
 
 
-def settle(control: FetchControl, machine: Machine, batches: int) -> list[int]:
+def settle(control: BatchSizeEstimator, machine: Machine, batches: int) -> list[int]:
     """Run batches with as many records waiting as one likes; give the limits."""
     limits = []
     for _ in range(batches):
@@ -42,8 +42,8 @@ def test_batches_take_the_time_they_should_from_any_start(seed: int) -> None:
     machine = Machine(fixed, each, draw, noise=draw.choice([0.0, 0.1]))
     right = (target - fixed) / each
     first = round(right * 10 ** draw.uniform(-2, 2)) + 1
-    bounds = Fetching(least=1, most=10**9, seconds=target, first=first)
-    last = settle(FetchControl(bounds), machine, 60)[-10:]
+    bounds = AdaptiveBatchSize(least=1, most=10**9, seconds=target, first=first)
+    last = settle(BatchSizeEstimator(bounds), machine, 60)[-10:]
     middle = sorted(last)[5]
     assert 0.6 * right <= middle <= 1.5 * right + 1
 
@@ -51,8 +51,8 @@ def test_batches_take_the_time_they_should_from_any_start(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(200))
 def test_the_limit_never_leaves_its_bounds_and_moves_step_by_step(seed: int) -> None:
     draw = random.Random(seed)
-    bounds = Fetching(least=10, most=5_000, seconds=1.0, first=draw.randint(10, 5_000))
-    control = FetchControl(bounds)
+    bounds = AdaptiveBatchSize(least=10, most=5_000, seconds=1.0, first=draw.randint(10, 5_000))
+    control = BatchSizeEstimator(bounds)
     for _ in range(100):
         before = control.limit
         taken = draw.choice([0, 1, before, before // 2])
@@ -63,7 +63,7 @@ def test_the_limit_never_leaves_its_bounds_and_moves_step_by_step(seed: int) -> 
 
 def test_overhead_alone_does_not_make_batches_ever_smaller() -> None:
     machine = Machine(3.0, 0.0001, random.Random(1))
-    control = FetchControl(Fetching(least=1, most=10**7, seconds=1.0, first=5_000))
+    control = BatchSizeEstimator(AdaptiveBatchSize(least=1, most=10**7, seconds=1.0, first=5_000))
     settle(control, machine, 40)
     assert control.limit == pytest.approx(30_000, rel=0.2)
     assert control.binding == "overhead"
@@ -72,8 +72,8 @@ def test_overhead_alone_does_not_make_batches_ever_smaller() -> None:
 
 def test_it_says_what_binds() -> None:
     fast = Machine(0.0, 1e-9, random.Random(1))
-    bounds = Fetching(least=100, most=50_000, seconds=1.0, first=1_000)
-    control = FetchControl(bounds)
+    bounds = AdaptiveBatchSize(least=100, most=50_000, seconds=1.0, first=1_000)
+    control = BatchSizeEstimator(bounds)
     control.batch(500, 0.01, more=False)
     assert (control.limit, control.binding) == (1_000, "source")
     settle(control, fast, 20)
@@ -88,7 +88,9 @@ def test_it_says_what_binds() -> None:
 
 
 def test_a_bound_binds_once_it_is_reached() -> None:
-    control = FetchControl(Fetching(least=50, most=500_000, seconds=2.0, first=10_000))
+    control = BatchSizeEstimator(
+        AdaptiveBatchSize(least=50, most=500_000, seconds=2.0, first=10_000)
+    )
     control.batch(10_000, 400.0, more=True)
     assert (control.limit, control.binding) == (2_500, "time")
     control.batch(1, 0.000_001, more=True)
@@ -96,7 +98,9 @@ def test_a_bound_binds_once_it_is_reached() -> None:
 
 
 def test_a_long_batch_that_took_all_there_was_lowers_the_limit_too() -> None:
-    control = FetchControl(Fetching(least=10, most=10_000, seconds=1.0, first=10_000))
+    control = BatchSizeEstimator(
+        AdaptiveBatchSize(least=10, most=10_000, seconds=1.0, first=10_000)
+    )
     control.batch(5_000, 10.0, more=False)
     assert control.limit < 10_000
 
@@ -108,4 +112,4 @@ def test_a_long_batch_that_took_all_there_was_lowers_the_limit_too() -> None:
 )
 def test_bounds_that_cannot_hold_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
-        Fetching(**options)  # type: ignore[arg-type]
+        AdaptiveBatchSize(**options)  # type: ignore[arg-type]

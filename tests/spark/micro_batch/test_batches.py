@@ -6,8 +6,8 @@ import pytest
 
 from tests.spark.micro_batch.dry import DryQuery, Input
 from thulawa.core.errors import ProductionError
-from thulawa.runtime.groups import TopicPartition
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.partition_groups import TopicPartition
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder
 
 
@@ -27,14 +27,14 @@ def test_the_time_of_a_partition_goes_from_batch_to_batch() -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_partitions_of_one_group_come_in_the_same_order_behind_a_shuffle(first: int) -> None:
-    def together(counts: Any) -> list[set[TopicPartition]]:
+    def one_group(counts: Any) -> list[set[TopicPartition]]:
         return [{TopicPartition(t, n) for t, count in counts.items() for n in range(count)}]
 
     builder = StreamsBuilder()
     rekeyed = builder.stream("in").select_key(lambda key, value: "all")
     last = rekeyed.group_by_key().reduce(lambda one, other: other, Materialized.as_("last"))
     last.to_stream().to("out")
-    query = DryQuery(builder.build(), {"in": 2}, grouper=together)
+    query = DryQuery(builder.build(), {"in": 2}, grouper=one_group)
     order = (first, 1 - first)
     found = query.batch({("in", n): [Input(0, 5, b"k", b"%d" % n)] for n in order})
     assert values(found)[-1] == b"1"
@@ -49,5 +49,5 @@ def test_a_partition_that_a_repartition_does_not_have_is_refused(chosen: Any) ->
     repartitioned = builder.stream("in").repartition(options)
     repartitioned.group_by_key().count(Materialized.as_("counts")).to_stream().to("out")
     query = DryQuery(builder.build(), {"in": 1})
-    with pytest.raises(ProductionError, match=f"gave {chosen!r}, and there are 2 partitions"):
+    with pytest.raises(ProductionError, match=f"returned {chosen!r}, and there are 2 partitions"):
         query.batch({("in", 0): [Input(0, 5, b"k", b"1")]})

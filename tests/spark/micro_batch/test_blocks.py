@@ -12,7 +12,7 @@ from thulawa.core.errors import ThulawaError
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import StreamsBuilder
 
 LETTERS = DeadLetterQueue("dead")

@@ -12,10 +12,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import StateError
 from thulawa.spark.application import Streams
-from thulawa.spark.micro_batch.recovery import Restoring
-from thulawa.state.changelogs import POSITION
-from thulawa.streams.builder import StreamsBuilder
-from thulawa.streams.options import Materialized
+from thulawa.spark.micro_batch.restore import Restoring
+from thulawa.state.store_changelog import POSITION
+from thulawa.streams.operator_options import Materialized
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.topology.topology import Topology
 
 

@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.records import Window, Windowed
-from thulawa.runtime.groups import PartitionGrouper, TopicPartition, by_number
+from thulawa.runtime.partition_groups import PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
-from thulawa.spark.micro_batch.checkpoint import Admitted, Checkpoint
+from thulawa.spark.micro_batch.checkpoint import Checkpoint, StatePlacement
 from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
 from thulawa.spark.micro_batch.program import Program
-from thulawa.state.sessions import SessionStore
-from thulawa.state.windows import WindowStore
+from thulawa.state.session_store import SessionStore
+from thulawa.state.window_store import WindowStore
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder, Topology
 
 
@@ -46,13 +46,13 @@ class Application:
         allow_state_loss: bool = False,
         has_timers: bool = False,
         **counts: int,
-    ) -> tuple[Plan, Admitted]:
+    ) -> tuple[Plan, StatePlacement]:
         assigned = self.checkpoint.assignment()
         made = plan(topology, counts, grouper=grouper, assigned=assigned)
-        admitted = self.checkpoint.admit(
+        placement = self.checkpoint.accept(
             "app", made, allow_state_loss=allow_state_loss, has_timers=has_timers
         )
-        return made, admitted
+        return made, placement
 
 
 def tasks_of(made: Plan, store: str) -> list[dict[str, tuple[int, ...]]]:
@@ -115,10 +115,10 @@ def test_a_grouper_that_changes_its_mind_does_not_move_state(tmp_path: Path) -> 
 
 def test_tasks_that_are_added_do_not_move_the_slots_of_others(tmp_path: Path) -> None:
     application = Application(tmp_path)
-    made, admitted = application.start(counting(), visits=2)
-    before = Program("app", "app/1", made, width=admitted.width)
-    wider, admitted = application.start(counting(more=True), visits=2, orders=3)
-    after = Program("app", "app/2", wider, width=admitted.width)
+    made, placement = application.start(counting(), visits=2)
+    before = Program("app", "app/1", made, width=placement.width)
+    wider, placement = application.start(counting(more=True), visits=2, orders=3)
+    after = Program("app", "app/2", wider, width=placement.width)
     assert wider.tasks == 3
     assert [after.slot_of(task) for task in (0, 1)] == [before.slot_of(task) for task in (0, 1)]
     assert after.slot_of(2) == after.slot_of(0)
@@ -162,8 +162,8 @@ def test_a_program_without_stages_may_get_timers(tmp_path: Path) -> None:
     builder.stream("visits").to("copied")
     application = Application(tmp_path)
     application.start(builder.build(), visits=2)
-    _, admitted = application.start(builder.build(), has_timers=True, visits=2)
-    assert admitted.has_timers
+    _, placement = application.start(builder.build(), has_timers=True, visits=2)
+    assert placement.has_timers
 
 
 def test_a_topic_that_is_taken_out_and_put_back_is_warned_about(
@@ -199,7 +199,7 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("names", "'names' is of a global table, .* read its topic 'people'"),
+        ("names", "'names' is that of a global table, .*read its topic 'people'"),
         ("other", r"there is no store 'other'; there are \['counts'\]"),
     ],
 )

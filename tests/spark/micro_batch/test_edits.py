@@ -8,7 +8,7 @@ import pytest
 from tests.spark.micro_batch.dry import DryQuery, Input, Inputs
 from thulawa.core.errors import StateError
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.streams import (
     Grouped,
@@ -80,7 +80,7 @@ def test_stores_that_part_are_refused_and_lose_their_state_if_asked(tmp_path: Pa
     query = started(tmp_path, two_counts(joined=True), *topics)
     query.batch(one("visits", 0, 1))
     query.batch(one("orders", 0, 1))
-    with pytest.raises(StateError, match="the store 'orders' stood elsewhere in the program"):
+    with pytest.raises(StateError, match="'orders' moved to a different sub-topology or stage"):
         query.start(two_counts(joined=False), dict.fromkeys(topics, 1))
     query.start(two_counts(joined=False), dict.fromkeys(topics, 1), allow_state_loss=True)
     assert left(query, one("visits", 1, 2)) == [("visited", "2")]
@@ -316,7 +316,7 @@ def test_a_store_that_was_taken_out_does_not_come_back_with_what_is_left_of_it(
         query.start(counts(more=False), {"in": 1})
     query.start(counts(more=False), {"in": 1}, allow_state_loss=True)
     assert left(query, one("in", 1, 1)) == [("out", "2")]  # what survives is kept
-    with pytest.raises(StateError, match="'more' was taken out of the program and put back"):
+    with pytest.raises(StateError, match="'more' was removed from the program and put back"):
         query.start(counts(more=True), {"in": 1})
     query.start(counts(more=True), {"in": 1}, allow_state_loss=True)
     assert sorted(left(query, one("in", 2, 2))) == [("more", "1"), ("out", "1")]

@@ -14,9 +14,9 @@ from tests.spark.micro_batch.dry import DryQuery
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.core.partitioning import partition_of
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.connectors.chunks import Behind, Chunk
-from thulawa.spark.connectors.log_source import LogReader, Ranges
+from thulawa.spark.connectors.log_source import LogReader, SourcePartition
 from thulawa.spark.connectors.stream_reader import LogStreamReader
 from thulawa.streams import JoinWindows, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
@@ -105,7 +105,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield made
 
 
-def _read(reader: LogReader, one: Ranges) -> list[Chunk | Behind]:
+def _read(reader: LogReader, one: SourcePartition) -> list[Chunk | Behind]:
     return [*one.behind, *reader.chunks(one.ranges)]
 
 
@@ -116,7 +116,9 @@ def run(log: Log, query: DryQuery, most: int, random: Random) -> Iterator[tuple[
     """
     reader = LogReader.of({"path": log.address, "subscribe": ",".join(TOPICS)})
     program = query.program()
-    source = LogStreamReader(reader, most, together=program.together, paced=program.paced)
+    source = LogStreamReader(
+        reader, most, ordered_groups=program.ordered_groups, paced_groups=program.paced_groups
+    )
     start: dict[str, Any] = source.initialOffset()
     while (end := source.latestOffset(start, ReadMaxRows(most))) != start:
         dealt = source.partitions(start, end)
@@ -172,15 +174,15 @@ def test_nothing_is_noted_or_told_where_a_task_reads_one_topic(log: Log) -> None
     builder.stream("clicks").group_by_key().count().to_stream().to("out")
     widths = dict.fromkeys(TOPICS, PARTITIONS)
     alone = DryQuery(builder.build(), widths).program()
-    assert (alone.together, alone.paced) == ([], [])
+    assert (alone.ordered_groups, alone.paced_groups) == ([], [])
     joined = DryQuery(stream_table(), widths).program()
-    assert joined.together == [{"clicks": (n,), "users": (n,)} for n in range(PARTITIONS)]
-    assert joined.paced == joined.together
+    assert joined.ordered_groups == [{"clicks": (n,), "users": (n,)} for n in range(PARTITIONS)]
+    assert joined.paced_groups == joined.ordered_groups
     shuffled = DryQuery(rekeyed(), widths).program()
-    assert shuffled.together == [{"users": (n,)} for n in range(PARTITIONS)]
-    assert shuffled.paced[-1] == dict.fromkeys(("clicks", "users"), tuple(range(PARTITIONS)))
+    assert shuffled.ordered_groups == [{"users": (n,)} for n in range(PARTITIONS)]
+    assert shuffled.paced_groups[-1] == dict.fromkeys(("clicks", "users"), tuple(range(PARTITIONS)))
     never = DryQuery(stream_table(), widths, TaskOptions(max_task_idle=None)).program()
-    assert (never.together, never.paced) == ([], [])
+    assert (never.ordered_groups, never.paced_groups) == ([], [])
 
 
 def test_a_task_is_told_of_repartition_topics_as_of_other_inputs() -> None:
@@ -191,8 +193,8 @@ def test_a_task_is_told_of_repartition_topics_as_of_other_inputs() -> None:
     clicks.join(users, lambda click, user: [click, user]).to("out")
     query = DryQuery(builder.build(), dict.fromkeys(TOPICS, 1), TaskOptions(commit="batch"))
     program = query.program()
-    (inner,) = program.inner_topics
-    assert program.together == [{"users": (0,), inner: (0,)}]
+    (inner,) = program.internal_topics
+    assert program.ordered_groups == [{"users": (0,), inner: (0,)}]
     user = Chunk("users", 0, 0, Columns([0], [5], [b"u"], [b"1"], [()]))
     _, query.state = query.attempt_read([[Behind(inner, 0, behind=True), user]])
     assert query.held() == 1

@@ -11,7 +11,7 @@ from thulawa.core.errors import StateError
 from thulawa.runtime.planning import plan
 from thulawa.spark.micro_batch.brokers import EmbeddedTopics
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
-from thulawa.spark.micro_batch.internal_topics import prepare_inner_topics
+from thulawa.spark.micro_batch.internal_topics import prepare_internal_topics
 from thulawa.spark.micro_batch.program import Program
 from thulawa.streams import Grouped, Materialized, StreamsBuilder, deterministic
 
@@ -26,15 +26,15 @@ class Application:
         self.topics = EmbeddedTopics(f"file:{folder / 'topics'}")
         self.checkpoint = Checkpoint(str(folder / "checkpoint"))
 
-    def admit(self, made: Program) -> None:
+    def accept(self, made: Program) -> None:
         for repartition in made.plan.repartitions.values():
             if repartition.is_topic:
                 self.topics.create(f"app-{repartition.topic}", 2, keep=True)
         starts = self.prepare(made)
-        self.checkpoint.admit("app", made.plan, allow_state_loss=True, starts=starts)
+        self.checkpoint.accept("app", made.plan, allow_state_loss=True, starts=starts)
 
     def prepare(self, made: Program, *, allow_state_loss: bool = False) -> Any:
-        return prepare_inner_topics(
+        return prepare_internal_topics(
             made, self.topics, self.checkpoint, allow_state_loss=allow_state_loss
         )
 
@@ -68,11 +68,11 @@ def test_a_first_start_leaves_out_what_an_earlier_run_has_left(app: Application)
     app.fill()
     made = program(durable=True)
     assert app.prepare(made) == ENDS
-    app.admit(made)
+    app.accept(made)
     assert app.checkpoint.starts() == ENDS
     app.fill()  # the first batch was cut off and runs again: what it wrote is not left out
     assert app.prepare(made) == {}
-    app.admit(made)
+    app.accept(made)
     assert app.checkpoint.starts() == ENDS
 
 
@@ -86,7 +86,7 @@ def test_a_topic_of_another_size_is_refused(app: Application) -> None:
 def test_unread_records_of_a_topic_that_is_gone_are_not_lost(
     app: Application, edited: Program
 ) -> None:
-    app.admit(program(durable=True))
+    app.accept(program(durable=True))
     app.fill()
     app.batch(0, {TOPIC: {"0": 1, "1": 0}}, committed=True)
     with pytest.raises(StateError, match=f"{TOPIC}' holds 2 records"):
@@ -97,10 +97,10 @@ def test_unread_records_of_a_topic_that_is_gone_are_not_lost(
 
 
 def test_a_shuffle_becomes_a_topic_between_two_batches_only(app: Application) -> None:
-    app.admit(program(durable=False))
+    app.accept(program(durable=False))
     app.batch(0, {"in": {"0": 1, "1": 0}}, committed=True)
     app.batch(1, {"in": {"0": 2, "1": 0}}, committed=False)
-    with pytest.raises(StateError, match="the last batch was cut off"):
+    with pytest.raises(StateError, match="the last batch is not committed"):
         app.prepare(program(durable=True))
     app.batch(1, {"in": {"0": 2, "1": 0}}, committed=True)
     app.topics.create(TOPIC, 2)
@@ -110,17 +110,17 @@ def test_a_shuffle_becomes_a_topic_between_two_batches_only(app: Application) ->
 
 
 def test_a_topic_stays_one_when_its_functions_are_declared(app: Application) -> None:
-    app.admit(program(durable=True))
+    app.accept(program(durable=True))
     assert app.checkpoint.assignment().durable == {"pages-repartition"}
-    assert app.checkpoint.inner_topics() == {TOPIC}
+    assert app.checkpoint.internal_topics() == {TOPIC}
 
 
 def test_a_checkpoint_of_before_knows_its_inner_topics_by_what_was_read(app: Application) -> None:
-    app.admit(program(durable=True))
+    app.accept(program(durable=True))
     file = app.checkpoint.root / "application.json"
     written = json.loads(file.read_text())
     del written["inner_topics"], written["durable"]
     file.write_text(json.dumps(written))
-    assert app.checkpoint.inner_topics() == set()
+    assert app.checkpoint.internal_topics() == set()
     app.batch(0, {"in": {"0": 1}, TOPIC: {"0": 0, "1": 0}}, committed=True)
-    assert app.checkpoint.inner_topics() == {TOPIC}
+    assert app.checkpoint.internal_topics() == {TOPIC}

@@ -7,7 +7,7 @@ from typing import Any
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.serdes import Serdes
 from thulawa.runtime.handlers import Handlers, log_and_continue
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
 from thulawa.streams import Consumed, Grouped, Materialized, Produced, StreamsBuilder
 from thulawa.topology.topology import Topology

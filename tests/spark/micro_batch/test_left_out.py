@@ -10,7 +10,7 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import QueryFailed
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
 from thulawa.runtime.metrics import NodeMetrics
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
 from thulawa.spark.micro_batch import output_limits as outlets
 from thulawa.streams import Consumed, Materialized, Produced, StreamsBuilder, TimeWindows

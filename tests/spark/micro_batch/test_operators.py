@@ -326,7 +326,7 @@ OPTIONS: dict[str, Program] = {
 REFUSED: dict[str, tuple[Program, str]] = {
     "Consumed.offset_reset": (
         lambda b: b.stream("a", Consumed(offset_reset="latest")),
-        "leave offset_reset out",
+        "remove offset_reset",
     ),
     "Produced.partitioner": (
         lambda b: (
@@ -351,7 +351,7 @@ def test_options_that_cannot_run_are_refused_when_the_program_is_planned(name: s
     program, reason = REFUSED[name]
     with pytest.raises(TopologyError, match=reason) as refusal:
         run(program)
-    assert "test_streams_operators.py" in str(refusal.value)
+    assert "test_operators.py" in str(refusal.value)
 
 
 def test_no_option_is_left_out() -> None:
@@ -383,4 +383,4 @@ def test_what_cannot_be_sent_to_workers_is_refused_at_the_users_line(
     topology = built(lambda b: program(b, lock))
     with pytest.raises(TopologyError, match="cannot be sent to Spark's workers") as refusal:
         Streams(topology, application_id="app", log=address).planned()
-    assert "test_streams_operators.py" in str(refusal.value)
+    assert "test_operators.py" in str(refusal.value)

@@ -18,12 +18,12 @@ from thulawa.runtime.handlers import (
     Resume,
     log_and_continue,
 )
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import plan
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.micro_batch.collector import TaskOutput
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.wire import packed_batch, unpack_outgoing
-from thulawa.streams.builder import StreamsBuilder
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.topology.nodes import Sink
 
 

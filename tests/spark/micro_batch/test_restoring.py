@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from thulawa.brokers.embedded.batches import Columns, pack, unpack
-from thulawa.runtime.planning import Part, plan
-from thulawa.runtime.recovery import Recovery, batch_stamp
-from thulawa.spark.micro_batch import changelogs
+from thulawa.runtime.planning import StagedSubTopology, plan
+from thulawa.runtime.recovery_plan import RecoveryPlan, batch_stamp
+from thulawa.spark.micro_batch import changelog_output
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.restoring import Report, Restored
-from thulawa.spark.micro_batch.task_host import Hosted
+from thulawa.spark.micro_batch.restoring import RestoreReport, RestoringTask
+from thulawa.spark.micro_batch.task_host import HostedTask
 from thulawa.spark.micro_batch.wire import SINK, Packed
-from thulawa.spark.task_context import Task
+from thulawa.spark.task_context import SparkTask
 from thulawa.streams import JoinWindows, SessionWindows, StreamsBuilder, Suppressed, TimeWindows
 from thulawa.topology.topology import Topology
 
@@ -66,7 +66,7 @@ def tables(builder: StreamsBuilder) -> Any:
     return left.outer_join(right, lambda one, two: [one, two]).to_stream()
 
 
-def program(make: Callable[[StreamsBuilder], Any], recovery: Recovery | None = None) -> Program:
+def program(make: Callable[[StreamsBuilder], Any], recovery: RecoveryPlan | None = None) -> Program:
     builder = StreamsBuilder()
     make(builder).to("out")
     made: Topology = builder.build()
@@ -107,12 +107,12 @@ def sent(packed: Iterable[Iterable[Packed]]) -> dict[str, list[Row]]:
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def now(number: int) -> None:
-        monkeypatch.setattr(changelogs, "current_task", lambda: Task(0, "q", number))
+        monkeypatch.setattr(changelog_output, "current_task", lambda: SparkTask(0, "q", number))
 
     return now
 
 
-def only_part(made: Program) -> Part:
+def only_part(made: Program) -> StagedSubTopology:
     (part,) = made.plan.parts.values()
     return part
 
@@ -123,8 +123,8 @@ def test_nothing_stays_of_a_batch_that_is_given_up_once_its_outputs_have_left(
 ) -> None:
     made = program(make)
     part = only_part(made)
-    kept, task = Store(), Hosted(made, part, 0)
-    other, model = Store(), Hosted(made, part, 0)
+    kept, task = Store(), HostedTask(made, part, 0)
+    other, model = Store(), HostedTask(made, part, 0)
     for number in range(3):
         at(number)
         given = [row for row in batch(number) if row.topic == "a"]
@@ -151,7 +151,7 @@ def test_a_restored_task_does_what_the_first_would_have_done(
     made = program(make)
     part = only_part(made)
     topics = {topic for source in part.group.sources for topic in source.topics}
-    kept, first = Store(), Hosted(made, part, 0)
+    kept, first = Store(), HostedTask(made, part, 0)
     outputs: list[list[Row]] = []
     logs: dict[str, list[Row]] = {}
     for number in range(4):
@@ -164,9 +164,9 @@ def test_a_restored_task_does_what_the_first_would_have_done(
     assert any(outputs[3])
 
     stamps = frozenset({batch_stamp("q", 2)}) if taken_back else frozenset()
-    restoring = program(make, Recovery({}, stamps=stamps))
-    rebuilt, half = Store(), Restored(restoring, only_part(restoring), 0)
-    reports: list[Report] = []
+    restoring = program(make, RecoveryPlan({}, stamps=stamps))
+    rebuilt, half = Store(), RestoringTask(restoring, only_part(restoring), 0)
+    reports: list[RestoreReport] = []
     for step in range(2):  # in two batches of its own
         some = _halves(logs, step)
         packed = [rows(topic, step * 100, records) for topic, records in some.items() if records]
@@ -177,7 +177,7 @@ def test_a_restored_task_does_what_the_first_would_have_done(
         assert report.wanted is not None
         assert report.found.holds(report.wanted)
 
-    again = Hosted(made, part, 0)
+    again = HostedTask(made, part, 0)
     for number in range(2 if taken_back else 3, 4):
         at(number)
         out = sent(again.run([r for r in batch(number) if r.topic in topics], 1_000, rebuilt))
@@ -193,5 +193,5 @@ def _halves(logs: dict[str, list[Row]], step: int) -> dict[str, list[Row]]:
     }
 
 
-def _report(row: Packed) -> Report:
-    return msgspec.json.decode(row.data, type=Report)
+def _report(row: Packed) -> RestoreReport:
+    return msgspec.json.decode(row.data, type=RestoreReport)

@@ -9,11 +9,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from thulawa.core.errors import QueryFailed
-from thulawa.runtime.batch_size import Fetching
+from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.spark.micro_batch import runner as running
-from thulawa.spark.micro_batch.progress import Fetches
+from thulawa.spark.micro_batch.progress import BatchSizeController
 from thulawa.spark.micro_batch.runner import StreamsQuery
-from thulawa.spark.session.worker_pools import Seat
+from thulawa.spark.session.worker_pools import WorkerPoolSlot
 
 
 class SparkQuery:
@@ -72,14 +72,14 @@ class Topics:
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("active", "pool_of"):
+    for name in ("active_session", "pool_of"):
         monkeypatch.setattr(running, name, lambda *_: nullcontext())
     monkeypatch.setattr(running, "compile_program", lambda *_: None)
 
 
 def started(topics: Topics, max_records: Any = None) -> StreamsQuery:
     program: Any = SimpleNamespace(
-        application_id="app", topics=("in",), inner_topics=(), has_timers=False
+        application_id="app", topics=("in",), internal_topics=(), has_timers=False
     )
     offsets = iter(range(1000))
     checkpoint: Any = SimpleNamespace(
@@ -123,8 +123,8 @@ def test_a_look_that_fails_keeps_no_other_from_looking(monkeypatch: pytest.Monke
     def fail(*_: Any) -> None:
         raise OSError("no report")
 
-    monkeypatch.setattr(Fetches, "look", fail)
-    query = started(Topics(SparkQuery(looks=3), lambda *one: told.append(one)), Fetching())
+    monkeypatch.setattr(BatchSizeController, "update", fail)
+    query = started(Topics(SparkQuery(looks=3), lambda *one: told.append(one)), AdaptiveBatchSize())
     assert query.wait() is None
     assert len(told) == 4
 
@@ -164,23 +164,23 @@ def test_a_query_that_cannot_be_stopped_either_ends_with_the_first_error(
 
 
 def test_a_query_is_stopped_when_its_making_fails_after_it_was_started() -> None:
-    before = Seat()
-    before.leave()
+    before = WorkerPoolSlot()
+    before.release()
     spark_query = SparkQuery()
     with pytest.raises(OSError, match="no brokers"):
         started(Topics(spark_query, None, refused=True))
     assert spark_query.stopped == 1
-    after = Seat()
-    after.leave()
+    after = WorkerPoolSlot()
+    after.release()
     assert after.number == before.number
 
 
 def test_a_query_whose_end_is_found_twice_leaves_its_seat_once() -> None:
     first = started(Topics(SparkQuery(), None))
     first.wait()
-    held = Seat()
+    held = WorkerPoolSlot()
     first.wait()
-    other = Seat()
+    other = WorkerPoolSlot()
     assert other.number != held.number
-    held.leave()
-    other.leave()
+    held.release()
+    other.release()

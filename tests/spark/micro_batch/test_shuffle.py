@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from thulawa.brokers.embedded.batches import Columns
-from thulawa.runtime.options import TaskOptions
 from thulawa.runtime.planning import plan
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.connectors.chunks import Chunk
-from thulawa.spark.micro_batch.first_stage import front
+from thulawa.spark.micro_batch.first_stage import run_first_stage
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import Shipped
+from thulawa.spark.micro_batch.program_shipping import ShippedProgram
 from thulawa.spark.micro_batch.wire import unpack_records
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.streams import Grouped, Materialized, StreamsBuilder
 
 RECORDS, PAGES, CHUNK = 100_000, 1_000, 25_000
@@ -37,10 +37,10 @@ def sent(*, two_step: bool) -> tuple[int, int]:
     program = Program("app", f"app/{two_step}", planned, TaskOptions(commit="batch"))
     packed = [
         data
-        for batch in front(Shipped(program), visits())
+        for batch in run_first_stage(ShippedProgram(program), visits())
         for data in batch.column("data").to_pylist()
     ]
-    return sum(len(unpack_records(data, Codec())) for data in packed), sum(map(len, packed))
+    return sum(len(unpack_records(data, ColumnCodec())) for data in packed), sum(map(len, packed))
 
 
 def test_two_steps_shuffle_parts_and_not_records() -> None:

@@ -13,12 +13,12 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import ConfigurationError, QueryFailed, StateError
 from thulawa.engine import Lane, Lanes
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
 from thulawa.spark.micro_batch.scheduler_pools import pool_of
 from thulawa.streams import Processor, ProcessorContext, Record, Restart, State
-from thulawa.streams.builder import StreamsBuilder
-from thulawa.streams.options import Materialized, Named, Produced
+from thulawa.streams.operator_options import Materialized, Named, Produced
+from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.topology.topology import Topology
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tests.spark.micro_batch.dry import DryQuery, Input
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.micro_batch.program import Program
 from thulawa.streams import StreamsBuilder
 

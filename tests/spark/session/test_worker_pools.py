@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import thulawa
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.spark.application import Streams
-from thulawa.spark.session.worker_pools import Seat, own_workers
+from thulawa.spark.session.worker_pools import WorkerPoolSlot, dedicated_workers
 from thulawa.streams import StreamsBuilder
 
 BATCHES = 6
@@ -90,7 +90,7 @@ def test_map_by_key_keeps_its_worker_beside_a_source_and_a_sink(
 
 def test_the_environment_is_as_it_was(spark: SparkSession) -> None:
     before = dict(spark.sparkContext.environment)
-    with own_workers(spark, "mine"):
+    with dedicated_workers(spark, "mine"):
         assert spark.sparkContext.environment != before
     assert spark.sparkContext.environment == before
 
@@ -103,11 +103,11 @@ def test_two_threads_have_workers_of_their_own_names() -> None:
 
     def second() -> None:
         entered.set()
-        with own_workers(spark, "second"):
+        with dedicated_workers(spark, "second"):
             left.wait(10)
             seen.append(dict(environment))
 
-    with own_workers(spark, "first"):
+    with dedicated_workers(spark, "first"):
         thread = Thread(target=second)
         thread.start()
         assert entered.wait(10)
@@ -122,31 +122,31 @@ def test_two_threads_have_workers_of_their_own_names() -> None:
 def test_a_name_within_a_name_is_put_back() -> None:
     environment: dict[str, str] = {}
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(environment=environment))
-    with own_workers(spark, "outer"):
-        with own_workers(spark, "inner"):
+    with dedicated_workers(spark, "outer"):
+        with dedicated_workers(spark, "inner"):
             pass
         assert environment == {"THULAWA_WORKERS": "outer"}
     assert environment == {}
 
 
 def test_a_seat_that_was_left_is_another_s() -> None:
-    first = Seat()
-    first.leave()
-    second = Seat()
-    first.leave()
-    third = Seat()
+    first = WorkerPoolSlot()
+    first.release()
+    second = WorkerPoolSlot()
+    first.release()
+    third = WorkerPoolSlot()
     assert third.number != second.number
-    second.leave()
-    third.leave()
+    second.release()
+    third.release()
 
 
 def test_a_seat_is_taken_once_and_again_when_it_is_left() -> None:
-    seats = [Seat() for _ in range(3)]
-    numbers = [seat.number for seat in seats]
+    slots = [WorkerPoolSlot() for _ in range(3)]
+    numbers = [seat.number for seat in slots]
     assert len(set(numbers)) == len(numbers)
-    seats[1].leave()
-    seats[1].leave()
-    another = Seat()
+    slots[1].release()
+    slots[1].release()
+    another = WorkerPoolSlot()
     assert another.number == numbers[1]
-    for seat in (seats[0], another, seats[2]):
-        seat.leave()
+    for seat in (slots[0], another, slots[2]):
+        seat.release()

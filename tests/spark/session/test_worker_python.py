@@ -12,7 +12,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from thulawa.spark.session.builder import configure
+from thulawa.spark.session.spark_session import configure
 
 SCRIPT = str(Path(__file__).parents[3] / "src/thulawa/spark/session/worker-python")
 

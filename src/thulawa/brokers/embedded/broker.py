@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from thulawa.brokers.embedded.log import Log
 from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.brokers.errors import TopicDiffers
-from thulawa.brokers.port import Committed, OffsetRange, RecordColumns, TopicMetadata, WriterId
+from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
 from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import Offsets, TopicPartition
@@ -88,7 +88,7 @@ class EmbeddedBroker:
 
     def read(
         self,
-        ranges: Mapping[TopicPartition, OffsetRange],
+        ranges: Mapping[TopicPartition, tuple[int, int]],
         *,
         timeout: float = 30.0,  # noqa: ARG002 nothing is waited for
     ) -> Iterator[ConsumerRecord]:

@@ -22,7 +22,7 @@ from thulawa.brokers.kafka.transactions import (
     transaction,
     write,
 )
-from thulawa.brokers.port import Committed, OffsetRange, RecordColumns, TopicMetadata, WriterId
+from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
 from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import Offsets, TopicPartition
@@ -121,7 +121,7 @@ class KafkaBroker:
         return self._topics.end_offsets(*topics, committed=committed)
 
     def read(
-        self, ranges: Mapping[TopicPartition, OffsetRange], *, timeout: float = 30.0
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], *, timeout: float = 30.0
     ) -> Iterator[ConsumerRecord]:
         """Yield the committed records of ranges of offsets, those of a partition in their order."""
         for messages in read_spans(self.connection, ranges, patience=timeout):

@@ -1,4 +1,4 @@
-"""An application runs once: in one process, and there once."""
+"""Ensure that an application runs only once, in one process."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _guard = threading.Lock()
 
 
 class Ownership:
-    """The right to run an application, and to write into its checkpoint."""
+    """Exclusive ownership of an application and its checkpoint."""
 
     def __init__(self, application_id: str, broker: str, checkpoint: Path) -> None:
         self._application = (application_id, broker)
@@ -23,13 +23,13 @@ class Ownership:
         self._held = False
 
     def acquire(self) -> None:
-        """Acquire the right; raise where the application runs, here or in another process."""
+        """Acquire ownership; raise if the application runs, here or in another process."""
         application_id, broker = self._application
         with _guard:
             if self._application in _running:
                 raise ConfigurationError(
                     f"{application_id!r} at {broker} runs in this process already: stop it before "
-                    "it is started again, or give the other one an application_id of its own"
+                    "starting it again, or give the other one its own application_id"
                 )
             _running.add(self._application)
         try:
@@ -40,7 +40,7 @@ class Ownership:
         self._held = True
 
     def release(self) -> None:
-        """Release the right, where it is held."""
+        """Release ownership if it is held."""
         if self._held:
             self._held = False
             self._lock.release()
@@ -48,7 +48,7 @@ class Ownership:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the right while the context lasts."""
+        """Hold ownership while the context lasts."""
         self.acquire()
         try:
             yield

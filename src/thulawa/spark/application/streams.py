@@ -6,27 +6,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias
 from uuid import uuid4
 
-from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.routing import Policies
-from thulawa.brokers.kafka.transactions import Guarantee
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateLoss, ThulawaError
-from thulawa.core.names import check_name
-from thulawa.core.serdes import Serde
 from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.lane_sums import LaneFigures
 from thulawa.runtime.application_states import State, StateMachine
-from thulawa.runtime.batch_size import Fetching
-from thulawa.runtime.groups import Assignment, PartitionGrouper, by_number
 from thulawa.runtime.metrics import NodeMetrics
-from thulawa.runtime.options import TaskOptions
+from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.restarts import Restart, policy_of
+from thulawa.spark.application.execution import Execution
 from thulawa.spark.application.ownership import Ownership
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import create_topics, owned_topics
@@ -34,149 +29,116 @@ from thulawa.spark.micro_batch.brokers import topics_at
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.dropped_records import CountReport
 from thulawa.spark.micro_batch.identity import (
-    Former,
-    find_former,
+    PreviousRun,
+    check_topic_ids,
+    find_previous_run,
     last_checkpoint,
-    refuse_recreated_topics,
 )
 from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
-from thulawa.spark.micro_batch.internal_topics import prepare_inner_topics
-from thulawa.spark.micro_batch.manifest import write_manifest
+from thulawa.spark.micro_batch.internal_topics import prepare_internal_topics
+from thulawa.spark.micro_batch.manifest import publish_manifest
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import check_travels
-from thulawa.spark.micro_batch.progress import FetchStatistics
-from thulawa.spark.micro_batch.recovery import (
+from thulawa.spark.micro_batch.program_shipping import check_picklable
+from thulawa.spark.micro_batch.progress import BatchSizeStatistics
+from thulawa.spark.micro_batch.restore import (
     RestoredStore,
     Restoring,
-    begin_anew,
-    refuse_lost_changelogs,
+    begin_empty,
+    check_changelogs,
     restore,
-    unrestorable,
+    why_not_restorable,
 )
 from thulawa.spark.micro_batch.runner import StreamsQuery, own_session
 from thulawa.spark.micro_batch.shared_folder import check_shared
-from thulawa.spark.session.builder import session
+from thulawa.spark.session.spark_session import session
+from thulawa.topology.compatibility import StateMapping
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.topology import Topology
 
 __all__ = ["Streams"]
 
 _log = logging.getLogger("thulawa.streams")
-Answer = Literal["stop", "restart"]
+
+
+P = ParamSpec("P")
+Init: TypeAlias = Callable[["Streams", Topology, Execution], None]
+
+
+def _with_keywords(
+    options: Callable[P, Execution],
+) -> Callable[[Init], Callable[Concatenate["Streams", Topology, P], None]]:
+    """Return a decorator that adds the keyword arguments of `Execution` to `Streams.__init__`."""
+
+    def decorate(init: Init) -> Callable[Concatenate["Streams", Topology, P], None]:
+        @wraps(init)
+        def build(self: "Streams", topology: Topology, **keywords: Any) -> None:
+            init(self, topology, options(**keywords))  # type: ignore[call-arg]
+
+        return build  # type: ignore[return-value] # a type cannot say that all are keyword-only
+
+    return decorate
 
 
 class Streams:
-    """Run a topology as one streaming query.
+    """Run a topology as one streaming query; the keyword arguments are those of `Execution`.
 
-    ``log`` is where its topics are (``file:./topics``, ``kafka://host:9092``, or a `Connection`
-    with passwords); ``checkpoint`` is the local folder that makes it exactly once over restarts,
-    and belongs to this application alone: by default ``checkpoints/`` and the application's id in
-    the log's folder, or, with Kafka, in the one where the program runs. A start that does not find
-    it goes on where the application was, or is refused: it never begins again in silence
-    (``allow_state_loss`` goes on with empty stores, `reset` begins again). With Kafka
-    ``processing_guarantee="at_least_once"`` saves the transactions, ``policies`` say what becomes
-    of oversized records and of those for topics that are not there, and a batch must end within
-    ``transaction_timeout`` (5 minutes, and no more than the brokers allow). Topics without serdes
-    use ``key_serde`` (text) and ``value_serde`` (JSON).
+    ``Streams(topology, application_id="visits", log="file:./topics")``
 
-    A batch takes up to ``max_records`` records, as soon as the one before is done, or every
-    ``trigger``; with a `Fetching` as many as take the time it asks for.
-
-    Applications on one session share its cores by their ``weight``.
-
-    ``on_error`` says what an error that no handler took does: ``"stop"``, ``"restart"``, a
-    `Restart`, or a function of the error that answers ``"stop"`` or ``"restart"``.
-
-    With ``changelogs`` every store has a changelog, not only those that ask for one. An
-    application whose stores all have one, and whose checkpoint is lost, rebuilds it when it
-    starts (`on_restoring` is told how far it is), or by `restore`.
+    A start that does not find its checkpoint continues where the application was, or raises: it
+    never begins again silently. ``allow_state_loss`` continues with empty stores, `reset` begins
+    again. An application whose stores all have changelogs restores a lost checkpoint when it starts
+    (`on_restoring` is called with the progress), or by `restore`.
 
     .. versionadded:: 0.1.0
     """
 
-    def __init__(  # noqa: PLR0913 options by name
-        self,
-        topology: Topology,
-        *,
-        application_id: str,
-        log: str | Connection,
-        checkpoint: str | None = None,
-        spark: Any = None,
-        options: TaskOptions | None = None,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-        grouper: PartitionGrouper = by_number,
-        max_records: int | Fetching | None = 100_000,
-        processing_guarantee: Guarantee = "exactly_once",
-        policies: Policies | None = None,
-        transaction_timeout: Duration | None = None,
-        trigger: Duration | None = None,
-        weight: int = 1,
-        on_error: Answer | Restart | Callable[[Exception], Answer] = "stop",
-        allow_state_loss: bool = False,
-        changelogs: bool = False,
-        clock: Callable[[int], int] | None = None,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
-        check_name(application_id, "application")
+    @_with_keywords(Execution)
+    def __init__(self, topology: Topology, execution: Execution) -> None:
         if not isinstance(topology, Topology):
             raise ConfigurationError(
                 f"a topology is needed, not a {type(topology).__name__}: builder.build() gives one"
             )
-        if isinstance(max_records, int) and max_records < 1:
-            raise ConfigurationError("max_records must be at least 1, or None for all there are")
-        self.application_id = application_id
-        self._topology = topology
-        self.log = log
-        self._topics = topics_at(log, processing_guarantee, policies, _seconds(transaction_timeout))
-        self._guarantee = processing_guarantee
-        self._policies = policies
-        self._checkpoint = Checkpoint(checkpoint or f"{self._topics.checkpoints}/{application_id}")
-        self._ownership = Ownership(application_id, self._topics.place, self._checkpoint.root)
-        self._spark = spark
-        chosen = options or TaskOptions()
-        self._options = replace(
-            chosen,
-            commit=chosen.commit or "batch",  # Spark commits batches: caches let go with them
-            max_ahead="1 day" if chosen.max_ahead is None else chosen.max_ahead,
-        )
-        self._serdes = key_serde, value_serde
-        self._grouper = grouper
-        self._max_records = max_records
-        self._trigger = None if trigger is None else milliseconds(trigger, name="trigger")
-        if type(weight) is not int or weight < 1:
-            raise ConfigurationError(f"weight must be a whole number from 1, not {weight!r}")
-        self._weight = weight
-        self._on_error = policy_of(on_error)
-        self._allow_state_loss = allow_state_loss
-        self._changelogs = changelogs
+        self.application_id = execution.application_id
+        self.log = execution.log
         self.on_restoring: Callable[[Restoring], None] | None = None
-        self._clock = clock
-        self._settings = dict(settings or {})
+        self._topology = topology
+        self._execution = execution
+        self._options = execution.task_options
+        self._on_error = policy_of(execution.on_error)
+        self._topics = topics_at(
+            execution.log,
+            execution.processing_guarantee,
+            execution.policies,
+            _seconds(execution.transaction_timeout),
+        )
+        default = f"{self._topics.checkpoints}/{self.application_id}"
+        self._checkpoint = Checkpoint(execution.checkpoint or default)
+        self._ownership = Ownership(self.application_id, self._topics.place, self._checkpoint.root)
+        self._spark = execution.spark
         self._machine = StateMachine()
         self._query: StreamsQuery | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._error: BaseException | None = None
-        # who starts the query, and then watches it: the one thread that cannot wait for its end
+        # the thread that starts the query and then monitors it: it cannot wait for its own end
         self._keeper: threading.Thread | None = None
         self._program: Program | None = None
         self._reports: dict[str, LaneReport] = {}
         self._counts: CountReport | None = None
 
-    # --- life
+    # --- lifecycle
 
     @property
     def state(self) -> State:
-        """Where the application is."""
+        """The state of the application."""
         return self._machine.state
 
     def add_state_listener(self, listener: Callable[[State, State], None]) -> None:
-        """Have ``listener(new, old)`` called at every change of state."""
+        """Call ``listener(new, old)`` at every change of state."""
         self._machine.listeners.append(listener)
 
     def start(self) -> Self:
-        """Check everything, then start the query; errors of the program are raised here."""
+        """Check the program and start the query; raise what is wrong with it."""
         self._check_new()
         self._keeper = threading.current_thread()
         self._machine.go(State.REBALANCING)
@@ -192,30 +154,30 @@ class Streams:
         )
         self._keeper.start()
         if self._stopping.is_set():
-            self._query.stop()  # asked for while it started
+            self._query.stop()  # stop() was called during the start
         return self
 
     def restore(self) -> list[RestoredStore]:
-        """Rebuild a checkpoint that is lost from the changelogs, without starting the query.
+        """Restore a lost checkpoint from the changelogs, without starting the query.
 
-        Give what was read back; nothing when there is a checkpoint, or no changelog yet.
+        Return the restored stores; none if there is a checkpoint, or no changelog yet.
         """
         self._check_new()
         with self._ownership.held():
             self._program = self._made()
             if not self._program.changelogs:
                 raise ConfigurationError(
-                    f"{self.application_id!r} has no changelogs; give them to its stores with "
+                    f"{self.application_id!r} has no changelogs; add them to its stores with "
                     "Materialized(changelog=True), or to all with Streams(changelogs=True)"
                 )
             return self._restored()
 
     def reset(self) -> None:
-        """Forget state, positions and inner topics (`remains`): the next start begins again.
+        """Delete the application's checkpoint, internal topics and committed offsets.
 
-        An application that runs is refused.
+        The next start begins again. Raise `StateError` or `ConfigurationError` while it runs.
         """
-        root, topics = self.remains()
+        root, topics = self.owned_resources()
         with Ownership(self.application_id, self._topics.place, root).held():
             for topic in topics:
                 self._topics.delete(topic)
@@ -225,21 +187,21 @@ class Streams:
     def _check_new(self) -> None:
         if self.state is not State.CREATED:
             raise ConfigurationError(
-                f"{self.application_id!r} has been started already; make another Streams of it"
+                f"{self.application_id!r} has been started already; create another Streams"
             )
 
     def stop(self, timeout: Duration | None = None) -> bool:
-        """End the query, waiting at most ``timeout``; tell whether it has ended.
+        """Stop the query, waiting at most ``timeout``; return whether it has ended.
 
-        A batch that has not committed leaves no trace and runs again at the next start. A state
-        listener, or ``on_error``, that calls this does not wait: the end comes after it.
+        A batch that has not committed leaves no trace and runs again at the next start. Called in
+        a state listener or in ``on_error``, it returns at once: the query ends afterwards.
         """
         self._machine.go(State.PENDING_SHUTDOWN)
         self._stopping.set()
-        if self._keeper is None:  # it was never started
+        if self._keeper is None:  # never started
             self._ended.set()
         elif self._query is not None and not self._ended.is_set():
-            # apart: Spark's stop waits for the batch to be torn down, however long that takes
+            # on a thread: Spark's stop waits for the current batch without a timeout
             threading.Thread(target=self._query.stop, daemon=True).start()
         if self._keeper is threading.current_thread():
             return self._ended.is_set()
@@ -249,14 +211,14 @@ class Streams:
         return ended
 
     def drain(self, timeout: Duration) -> bool:
-        """Read no further records; return whether the batch at hand has committed by then.
+        """Stop reading; return whether the current batch has committed within the timeout.
 
-        Call `stop` after it: an application does not read on after this.
+        Call `stop` afterwards: the application does not resume reading.
         """
         return self._query is None or self._query.drain(milliseconds(timeout) / 1000)
 
     def await_termination(self, timeout: Duration | None = None) -> bool:
-        """Wait for the end; raise the error that ended it. Tell whether it has ended."""
+        """Wait for the end; raise the error that ended it, or return whether it has ended."""
         ended = self._ended.wait(_seconds(timeout))
         if ended and self._error is not None:
             raise self._error
@@ -265,19 +227,19 @@ class Streams:
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
         """Wait until everything that was in the topics when this was called has been processed.
 
-        This includes what it becomes in repartition topics. What a task holds back for records
-        that are not written yet (a ``max_task_idle`` longer than 0) may be processed after that.
+        This includes the records that it becomes in repartition topics. Records that a task
+        buffers while it waits for others (``max_task_idle`` above 0) may be processed later.
         """
         self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         assert self._query is not None
         self._await_read(self._query, deadline)
         if self._query.has_more:
-            # records that were read may wait for some that came since
+            # records that were read may wait for some that were written since
             self._await_read(self._query, deadline)
 
     def _await_read(self, query: StreamsQuery, deadline: float) -> None:
-        """Wait until the topics are read to their ends, and what that brought about too."""
+        """Wait until the topics, and then the repartition topics, are read to their ends."""
         for names in query.rounds():
             wanted = self._topics.end_offsets(names)
             while not self._reached(wanted):
@@ -285,7 +247,7 @@ class Streams:
                 time.sleep(0.02)
 
     def process_batches(self, count: int, timeout: Duration = "10 minutes") -> None:
-        """Wait for so many batches more; with timers they come without records too."""
+        """Wait for ``count`` more batches; with timers there are batches without records."""
         self._check_started()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
         last = self._checkpoint.last_batch() + count
@@ -301,7 +263,7 @@ class Streams:
         if self._ended.is_set():
             raise self._error or ThulawaError(f"{self.application_id!r} has been stopped")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{self.application_id!r} has not come so far in the time given")
+            raise TimeoutError(f"{self.application_id!r} has not processed its input in time")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -314,78 +276,92 @@ class Streams:
     ) -> None:
         self.stop()
 
-    # --- looking in
+    # --- observation
 
     def progress(self) -> list[dict[str, Any]]:
-        """Give Spark's reports of the last batches."""
+        """Return Spark's progress reports of the last batches."""
         return [] if self._query is None else self._query.progress()
 
     def lag(self) -> dict[str, dict[int, int]]:
-        """Give how many records each partition holds that no committed batch has read.
+        """Return the number of records of each partition that no committed batch has read.
 
-        Asks the log, or the brokers. Empty when it was never started.
+        Asks the broker. Empty before the start.
         """
         return {} if self._query is None else self._query.lag()
 
-    def fetching(self) -> FetchStatistics | None:
-        """Tell how many records the next batch may take, and what binds; None: a fixed number."""
-        return None if self._query is None else self._query.fetching
+    def batch_size(self) -> BatchSizeStatistics | None:
+        """Return the limit of the next batch and what determines it; None if the limit is fixed."""
+        return None if self._query is None else self._query.batch_size
 
     def lanes(self) -> dict[str, dict[str, LaneFigures]]:
-        """Give what the lanes have come to in all batches, by async node that has several."""
+        """Return the lane statistics of all batches, by async node with several lanes."""
         return {node: report.lanes() for node, report in self._reports.items()}
 
     def metrics(self) -> dict[str, NodeMetrics]:
-        """Return how many records each node left out since the start, by the node's name."""
+        """Return the numbers of dropped records since the start, by node name."""
         return {} if self._counts is None else self._counts.metrics()
 
     def store(self, name: str) -> ReadOnlyStore:
-        """Look into a store as the last committed batch left it."""
+        """Return a read-only view of a store as of the last committed batch."""
         return read_store(self._session(), self._checkpoint, self._plan, name)
 
     @property
     def topology(self) -> Topology:
-        """The program."""
+        """The topology that this application runs."""
         return self._topology
 
     @property
     def dead_letter_topics(self) -> tuple[str, ...]:
-        """The topics of dead letters, of handlers and policies; they are created at the start."""
-        of_policies = () if self._policies is None else (self._policies.dead_letter,)
+        """The dead-letter topics of handlers and policies, which a start creates."""
+        policies = self._execution.policies
+        of_policies = () if policies is None else (policies.dead_letter,)
         named = (*self._options.handlers.dead_letter_topics, *of_policies)
         return tuple(dict.fromkeys(topic for topic in named if topic is not None))
 
     def planned(self, *, check_topics: bool = True) -> Plan:
-        """Give what would run where; refuse what cannot run. Nothing is started.
+        """Return the plan of a start; raise if the program cannot run. Nothing is started.
 
-        Without ``check_topics`` every topic is taken to be there, with one partition.
+        Without ``check_topics`` every topic is assumed to exist, with one partition.
         """
-        names = tuple(_outer_topics(self._topology))
+        names = tuple(_input_topics(self._topology))
         counts = self._topics.partitions(names) if check_topics else dict.fromkeys(names, 1)
         if missing := sorted(set(names) - set(counts)):
             raise ConfigurationError(
                 f"the topic {missing[0]!r} does not exist; create it before the application starts"
             )
-        check_travels(self._topology)
+        check_picklable(self._topology)
         assigned = self._checkpoint.assignment() if check_topics else None
-        return self._planned(counts, self._grouper, assigned)
+        return self._planned(counts, self._execution.grouper, assigned)
 
-    def remains(self) -> tuple[Path, list[str]]:
-        """Name what the application leaves behind: its checkpoint, and its inner topics.
+    def check_state(self, made: Plan) -> StateMapping:
+        """Return what a start would find of the state in the checkpoint, and what it would lose.
 
-        These are repartitions that are topics, changelogs, the topic of their offsets, that of
-        the clock, and the manifest. A checkpoint that is there and is another's, or none, is
-        refused.
+        Nothing is started or written; `StateMapping.losses` is empty if all state is kept.
+        """
+        changelogs = self._changelog_topics(made)
+        program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
+        return self._checkpoint.check(made, changelogs=changelogs, has_timers=program.has_timers)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the checkpoint."""
+        return self._checkpoint.root
+
+    def owned_resources(self) -> tuple[Path, list[str]]:
+        """Return what `reset` would delete: the checkpoint folder and the internal topics.
+
+        These are repartition topics, changelogs, and the topics for offsets, timers and the
+        manifest. Raise `StateError` if the folder is not a checkpoint of this application.
         """
         checkpoint = last_checkpoint(self.application_id, self._topics, self._checkpoint)
         checkpoint.check_belongs_to(self.application_id)
-        counts = dict.fromkeys(_outer_topics(self._topology), 1)
-        made = self._planned(counts, _of_no_matter, None)
+        counts = dict.fromkeys(_input_topics(self._topology), 1)
+        made = self._planned(counts, _any_grouping, None)
         changelogs = self._changelog_topics(made)
         program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
         return checkpoint.root, sorted(self._topics.partitions(tuple(owned_topics(program))))
 
-    # --- inside
+    # --- internals
 
     @property
     def _plan(self) -> Plan:
@@ -396,16 +372,15 @@ class Streams:
     def _planned(
         self, counts: Mapping[str, int], grouper: PartitionGrouper, assigned: Assignment | None
     ) -> Plan:
-        key_serde, value_serde = self._serdes
         return plan(
             self._topology,
             counts,
-            key_serde=key_serde,
-            value_serde=value_serde,
+            key_serde=self._execution.key_serde,
+            value_serde=self._execution.value_serde,
             grouper=grouper,
             assigned=assigned,
             keeps_time=self._options.on_bad_timestamp == "partition_time",
-            exactly_once=self._guarantee == "exactly_once",
+            exactly_once=self._execution.processing_guarantee == "exactly_once",
         )
 
     def _session(self) -> Any:
@@ -415,60 +390,61 @@ class Streams:
         return self._spark
 
     def _made(self) -> Program:
-        former = find_former(self.application_id, self._topics, self._checkpoint)
-        if former is not None and former.manifest is not None:
-            self._checkpoint.adopt(former.manifest.content)
+        previous = find_previous_run(self.application_id, self._topics, self._checkpoint)
+        if previous is not None and previous.manifest is not None:
+            self._checkpoint.adopt(previous.manifest.manifest)
         made = self.planned()
         changelogs = self._changelog_topics(made)
         run = f"{self.application_id}/{uuid4().hex}"
+        clock, allow_state_loss = self._execution.clock, self._execution.allow_state_loss
         program = Program(
-            self.application_id, run, made, self._options, self._clock, changelogs=changelogs
+            self.application_id, run, made, self._options, clock, changelogs=changelogs
         )
         starts = None
-        if former is not None:
-            refuse_recreated_topics(former, self._topics, program.topics)
-            starts = self._starts_without_state(former, program)
-        inner = prepare_inner_topics(
-            program, self._topics, self._checkpoint, allow_state_loss=self._allow_state_loss
+        if previous is not None:
+            check_topic_ids(previous, self._topics, program.topics)
+            starts = self._starts_without_state(previous, program)
+        inner = prepare_internal_topics(
+            program, self._topics, self._checkpoint, allow_state_loss=allow_state_loss
         )
-        admitted = self._checkpoint.admit(
+        placement = self._checkpoint.accept(
             self.application_id,
             made,
-            allow_state_loss=self._allow_state_loss,
+            allow_state_loss=allow_state_loss,
             changelogs=changelogs,
             has_timers=program.has_timers,
             starts={**inner, **(starts or {})},
         )
         program = replace(
             program,
-            prefixes=admitted.prefixes,
-            width=admitted.width,
-            had_timers=admitted.has_timers,
+            prefixes=placement.prefixes,
+            width=placement.width,
+            had_timers=placement.has_timers,
         )
-        if changelogs and not self._allow_state_loss:
-            refuse_lost_changelogs(program, self._topics, self._checkpoint)
+        if changelogs and not allow_state_loss:
+            check_changelogs(program, self._topics, self._checkpoint)
         outputs = create_topics(program, self._topics, self.dead_letter_topics)
         program = replace(program, outputs=outputs, outlets=self._topics.outlets())
         if starts is not None:
-            begin_anew(program, self._topics, self._checkpoint)
+            begin_empty(program, self._topics, self._checkpoint)
         return program
 
-    def _starts_without_state(self, former: Former, program: Program) -> Offsets | None:
-        """Return where to go on without the state of an earlier life; None: it is restored.
+    def _starts_without_state(self, previous: PreviousRun, program: Program) -> Offsets | None:
+        """Return the offsets to continue from without restoring state; None: state is restored.
 
-        Raise `StateLoss` where something is lost and that is not allowed.
+        Raise `StateLoss` if state would be lost and that is not allowed.
         """
-        query = "" if former.manifest is None else former.manifest.query
+        query = "" if previous.manifest is None else previous.manifest.query
         starts, batch = self._topics.committed(self.application_id, program.topics, query)
-        why = unrestorable(program, self._topics)
+        why = why_not_restorable(program, self._topics)
         if not program.plan.stages and batch is not None:
             if self._topics.last_written(self.application_id, query) <= batch:
-                return starts  # there is no state, and nothing was written after these offsets
-            why = "its last batch was written, and how far it has read is only known there"
+                return starts  # no state, and no output after these offsets
+            why = "its last batch was written, and its end offsets are only known there"
         if why is None:
             return None
-        if not self._allow_state_loss:
-            raise former.refused(why)
+        if not self._execution.allow_state_loss:
+            raise previous.error(why)
         _log.warning("%s begins with empty stores: %s", self.application_id, why)
         return starts
 
@@ -478,39 +454,39 @@ class Streams:
         return {name: LaneReport(self._session()) for name in names}
 
     def _changelog_topics(self, made: Plan) -> dict[str, str]:
-        """Name the changelogs, as Kafka Streams does, of the stores that have one."""
+        """Return the names of changelog topics by store, named as in Kafka Streams."""
         specs = made.topology.stores
         found = {
             store: f"{self.application_id}-{store}-changelog"
             for part in made.parts.values()
             for store in part.group.stores
-            if self._changelogs or specs[store].changelog
+            if self._execution.changelogs or specs[store].changelog
         }
-        if found and self._guarantee != "exactly_once":
+        if found and self._execution.processing_guarantee != "exactly_once":
             raise ConfigurationError(
                 "a changelog must be written in one transaction with the offsets it belongs to: "
-                'leave it out, or have processing_guarantee="exactly_once"'
+                'leave it out, or set processing_guarantee="exactly_once"'
             )
         return found
 
     def _restored(self) -> list[RestoredStore]:
-        """Rebuild the checkpoint where it is lost and can be."""
+        """Restore the checkpoint if it is lost and has changelogs."""
         program, checkpoint = self._program, self._checkpoint
         assert program is not None
         found = None
         if program.changelogs:
-            spark = own_session(self._session(), program, self._settings)
+            spark = own_session(self._session(), program, self._execution.settings or {})
             found = restore(spark, program, self._topics, checkpoint, self.on_restoring)
         if checkpoint.query is None:
             checkpoint.begin(str(uuid4()), restoring=False)
         assert checkpoint.query is not None
-        write_manifest(self._topics, program, checkpoint, checkpoint.query)
+        publish_manifest(self._topics, program, checkpoint, checkpoint.query)
         return found or []
 
     def _begun(self) -> StreamsQuery:
-        """Start a query of the program as it is to be now: topics may have got partitions."""
+        """Start a query with a new plan, because topics may have gained partitions."""
         self._program = self._made()
-        if self._program.plan.stages:  # else the driver alone writes there
+        if self._program.plan.stages:  # else only the driver writes there
             check_shared(self._session(), self._checkpoint.root)
         self._reports = self._reports or self._new_reports()
         self._counts = self._counts or CountReport(self._session())
@@ -520,16 +496,20 @@ class Streams:
     def _started(self) -> StreamsQuery:
         assert self._program is not None
         return StreamsQuery(
-            own_session(self._session(), self._program, self._settings),
+            own_session(self._session(), self._program, self._execution.settings or {}),
             self._program,
             self._topics,
             self._checkpoint,
-            max_records=self._max_records,
-            trigger=self._trigger,
-            weight=self._weight,
+            max_records=self._execution.max_records,
+            trigger=self._trigger(),
+            weight=self._execution.weight,
             reports=self._reports,
             counts=self._counts,
         )
+
+    def _trigger(self) -> int | None:
+        trigger = self._execution.trigger
+        return None if trigger is None else milliseconds(trigger, name="trigger")
 
     def _reached(self, wanted: Mapping[str, Mapping[int, int]]) -> bool:
         assert self._query is not None
@@ -542,10 +522,10 @@ class Streams:
         )
 
     def _watch(self) -> None:
-        """Wait for the last query's end; whatever is raised here is the application's end too."""
+        """Wait for the end of the last query; an error in this thread ends the application too."""
         try:
             error: BaseException | None = self._last_error()
-        except BaseException as raised:  # noqa: BLE001 whoever waits for the end must hear of it
+        except BaseException as raised:  # noqa: BLE001 await_termination raises it
             error = raised
         self._end(error)
 
@@ -557,11 +537,11 @@ class Streams:
         else:
             self._machine.go(State.PENDING_ERROR)
             self._machine.go(State.ERROR)
-        self._machine.go(State.NOT_RUNNING)  # unless it ends with an error that nobody stopped at
+        self._machine.go(State.NOT_RUNNING)  # not allowed after ERROR, until stop() is called
         self._ended.set()
 
     def _last_error(self) -> Exception | None:
-        """Wait for the query's end, and start it again if that is asked for; give what is left."""
+        """Wait for the query's end, restart it if ``on_error`` says so; return the final error."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -570,25 +550,25 @@ class Streams:
                 return None
             failures = 1 if self._lasted(began) else failures + 1
             left: Exception | None = error
-            while left is not None and self._may_start_again(left, failures):
-                left = self._start_again(left, failures)
+            while left is not None and self._may_restart(left, failures):
+                left = self._restart(left, failures)
                 failures += left is not None
             if left is not None:
                 return left
 
     def _wait_for_end(self) -> Exception | None:
-        """Give what ended the query; if Spark itself has gone, that."""
+        """Return the error that ended the query, or the error of Spark if it has ended itself."""
         assert self._query is not None
         try:
             return self._query.wait()
-        except Exception as error:  # noqa: BLE001 whoever waits for the end must hear of it
+        except Exception as error:  # noqa: BLE001 await_termination raises it
             return error
 
     def _lasted(self, began: float) -> bool:
         longest = self._on_error.longest if isinstance(self._on_error, Restart) else "1 minute"
         return time.monotonic() - began > milliseconds(longest) / 1000
 
-    def _may_start_again(self, error: Exception, failures: int) -> bool:
+    def _may_restart(self, error: Exception, failures: int) -> bool:
         policy = self._on_error
         if callable(policy):
             try:
@@ -598,34 +578,34 @@ class Streams:
             return policy_of(answer) != "stop" and failures <= Restart().attempts
         return isinstance(policy, Restart) and failures <= policy.attempts
 
-    def _start_again(self, error: Exception, failures: int) -> Exception | None:
-        """Start the query again after an error; give the error of the start, if that failed."""
+    def _restart(self, error: Exception, failures: int) -> Exception | None:
+        """Restart the query after an error; return the error of the restart if it failed."""
         policy = self._on_error if isinstance(self._on_error, Restart) else Restart()
         wait = min(milliseconds(policy.first) * 2 ** (failures - 1), milliseconds(policy.longest))
         _log.warning(
-            "%s failed and starts again in %.1f s: %s", self.application_id, wait / 1000, error
+            "%s failed and restarts in %.1f s: %s", self.application_id, wait / 1000, error
         )
         self._machine.go(State.REBALANCING)
         if self._stopping.wait(wait / 1000):
-            return None  # the query's end is found again, and is then the end
+            return None  # the caller sees the ended query again and returns
         try:
             self._query = self._begun()
         except StateLoss:
-            raise  # no later start would do better
-        except Exception as failure:  # noqa: BLE001 whatever it is, the policy decides
+            raise  # another attempt would fail the same way
+        except Exception as failure:  # noqa: BLE001 the policy decides
             return failure
         self._machine.go(State.RUNNING)
         if self._stopping.is_set():
-            self._query.stop()  # asked for while it started
+            self._query.stop()  # stop() was called during the start
         return None
 
 
-def _of_no_matter(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
-    """Group partitions where only names are asked for: their numbers need not fit."""
+def _any_grouping(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
+    """Group partitions for a plan of which only the names are used."""
     return by_number(partitions)
 
 
-def _outer_topics(topology: Topology) -> list[str]:
+def _input_topics(topology: Topology) -> list[str]:
     groups = topology.subtopologies()
     inner = {str(sink.topic) for group in groups for sink in group.sinks if sink.internal}
     read = [t for group in groups for source in group.sources for t in source.topics]

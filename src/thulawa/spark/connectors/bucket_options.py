@@ -1,4 +1,4 @@
-"""Which buckets a trigger's records are taken from: options of our sources, turned into a split."""
+"""Source options that divide the record limit of a micro-batch between buckets and partitions."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,14 +22,14 @@ _ORDERS = ("weighted", "strict")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How a trigger's limit is shared: evenly, or by buckets, by weight or strictly in turn."""
+    """How the record limit is divided: evenly, or between buckets by weight or in order."""
 
     buckets: Buckets | None = None
     strict: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "Admission":
-        """Read the options ``buckets`` and ``bucketOrder`` of a source."""
+        """Create one from the source options ``buckets`` and ``bucketOrder``."""
         known, order = options.get("buckets"), options.get("bucketOrder")
         if order is not None and order not in _ORDERS:
             raise ConfigurationError(f"bucketOrder is one of {', '.join(_ORDERS)}, not {order!r}")
@@ -38,7 +38,7 @@ class Admission:
         return cls(None if known is None else Buckets.of(known), order == "strict")
 
     def split(self, counts: Mapping[str, int]) -> Split:
-        """Give the split for topics of so many partitions."""
+        """Return the split function for topics with these numbers of partitions."""
         buckets = self.buckets
         if buckets is None:
             return evenly
@@ -57,7 +57,7 @@ class Admission:
 
 
 def assigned(options: Mapping[str, str]) -> Assigned | None:
-    """Read the option ``assign``: the partitions to read, as in Spark's Kafka source."""
+    """Return the partitions that the option ``assign`` names, as in Spark's Kafka source."""
     text = options.get("assign")
     if text is None:
         return None
@@ -73,7 +73,7 @@ def assigned(options: Mapping[str, str]) -> Assigned | None:
 
 
 def chosen(offsets: dict[str, dict[str, int]], to: Assigned | None) -> dict[str, dict[str, int]]:
-    """Give the offsets of the partitions that are assigned; all, where nothing is."""
+    """Return the offsets of the assigned partitions; of all if none are assigned."""
     if to is None:
         return offsets
     for topic, places in to.items():

@@ -1,4 +1,4 @@
-"""Records as a source hands them to a stream program: many of one partition at a time."""
+"""Chunks: many records of one partition, as a source passes them to a stream program."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ __all__ = ["Behind", "Chunk"]
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Whether the broker has more records of a partition than the batch reads."""
+    """Whether a partition has more records than the micro-batch reads."""
 
     topic: str
     partition: int
@@ -18,7 +18,7 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some records of one partition, packed or in columns: in whichever form they came."""
+    """Consecutive records of one partition, packed or in columns, as the broker returned them."""
 
     topic: str
     partition: int

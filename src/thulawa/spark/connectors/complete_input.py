@@ -1,44 +1,34 @@
-"""Rows that Spark has ended, told from rows that were cut off; asked inside a worker."""
+"""Detect input of a sink that Spark cut off; runs inside a Python worker."""
 
-import sys
 from collections.abc import Iterator
-from io import BufferedReader, BufferedRWPair
-from types import FrameType
 from typing import TypeVar
 
 from thulawa.core.errors import ThulawaError
+from thulawa.spark.internals import worker_input
 
-__all__ = ["CutOff", "whole"]
+__all__ = ["IncompleteInput", "require_complete_input"]
 
 _T = TypeVar("_T")
 
 
-class CutOff(ThulawaError):
-    """Spark has given a task up; what it had sent of its rows is not to be committed."""
+class IncompleteInput(ThulawaError):
+    """Spark abandoned a task before its last row; its rows must not be committed."""
 
 
-def whole(rows: Iterator[_T]) -> Iterator[_T]:
-    """Give a sink the rows of its task; raise `CutOff` at the end of rows that have no end.
+def require_complete_input(rows: Iterator[_T]) -> Iterator[_T]:
+    """Yield the rows of a sink's task; raise `IncompleteInput` after rows that were cut off.
 
-    When what makes the rows fails or is killed, Spark closes the connection to the worker of the
-    sink, between two Arrow batches as often as not, and to Arrow that is an end like any other.
-    Behind rows that have ended Spark sends a mark.
+    When the task that computes the rows fails or is killed, Spark closes the connection to the
+    sink's worker, often between two Arrow batches, which Arrow reads as a regular end of stream.
+    Only after complete input does Spark send its end-of-stream marker, so a sink commits only when
+    the marker has arrived.
     """
-    given = _input()
+    received = worker_input()
+    if received is None:
+        raise ThulawaError(
+            "this version of PySpark does not show whether a sink's rows were cut off; "
+            "use the version that is named in pyproject.toml"
+        )
     yield from rows
-    if not given.peek(1):
-        raise CutOff("Spark has given up the task of this sink before its rows had ended")
-
-
-def _input() -> BufferedReader | BufferedRWPair:
-    """Give what this worker of Spark reads: its ``main`` has it, and hands it to nobody."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
-    while frame is not None:
-        found = frame.f_locals.get("infile") if frame.f_code.co_name == "main" else None
-        if isinstance(found, BufferedReader | BufferedRWPair):
-            return found
-        frame = frame.f_back
-    raise ThulawaError(
-        "this version of PySpark does not say whether the rows of a sink were cut off; "
-        "use the one that is named in pyproject.toml"
-    )
+    if not received.peek(1):
+        raise IncompleteInput("Spark abandoned the task of this sink before its last row")

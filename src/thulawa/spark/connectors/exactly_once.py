@@ -1,9 +1,9 @@
-"""Compare a checkpoint with what its sink has written, before the query starts.
+"""Compare a checkpoint with the markers of its sink before the query starts.
 
-A sink's task alone cannot tell a micro-batch that is run again from one of an older checkpoint that
-has the same number and other records. The offset log can: a marker of a micro-batch that the
-checkpoint never began belongs to a later checkpoint. And a task sees its own marker only: that the
-rows of another task, which has written them, are among its own now, only all markers tell.
+A single task of a sink cannot distinguish the rerun of a micro-batch from a micro-batch of an older
+checkpoint that has the same number and other records. The offset log can: a marker of a micro-batch
+that the checkpoint never began belongs to a later checkpoint. And a task sees only its own marker;
+only all markers together show that rows have moved between tasks.
 """
 
 import json
@@ -16,20 +16,21 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch, check_checkpoint
+from thulawa.spark.internals import list_folder, read_text
 
 __all__ = ["LAYOUT", "ExactlyOnceWriter", "layout_of"]
 
 LAYOUT = "layout"
-"""The option that tells a sink's tasks the layout of the plan."""
+"""The option that passes the task layout of the plan to the sink."""
 
 _LOCATION = "checkpointLocation"
 
 
 class ExactlyOnceWriter(DataStreamWriter):
-    """Writer of a streaming DataFrame that refuses to start from a checkpoint that does not fit.
+    """Writer of a streaming DataFrame that raises if its checkpoint does not match the sink.
 
     ``markers`` returns the last micro-batch of each task of a query; ``fence`` runs before it and
-    shuts out writers of earlier starts.
+    fences writers of earlier starts.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ExactlyOnceWriter(DataStreamWriter):
         self._layout = layout
         self._markers = markers
         self._fence = fence
+        self._session = df.sparkSession
         self._location: str | None = None
         self._query_name: str | None = None
         self.option(LAYOUT, layout)
@@ -78,7 +80,7 @@ class ExactlyOnceWriter(DataStreamWriter):
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> StreamingQuery:
-        """Start the query; raise `StateError` where checkpoint and markers do not fit."""
+        """Start the query; raise `StateError` if checkpoint and markers do not match."""
         self.options(**options)
         if queryName is not None:
             self.queryName(queryName)
@@ -91,45 +93,35 @@ class ExactlyOnceWriter(DataStreamWriter):
         return super().start(path, format, outputMode, partitionBy)
 
     def _checkpoint(self) -> tuple[str, int, int] | None:
-        """Return the query's id, the last batch begun and the last committed; None: it is new."""
+        """Return query id, last begun and last committed batch; None if there is no checkpoint."""
         location = self._location
         if location is None and self._query_name is not None:
-            root = self._spark.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
+            root = self._session.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
             location = None if root is None else f"{root}/{self._query_name}"
-        return None if location is None else _read_checkpoint(self._spark, location)
+        return None if location is None else _read_checkpoint(self._session, location)
 
 
 def _read_checkpoint(spark: SparkSession, location: str) -> tuple[str, int, int] | None:
-    """Read a checkpoint by Spark's own file systems, which it may be on."""
-    jvm: Any = spark._jvm  # noqa: SLF001 the only door to Hadoop's file systems
-    path = jvm.org.apache.hadoop.fs.Path
-    root = path(location)
-    files = root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-    metadata = path(root, "metadata")
-    if not files.exists(metadata):
+    """Read a checkpoint through Spark, because it may be on any file system that Spark reads."""
+    metadata = read_text(spark, location, "metadata")
+    if metadata is None:
         return None
-    stream = files.open(metadata)
-    try:
-        query = json.loads(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))["id"]
-    finally:
-        stream.close()
-    begun, committed = (_last_entry(files, path(root, name)) for name in ("offsets", "commits"))
-    return str(query), begun, committed
+    begun, committed = (_last_entry(spark, location, name) for name in ("offsets", "commits"))
+    return str(json.loads(metadata)["id"]), begun, committed
 
 
-def _last_entry(files: Any, folder: Any) -> int:
-    """Return the highest number of a log of Spark's; -1 where it has no entry."""
-    listed = files.listStatus(folder) if files.exists(folder) else ()
-    names = (status.getPath().getName() for status in listed)
+def _last_entry(spark: SparkSession, location: str, log: str) -> int:
+    """Return the highest number in one of the logs of a checkpoint; -1 if it is empty."""
+    names = list_folder(spark, location, log)
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def layout_of(options: Mapping[str, str], sink: str) -> str:
-    """Return the layout from the options of a format; refuse a sink that nobody checked."""
+    """Return the layout from the options of a format; raise if the plan was not checked."""
     found = options.get(LAYOUT)
     if found is None:
         raise ConfigurationError(
-            "a stream is written exactly once only by a plan whose rows stay in their tasks, which "
-            f"a format cannot see.\nWrite with thulawa.{sink} instead of writeStream.format(…)"
+            "writing exactly once needs a plan that keeps rows in their tasks, which a format "
+            f"cannot check.\nWrite with thulawa.{sink} instead of writeStream.format(…)"
         )
     return found

@@ -1,4 +1,4 @@
-"""Kafka's topics as stream programs read them: many records at a time, with the front beside."""
+"""The format in which stream programs read Kafka: chunks, with the first stage in the source."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
@@ -14,20 +14,20 @@ NAME = "thulawa-kafka-packed"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Register the format with a session."""
     spark.dataSource.register(PackedKafkaFormat)
 
 
 class PackedKafkaFormat(DataSource):
-    """Chunks of Kafka's topics, to read, streaming."""
+    """Streaming source of chunks of Kafka topics."""
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return NAME
 
-    def streamReader(self, schema: StructType) -> PackedReader:  # noqa: ARG002 `through` gives it
-        """Read what comes."""
+    def streamReader(self, schema: StructType) -> PackedReader:  # noqa: ARG002 `read_chunks` sets it
+        """Create the streaming reader."""
         options = self.options
         reader = KafkaReader.of_kafka(options, connection_of(options), also=OPTIONS)
         return packed_reader(reader, options)

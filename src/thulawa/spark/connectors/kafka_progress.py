@@ -1,4 +1,4 @@
-"""Tell Kafka how far a query is: its offsets as a consumer group, for ordinary tools to see."""
+"""Commit the offsets of a query to a Kafka consumer group, where standard tools see its lag."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger("thulawa.kafka")
 
 
 def progress_offsets(progress: Any) -> Offsets:
-    """Give the end offsets of a query's Kafka sources, from its progress."""
+    """Return the end offsets of a query's Kafka sources from its progress report."""
     found: Offsets = {}
     for source in progress.sources:
         end = json.loads(source.endOffset)
@@ -36,10 +36,10 @@ def progress_offsets(progress: Any) -> Offsets:
 
 
 class GroupCommits(StreamingQueryListener):
-    """Commits the offsets of one query to a group after each batch.
+    """Listener that commits the offsets of one query to a consumer group after each batch.
 
     Add it with ``spark.streams.addListener(GroupCommits(connection, "geo", query.id))``. A commit
-    that fails is logged and not tried again: the next batch brings a newer one.
+    that fails is logged and not retried, because the next batch commits newer offsets.
     """
 
     def __init__(self, connection: Connection, group: str, query: str | None = None) -> None:
@@ -52,14 +52,14 @@ class GroupCommits(StreamingQueryListener):
         """Do nothing: there are no offsets yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Commit where the query is."""
+        """Commit the end offsets of the batch."""
         if self._query not in (None, str(event.progress.id)):
             return
         try:
             offsets = progress_offsets(event.progress)
             commit_offsets(self._connection, self._group, offsets, client=self._client)
         except BrokerError as error:
-            _log.warning("the offsets of group %s are out of date: %s", self._group, error)
+            _log.warning("could not commit the offsets of group %s: %s", self._group, error)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: what was committed stands."""
+        """Do nothing: committed offsets stay."""

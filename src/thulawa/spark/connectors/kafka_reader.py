@@ -1,8 +1,7 @@
-"""Kafka read by the Python client: the reader of the embedded log's source, over brokers.
+"""The reader of the Kafka source, on the Python client.
 
-Spark's own connector was used before. It has the partitions of a topic in other tasks after a
-restart, lets none be taken away, knows one limit for all topics, and shares it by what each
-partition holds (ADR 0047).
+Spark's own connector moves partitions to other tasks after a restart, does not allow a partition to
+be removed, has one limit for all topics, and divides it by the backlog of partitions (ADR 0047).
 """
 
 import re
@@ -20,20 +19,20 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import Offsets as KafkaOffsets
 from thulawa.core.types import TopicPartition
 from thulawa.spark.connectors.chunks import Chunk
-from thulawa.spark.connectors.log_source import LogReader, Range, Seen, named
+from thulawa.spark.connectors.log_source import LogReader, OffsetRange, TopicEnds, named
 from thulawa.spark.connectors.offsets import KAFKA, Offsets
 
 __all__ = ["KafkaReader"]
 
-_INTERNAL = ("__consumer_offsets", "__transaction_state")  # no pattern means them
-_PATIENCE = 60.0  # seconds: brokers that are started again are waited for
-_AHEAD = 20_000  # records of a partition that the client may have fetched in vain at a batch's end
-_CHUNK_RECORDS, _CHUNK_BYTES = 25_000, 2**25  # records that are held before they are passed on
+_INTERNAL = ("__consumer_offsets", "__transaction_state")  # never match a pattern
+_TIMEOUT = 60.0  # seconds to wait for brokers that restart
+_AHEAD = 20_000  # records of a partition that the client may prefetch beyond a batch
+_CHUNK_RECORDS, _CHUNK_BYTES = 25_000, 2**25  # limits of a chunk
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaReader(LogReader):
-    """The reader of topics, over brokers: committed records only.
+    """Reads topics of Kafka brokers: committed records only.
 
     With a ``pattern`` it reads all topics whose whole name matches the regular expression.
     """
@@ -49,7 +48,7 @@ class KafkaReader(LogReader):
         *,
         also: Sequence[str] = (),
     ) -> "KafkaReader":
-        """Read the options of the source."""
+        """Create a reader from the options of the source."""
         if connection is None:
             raise ConfigurationError('the source needs .option("kafka.bootstrap.servers", "…")')
         pattern = options.get("subscribePattern")
@@ -63,11 +62,11 @@ class KafkaReader(LogReader):
 
     @property
     def broker(self) -> str:
-        """Which kind of broker has the topics, as offsets note it."""
+        """The kind of broker, as offsets record it."""
         return KAFKA
 
     def reads(self, topic: str) -> bool:
-        """Return whether records of a topic of this name are wanted."""
+        """Return whether a topic of this name is read."""
         if self.pattern is None:
             return topic in self.topics
         return topic not in _INTERNAL and re.fullmatch(self.pattern, topic) is not None
@@ -80,30 +79,30 @@ class KafkaReader(LogReader):
     def _firsts(self) -> Offsets:
         return _all_named(_topics(self.connection).start_offsets(*self._names()))
 
-    def _look(self) -> Seen:
+    def _look(self) -> TopicEnds:
         ids, ends = _topics(self.connection).ids_and_ends(*self._names())
-        return Seen(ids, _all_named(ends))
+        return TopicEnds(ids, _all_named(ends))
 
     def times(self, spans: Mapping[tuple[str, str], tuple[int, int]]) -> dict[tuple[str, str], int]:
-        """Return the timestamps of the first records from an offset on, where so many wait."""
+        """Return the timestamp of the first record of each range of start and count."""
         places = {
             TopicPartition(topic, int(number)): (start, start + count)
             for (topic, number), (start, count) in spans.items()
         }
-        found = first_times(self.connection, places, patience=_PATIENCE)
+        found = first_times(self.connection, places, patience=_TIMEOUT)
         return {(topic, str(number)): time for (topic, number), time in found.items()}
 
-    def _chunks(self, ranges: list[Range]) -> Iterator[tuple[Range, Columns]]:
+    def _chunks(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
         for one in ranges:
             for chunk in self.chunks([one]):
                 yield one, chunk.columns
 
-    def chunks(self, ranges: list[Range]) -> Iterator[Chunk]:
-        """Read ranges, all at once, by a consumer that is kept in this process."""
+    def chunks(self, ranges: list[OffsetRange]) -> Iterator[Chunk]:
+        """Read all ranges concurrently, with a consumer that this process caches."""
         spans = {TopicPartition(one.topic, one.partition): (one.start, one.end) for one in ranges}
         waiting: dict[TopicPartition, list[Message]] = {}
         count = size = 0
-        reading = read_spans(self.connection, spans, patience=_PATIENCE, keep=True, ahead=_AHEAD)
+        reading = read_spans(self.connection, spans, patience=_TIMEOUT, keep=True, ahead=_AHEAD)
         for messages in reading:
             if len(spans) == 1:
                 waiting.setdefault(next(iter(spans)), []).extend(messages)
@@ -123,7 +122,7 @@ def _check_pattern(pattern: str) -> None:
         re.compile(pattern)
     except re.error as error:
         raise ConfigurationError(
-            f"the pattern {pattern!r} is no regular expression of Python: {error}"
+            f"the pattern {pattern!r} is not a Python regular expression: {error}"
         ) from error
 
 
@@ -131,10 +130,10 @@ _clients: dict[tuple[Any, ...], Topics] = {}
 
 
 def _topics(connection: Connection) -> Topics:
-    """Return a client for the brokers' topics, one for all that this process asks."""
+    """Return the process-wide client for the topics of a connection."""
     key = (connection.bootstrap, *sorted(connection.settings.items()))
     if key not in _clients:
-        _clients[key] = Topics(connection, timeout=_PATIENCE)
+        _clients[key] = Topics(connection, timeout=_TIMEOUT)
     return _clients[key]
 
 
@@ -143,7 +142,7 @@ def _all_named(offsets: KafkaOffsets) -> Offsets:
 
 
 def _columns(waiting: dict[TopicPartition, list[Message]]) -> Iterator[Chunk]:
-    """Yield what waits, and forget it."""
+    """Yield the waiting messages as chunks and clear them."""
     for (topic, partition), messages in waiting.items():
         columns = Columns(
             cast("list[int]", list(map(Message.offset, messages))),

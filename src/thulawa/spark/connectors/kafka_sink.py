@@ -1,15 +1,16 @@
-"""Kafka as a Spark sink: each batch exactly once.
+"""Kafka as a Spark sink that writes each micro-batch exactly once.
 
 The columns are those of the embedded log's sink. Every Spark task writes its rows in one Kafka
-transaction, together with the number of the batch (see `brokers.kafka.transactions`). It needs
-a task's rows to be the same when a batch is run again: what moves them is refused.
+transaction, together with the number of the micro-batch (see `brokers.kafka.transactions`). A rerun
+must have the same rows in each task, so plans that move rows between tasks are rejected.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,11 +19,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.routing import Missing, OutRecord, Oversized, Policies
-from thulawa.brokers.kafka.topics import Cleanup, TopicSpec, reachable
+from thulawa.brokers.kafka.routing import OutRecord, Policies
+from thulawa.brokers.kafka.topics import TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
     Batch,
-    Guarantee,
     SinkSpec,
     Written,
     fence,
@@ -31,17 +31,17 @@ from thulawa.brokers.kafka.transactions import (
 )
 from thulawa.core.durations import milliseconds
 from thulawa.core.errors import ConfigurationError
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.priority.buckets import Buckets
-from thulawa.priority.kafka_clients import agree
-from thulawa.spark.connectors.complete_input import whole
+from thulawa.priority.kafka_clients import check_layout
+from thulawa.spark.connectors.complete_input import require_complete_input
 from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter, layout_of
 from thulawa.spark.connectors.kafka_reader import KafkaReader
 from thulawa.spark.connectors.log_source import SCHEMA, LogBatchReader, check_names, count_of
 from thulawa.spark.connectors.record_columns import check_columns, column_values, header_pairs
 from thulawa.spark.connectors.stream_reader import LogStreamReader
 from thulawa.spark.connectors.task_layout import task_layout
-from thulawa.spark.task_context import streamed_task
+from thulawa.spark.task_context import streaming_task
 
 __all__ = [
     "FORMAT",
@@ -53,62 +53,89 @@ __all__ = [
     "options_of",
     "register",
     "sink_of",
+    "writer_of",
 ]
 
 FORMAT = "thulawa-kafka"
 _PREFIX = "kafka."
-_OPTIONS = (
-    "application",
-    "sink",
-    "topic",
-    "buckets",
-    "processingGuarantee",
-    "transactionTimeout",
-    "deliveryTimeout",
-    "missingTopic",
-    "oversized",
-    "deadLetterTopic",
-    "partitions",
-    "cleanup",
-    "copies",
-    "topicSettings",
-    "markers",
-    "checkpointLocation",
-    "queryName",
-    LAYOUT,
-)
+
+
+class _SinkOption(NamedTuple):
+    """How an option of the format is written and read: a field of `SinkSpec`, as a dotted path."""
+
+    field: str
+    write: Callable[[Any], str | None] = str
+    read: Callable[[str], Any] = str
+
+
+def _write_seconds(seconds: float) -> str:
+    return f"{seconds} s"
+
+
+def _read_seconds(text: str) -> float:
+    return milliseconds(text) / 1_000
+
+
+def _optional(value: str | None) -> str | None:
+    return value
+
+
+# Defaults are those of `SinkSpec`, `Policies` and `TopicSpec`.
+_SINK_OPTIONS = {
+    "application": _SinkOption("application"),
+    "sink": _SinkOption("name"),
+    "buckets": _SinkOption("buckets", lambda one: None if one is None else one.text, Buckets.of),
+    "processingGuarantee": _SinkOption("guarantee"),
+    "transactionTimeout": _SinkOption("transaction_timeout", _write_seconds, _read_seconds),
+    "deliveryTimeout": _SinkOption("delivery_timeout", _write_seconds, _read_seconds),
+    "missingTopic": _SinkOption("policies.missing"),
+    "oversized": _SinkOption("policies.oversized"),
+    "deadLetterTopic": _SinkOption("policies.dead_letter", _optional),
+    "partitions": _SinkOption("policies.spec.partitions", str, int),
+    "cleanup": _SinkOption("policies.spec.cleanup"),
+    "copies": _SinkOption("policies.spec.copies", lambda n: None if n < 0 else str(n), int),
+    "topicSettings": _SinkOption(
+        "policies.spec.settings", lambda s: json.dumps(dict(s)), json.loads
+    ),
+    "markers": _SinkOption("markers", _optional),
+}
+_OTHER_OPTIONS = ("topic", "checkpointLocation", "queryName", LAYOUT)
+_COUNTS = ("partitions", "copies")
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``thulawa-kafka`` known to a session."""
+    """Register the format ``thulawa-kafka`` with a session."""
     spark.dataSource.register(KafkaFormat)
 
 
 def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> DataStreamWriter:
-    """Give a writer of a streaming DataFrame that writes each batch to Kafka exactly once.
+    """Return a writer that writes each micro-batch of a streaming DataFrame to Kafka exactly once.
 
-    Give it a checkpoint and a trigger, and start it::
+    Set its checkpoint and trigger, and start it::
 
         kafka_sink(rows, SinkSpec(connection=…, application="geo"), topic="visits")
         .option("checkpointLocation", "…").start()
 
-    ``topic`` goes before a column of that name, as in Spark's own sink. Raises at once when the
-    brokers do not answer or do not let us in, or when the plan may move rows between tasks
-    (`connectors.task_layout`). ``start()`` raises when the checkpoint is older than what the
-    sink has written.
+    ``topic`` overrides a column of that name, as in Spark's own sink. Raises at once if the brokers
+    do not answer or reject the credentials, or if the plan may move rows between tasks
+    (`connectors.task_layout`). ``start()`` raises if the checkpoint is older than what the sink has
+    written.
 
     .. versionadded:: 0.1.0
     """
+    return writer_of(df, sink, topic, task_layout(df) if sink.guarantee == "exactly_once" else "")
+
+
+def writer_of(df: DataFrame, sink: SinkSpec, topic: str | None, layout: str) -> DataStreamWriter:
+    """Return the writer of a streaming DataFrame whose plan has been checked."""
     spark = df.sparkSession
-    exact = sink.guarantee == "exactly_once"
-    layout = task_layout(df) if exact else ""
     check_columns(df.schema, topic)
     reachable(sink.connection)
     if sink.buckets is not None and topic is not None:
-        agree(sink.connection, topic, sink.buckets)
+        check_layout(sink.connection, topic, sink.buckets)
     register(spark)
     options = options_of(sink, topic)
-    if not exact:
+    if sink.guarantee != "exactly_once":
         return df.writeStream.format(FORMAT).options(**options)
     writer = ExactlyOnceWriter(
         df,
@@ -122,35 +149,35 @@ def kafka_sink(df: DataFrame, sink: SinkSpec, *, topic: str | None = None) -> Da
 
 @dataclass(slots=True)
 class Committed(WriterCommitMessage):
-    """What a task has written."""
+    """The commit message of a task."""
 
     task: int
     written: Written
 
 
 class KafkaFormat(DataSource):
-    """Kafka, to read from, batch and streaming, and to write the batches of a query to."""
+    """Kafka as a source, batch and streaming, and as a streaming sink."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """Give the columns that are read: those of the embedded log's source."""
+        """Return the columns that are read: those of the embedded log's source."""
         return SCHEMA
 
-    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 there is but one
-        """Read what is there."""
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 it is fixed
+        """Create the batch reader."""
         return LogBatchReader(KafkaReader.of_kafka(self.options, connection_of(self.options)))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
-        """Read what comes, so many records at a time."""
+        """Create the streaming reader."""
         reader = KafkaReader.of_kafka(self.options, connection_of(self.options))
         return LogStreamReader(reader, count_of(self.options, "maxOffsetsPerTrigger"))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
-        """Append the batches of a query."""
+        """Create the streaming writer."""
         exact = self.options.get("processingGuarantee", "exactly_once") == "exactly_once"
         layout = layout_of(self.options, "kafka_sink") if exact else ""
         topic = self.options.get("topic")
@@ -159,7 +186,7 @@ class KafkaFormat(DataSource):
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query exactly once."""
+    """Writes each micro-batch exactly once."""
 
     def __init__(self, sink: SinkSpec, topic: str | None, layout: str) -> None:
         self._sink = sink
@@ -167,15 +194,15 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
-        """Write the records of one task and the number of its batch."""
-        settle()
-        batch = Batch(*streamed_task(), self._layout)
-        rows = (out_records(one, self._topic) for one in whole(iterator))
+        """Write the records of one task together with its micro-batch number."""
+        freeze_gc()
+        batch = Batch(*streaming_task(), self._layout)
+        rows = (out_records(one, self._topic) for one in require_complete_input(iterator))
         return Committed(batch.task, write(self._sink, batch, rows))
 
 
 def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
-    """Give the rows of an Arrow batch as records to be sent."""
+    """Return the rows of an Arrow batch as records to send."""
     names = ("topic", "key", "value", "partition", "timestamp", "headers")
     return [
         OutRecord(
@@ -193,64 +220,36 @@ def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
 
 
 def options_of(sink: SinkSpec, topic: str | None) -> dict[str, str]:
-    """Write a sink as options of a format."""
-    policies, spec = sink.policies, sink.policies.spec
-    options = {
-        "application": sink.application,
-        "sink": sink.name,
-        "processingGuarantee": sink.guarantee,
-        "transactionTimeout": f"{sink.transaction_timeout} s",
-        "deliveryTimeout": f"{sink.delivery_timeout} s",
-        "missingTopic": policies.missing,
-        "oversized": policies.oversized,
-        "partitions": str(spec.partitions),
-        "cleanup": spec.cleanup,
-        "topicSettings": json.dumps(dict(spec.settings)),
-        **connection_options(sink.connection),
+    """Return a sink as options of the format."""
+    written = {
+        name: option.write(attrgetter(option.field)(sink)) for name, option in _SINK_OPTIONS.items()
     }
-    given = {
-        "topic": topic,
-        "deadLetterTopic": policies.dead_letter,
-        "buckets": None if sink.buckets is None else sink.buckets.text,
-        "copies": None if spec.copies < 0 else str(spec.copies),
-        "markers": sink.markers,
-    }
-    return options | {name: value for name, value in given.items() if value is not None}
+    written["topic"] = topic
+    chosen = {name: value for name, value in written.items() if value is not None}
+    return chosen | connection_options(sink.connection)
 
 
 def sink_of(options: Mapping[str, str]) -> SinkSpec:
-    """Read a sink from the options of a format; Spark does not keep the case of their names."""
-    check_names(options, _OPTIONS, "sink")
+    """Return the sink that options of the format describe; names are not case-sensitive."""
+    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
     connection = connection_of(options)
     if connection is None or not options.get("application"):
         raise ConfigurationError(
             'the sink needs .option("kafka.bootstrap.servers", "…") and .option("application", "…")'
         )
-    return SinkSpec(
-        connection=connection,
-        application=options["application"],
-        name=options.get("sink", "sink"),
-        guarantee=cast("Guarantee", options.get("processingGuarantee", "exactly_once")),
-        transaction_timeout=_seconds(options, "transactionTimeout", 300),
-        delivery_timeout=_seconds(options, "deliveryTimeout", 120),
-        buckets=Buckets.of(options["buckets"]) if "buckets" in options else None,
-        markers=options.get("markers"),
-        policies=Policies(
-            missing=cast("Missing", options.get("missingTopic", "fail")),
-            oversized=cast("Oversized", options.get("oversized", "fail")),
-            dead_letter=options.get("deadLetterTopic"),
-            spec=TopicSpec(
-                partitions=count_of(options, "partitions") or 1,
-                cleanup=cast("Cleanup", options.get("cleanup", "delete")),
-                copies=count_of(options, "copies") or -1,
-                settings=json.loads(options.get("topicSettings", "{}")),
-            ),
-        ),
-    )
+    for name in _COUNTS:
+        count_of(options, name)
+    parts: dict[str, dict[str, Any]] = {"": {}, "policies": {}, "policies.spec": {}}
+    for name, option in _SINK_OPTIONS.items():
+        if (text := options.get(name)) is not None:
+            part, _, field = option.field.rpartition(".")
+            parts[part][field] = option.read(text)
+    policies = Policies(**parts["policies"], spec=TopicSpec(**parts["policies.spec"]))
+    return SinkSpec(connection=connection, policies=policies, **parts[""])
 
 
 def connection_of(options: Mapping[str, str]) -> Connection | None:
-    """Read a connection from the options of a format; None where no broker is given."""
+    """Return the connection that options of a format describe; None without a broker."""
     bootstrap = options.get(f"{_PREFIX}bootstrap.servers")
     settings = {
         name.removeprefix(_PREFIX): value
@@ -261,12 +260,8 @@ def connection_of(options: Mapping[str, str]) -> Connection | None:
 
 
 def connection_options(connection: Connection) -> dict[str, str]:
-    """Write a connection as options of a format."""
+    """Return a connection as options of a format."""
     return {
         f"{_PREFIX}bootstrap.servers": connection.bootstrap,
         **{f"{_PREFIX}{name}": value for name, value in connection.settings.items()},
     }
-
-
-def _seconds(options: Mapping[str, str], name: str, default: int) -> float:
-    return milliseconds(options.get(name, f"{default} s"), name=name) / 1_000

@@ -1,10 +1,10 @@
 """Kafka as a Spark source: topics read by the Python client, with the embedded log's columns.
 
-A topic partition is in one Spark partition, with its rows in offset order, committed records only.
-There are as many Spark partitions as the session has cores at most: each costs a Python task more
-than with a source in Java, and no more of them run at a time. A batch that is run again has each
-topic partition in the same task, on which exactly-once sinks rely, and the set of topics and
-partitions may grow and shrink between batches (ADR 0047).
+A topic-partition is in one Spark partition, with its rows in offset order, committed records only.
+There are at most as many Spark partitions as the session has cores: each costs a Python task, and
+no more of them run concurrently. A rerun has each topic-partition in the same task, on which
+exactly-once sinks rely, and topics and partitions may be added and removed between batches
+(ADR 0047).
 """
 
 import json
@@ -46,16 +46,16 @@ def kafka_source(
     max_records: int | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Give a streaming DataFrame of topics, or of all topics whose name matches a pattern.
+    """Return a streaming DataFrame of topics, or of all topics whose name matches a pattern.
 
-    Topics with lists of numbers are read in these partitions alone, say those of one of `Buckets`.
-    ``pattern`` is a regular expression of Python that matches the whole name.
-    ``starting`` counts where there is no checkpoint yet. It may give offsets (-1: latest, -2:
-    earliest); partitions that it leaves out begin with their first record, and so do those that
-    are added later. ``max_records`` bounds a trigger. ``options`` are those of the format
-    ``thulawa-kafka``: ``maxPartitions`` (of Spark; the cores of the session unless it is given),
-    ``buckets``, ``bucketOrder``; others are refused. Raises at once when the brokers do not answer,
-    do not let us in, or have no such topic.
+    A mapping of topics to partition numbers reads only these partitions, such as those of one of
+    `Buckets`. ``pattern`` is a Python regular expression that matches the whole name. ``starting``
+    applies while there is no checkpoint. It may hold offsets (-1: latest, -2: earliest); partitions
+    that it does not name begin with their first record, and so do those that are added later.
+    ``max_records`` limits a micro-batch. ``options`` are those of the format ``thulawa-kafka``:
+    ``maxPartitions`` (Spark partitions; by default the cores of the session), ``buckets`` and
+    ``bucketOrder``. Raises at once if the brokers do not answer, reject the credentials or have no
+    such topic.
 
     .. versionadded:: 0.1.0
     """
@@ -94,7 +94,7 @@ def kafka_source(
 
 
 def _starting(starting: Offsets, reads: Mapping[str, Sequence[int]] | None) -> str:
-    """Write where to begin; refuse what is not read, where that is known."""
+    """Return the start offsets as JSON; raise for partitions that are not read."""
     strangers = [
         f"{name}-{number}"
         for name, some in starting.items()
@@ -107,13 +107,13 @@ def _starting(starting: Offsets, reads: Mapping[str, Sequence[int]] | None) -> s
 
 
 def _known_option(name: str) -> str:
-    """Return an option as it is written; raise for one that the source does not have."""
+    """Return the canonical spelling of an option; raise for one that does not exist."""
     lowered = name.lower()
     if lowered in _OURS:
-        raise ConfigurationError(f"{name}: say it with {_OURS[lowered]}=…")
+        raise ConfigurationError(f"{name}: use the argument {_OURS[lowered]}=…")
     if lowered in _SPLITTING:
         raise ConfigurationError(
-            f"{name} splits a topic's partition over several tasks, which ends the order of its "
+            f"{name} splits a topic-partition over several tasks, which breaks the order of its "
             "keys; leave it out"
         )
     if lowered == "failondataloss":
@@ -122,7 +122,7 @@ def _known_option(name: str) -> str:
             "it out, and raise the topic's retention"
         )
     if lowered.startswith("kafka."):
-        raise ConfigurationError(f"{name}: say it with Connection(address, settings)")
+        raise ConfigurationError(f"{name}: use Connection(address, settings)")
     for known in _OPTIONS:
         if lowered == known.lower():
             return known

@@ -14,46 +14,46 @@ __all__ = ["LogFormat", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``thulawa`` known to a session."""
+    """Register the format ``thulawa`` with a session."""
     spark.dataSource.register(LogFormat)
 
 
 class LogFormat(DataSource):
-    """The embedded log, to read from and to write to, batch and streaming."""
+    """The embedded log as source and sink, batch and streaming."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """Give the columns that are read: those of Spark's Kafka source."""
+        """Return the columns that are read: those of Spark's Kafka source."""
         return SCHEMA
 
-    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 there is but one
-        """Read what is there."""
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 it is fixed
+        """Create the batch reader."""
         return LogBatchReader(LogReader.of(self.options))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
-        """Read what comes."""
+        """Create the streaming reader."""
         most = count_of(self.options, "maxOffsetsPerTrigger")
         return LogStreamReader(LogReader.of(self.options), most)
 
     def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: FBT001
-        """Append a DataFrame."""
-        _refuse_overwriting(overwrite)
+        """Create the batch writer."""
+        _check_append(overwrite)
         return LogBatchWriter(LogWriter.of(dict(self.options), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001
-        """Append the batches of a query."""
-        _refuse_overwriting(overwrite)
+        """Create the streaming writer."""
+        _check_append(overwrite)
         writer = LogWriter.of(dict(self.options), schema)
         return LogStreamWriter(writer, layout_of(self.options, "log_sink"))
 
 
-def _refuse_overwriting(overwrite: object) -> None:
+def _check_append(overwrite: object) -> None:
     if overwrite:
         raise ConfigurationError(
-            "a topic can only be added to: use mode('append'), or outputMode('append') or "
+            "a topic can only be appended to: use mode('append'), or outputMode('append') or "
             "('update') in a stream; delete_topic() empties it"
         )

@@ -1,15 +1,15 @@
-"""The embedded log as stream programs read and write it: batches as they are stored.
+"""The format in which stream programs read and write the embedded log: packed record batches.
 
-Spark's cost is by the row, so a row is a stored batch of up to a thousand records, and is written
-back as one. What the front of a program makes of them is made where they are read: to hand them to
-Spark and take them back from it cost as much as to read them. Which columns there are is between
-this format and `spark.streams`; users have the format ``thulawa``, with a row for each record.
-Kafka's topics are read in the same way (`thulawa.spark.connectors.kafka_packed`).
+Spark's costs grow with the number of rows, so a row holds a stored batch of up to a thousand
+records. The first stage of a program runs inside the source: passing its input through Spark to
+another operator costs as much as reading it. The columns are private to this format and
+`thulawa.spark.micro_batch`; users have the format ``thulawa``, with one row per record. Kafka's
+topics are read the same way (`thulawa.spark.connectors.kafka_packed`).
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, TypeAlias, cast
 
@@ -22,35 +22,35 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.embedded import Log
 from thulawa.brokers.embedded.arrow import gathered
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.spark.connectors.chunks import Behind, Chunk
-from thulawa.spark.connectors.complete_input import whole
+from thulawa.spark.connectors.complete_input import require_complete_input
 from thulawa.spark.connectors.exactly_once import layout_of
 from thulawa.spark.connectors.log_sink import exactly_once
-from thulawa.spark.connectors.log_source import LogReader, Ranges, count_of
-from thulawa.spark.connectors.stream_reader import LogStreamReader, Together
-from thulawa.spark.task_context import streamed_task
+from thulawa.spark.connectors.log_source import LogReader, SourcePartition, count_of
+from thulawa.spark.connectors.stream_reader import LogStreamReader
+from thulawa.spark.internals import spark_schema
+from thulawa.spark.task_context import streaming_task
 
 __all__ = [
     "NAME",
     "OPTIONS",
+    "ChunkFunction",
     "PackedReader",
-    "Through",
+    "chunks_of",
     "packed_reader",
     "packed_sink",
-    "read_through",
+    "read_chunks",
     "register",
-    "stored_chunks",
 ]
 
-Through: TypeAlias = Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
-"""A function of chunks, or of rows of stored ones (`stored_chunks`)."""
+ChunkFunction: TypeAlias = Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
+"""A function over chunks, or over rows that hold chunks (`chunks_of`)."""
 
 NAME = "thulawa-packed"
 _SCHEMA = pa.schema(
@@ -61,17 +61,17 @@ _SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-OPTIONS = ("through", "whole", "together", "paced")
-_ROWS, _BYTES = 1_000, 2**23  # that go to Spark at a time
+OPTIONS = ("function", "unboundedTopics", "orderedGroups", "pacedGroups")
+_ROWS, _BYTES = 1_000, 2**23  # at most, per Arrow batch
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Register the format with a session."""
     spark.dataSource.register(PackedLogFormat)
 
 
-def _stored(chunks: Iterator[Chunk | Behind]) -> Iterator[pa.RecordBatch]:
-    """Yield chunks as rows of Spark."""
+def _to_rows(chunks: Iterator[Chunk | Behind]) -> Iterator[pa.RecordBatch]:
+    """Yield chunks as Spark rows."""
     return gathered(map(_row, chunks), rows=_ROWS, size=_BYTES)
 
 
@@ -81,10 +81,10 @@ def _row(one: Chunk | Behind) -> pa.RecordBatch:
     return pa.record_batch(row, schema=_SCHEMA)
 
 
-def stored_chunks(
+def chunks_of(
     batches: Iterator[pa.RecordBatch | Chunk | Behind],
 ) -> Iterator[Chunk | Behind]:
-    """Yield the chunks of rows of Spark, and chunks as they are."""
+    """Yield the chunks that Spark rows hold; chunks themselves are passed on unchanged."""
     for batch in batches:
         if isinstance(batch, Chunk | Behind):
             yield batch
@@ -97,84 +97,81 @@ def stored_chunks(
                 yield Chunk(topic, partition, first, data)
 
 
-def read_through(
-    reader: Any, address: str | None, through: Through = _stored, columns: str | None = None
+def read_chunks(
+    reader: Any, address: str | None, function: ChunkFunction = _to_rows, columns: str | None = None
 ) -> DataFrame:
-    """Read what a function makes of chunks, in these columns; else rows for `stored_chunks`."""
-    sealed = b64encode(cloudpickle.dumps(through)).decode()  # type: ignore[no-untyped-call]
-    schema = columns or from_arrow_schema(_SCHEMA)
-    rows: DataFrame = reader.schema(schema).option("through", sealed).load(address)
+    """Return what a function makes of chunks, with these columns; by default `chunks_of` rows."""
+    pickled = b64encode(cloudpickle.dumps(function)).decode()  # type: ignore[no-untyped-call]
+    schema = columns or spark_schema(_SCHEMA)
+    rows: DataFrame = reader.schema(schema).option("function", pickled).load(address)
     return rows
 
 
 def packed_reader(reader: LogReader, options: Mapping[str, str]) -> "PackedReader":
-    """Return the stream reader of a format that reads chunks."""
-    most = count_of(options, "maxOffsetsPerTrigger")
-    whole = frozenset(options.get("whole", "").split(","))
-    together, paced = (json.loads(options.get(name, "[]")) for name in ("together", "paced"))
-    return PackedReader(reader, most, whole, together, paced, through=options["through"])
+    """Create the stream reader of a format that reads chunks."""
+    return PackedReader(
+        reader,
+        count_of(options, "maxOffsetsPerTrigger"),
+        unbounded_topics=frozenset(options.get("unboundedTopics", "").split(",")),
+        ordered_groups=json.loads(options.get("orderedGroups", "[]")),
+        paced_groups=json.loads(options.get("pacedGroups", "[]")),
+        function=options["function"],
+    )
 
 
 def packed_sink(df: DataFrame, log: str) -> DataStreamWriter:
-    """Return a writer of packed rows to the topics of a log."""
-    return exactly_once(df, log, NAME)
+    """Return a writer of packed rows to the topics of a log, exactly once."""
+    return exactly_once(df, log, NAME, deterministic=True)
 
 
 class PackedLogFormat(DataSource):
-    """Stored batches of the embedded log, to read and to write, streaming."""
+    """Streaming source and sink of the embedded log's record batches."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return NAME
 
-    def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 `through` gives it
-        """Read what comes."""
+    def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 `read_chunks` sets it
+        """Create the streaming reader."""
         return packed_reader(LogReader.of(self.options, also=OPTIONS), self.options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
-        """Append the batches of a query."""
+        """Create the streaming writer."""
         return PackedWriter(self.options["path"], layout_of(self.options, "Streams"))
 
 
 class PackedReader(LogStreamReader):
-    """Reads what comes, so many records at a time."""
+    """Streaming reader that applies a function to the chunks of each Spark partition."""
 
     def __init__(
-        self,
-        reader: LogReader,
-        most: int | None,
-        whole: Collection[str],
-        together: Together,
-        paced: Together,
-        *,
-        through: str,
+        self, reader: LogReader, max_records: int | None, *, function: str, **groups: Any
     ) -> None:
-        super().__init__(reader, most, whole, together, paced)
-        self._through = through  # sealed: whoever only asks for offsets does without
+        super().__init__(reader, max_records, **groups)
+        self._function = function  # pickled: the process that plans offsets never loads it
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give what the function makes of one partition of Spark."""
-        assert isinstance(partition, Ranges)
-        settle()
-        through = cast("Through", cloudpickle.loads(b64decode(self._through)))
-        return through(chain(partition.behind, self._reader.chunks(partition.ranges)))
+        """Yield what the function makes of the chunks of one Spark partition."""
+        assert isinstance(partition, SourcePartition)
+        freeze_gc()
+        function = cast("ChunkFunction", cloudpickle.loads(b64decode(self._function)))
+        return function(chain(partition.behind, self._reader.chunks(partition.ranges)))
 
 
 class PackedWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query exactly once."""
+    """Writes each micro-batch exactly once."""
 
     def __init__(self, address: str, layout: str) -> None:
         self._address = address
         self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the records of one task and the number of its batch."""
-        settle()
-        task = streamed_task()
+        """Write the records of one task together with its micro-batch number."""
+        freeze_gc()
+        task = streaming_task()
         with Log(self._address) as log:
             log.append_packed(
-                _outgoing(whole(iterator)),
+                _outgoing(require_complete_input(iterator)),
                 marker=(task.query, task.partition),
                 batch=task.batch,
                 layout=self._layout,

@@ -1,9 +1,9 @@
-"""The embedded log as a Spark sink: each batch exactly once.
+"""The embedded log as a Spark sink that writes each micro-batch exactly once.
 
-Every Spark task writes its records and the number of the batch in one transaction, under a
-marker of the query and the task. A batch that is run again after a failure finds its number
-there and writes nothing. The query's id comes from its checkpoint, so this holds over restarts.
-It needs a task's rows to be the same when a batch is run again: what moves them is refused.
+Every Spark task writes its records and the number of the micro-batch in one transaction, under a
+marker of the query and the task. A rerun after a failure finds its number there and writes nothing.
+The query's id comes from its checkpoint, so this holds across restarts. A rerun must have the same
+rows in each task, so plans that move rows between tasks are rejected.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from pyspark.sql.types import StructType
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.bucket_placement import newest, placed
 from thulawa.core.errors import ConfigurationError
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.core.markers import LastBatch
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
-from thulawa.spark.connectors.complete_input import whole
+from thulawa.spark.connectors.complete_input import require_complete_input
 from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter
 from thulawa.spark.connectors.log_source import check_names
 from thulawa.spark.connectors.record_columns import (
@@ -37,7 +37,7 @@ from thulawa.spark.connectors.record_columns import (
     header_pairs,
 )
 from thulawa.spark.connectors.task_layout import task_layout
-from thulawa.spark.task_context import streamed_task
+from thulawa.spark.task_context import streaming_task
 
 __all__ = ["FORMAT", "LogBatchWriter", "LogStreamWriter", "LogWriter", "exactly_once", "log_sink"]
 
@@ -48,16 +48,16 @@ _OPTIONS = ("path", "topic", "buckets", "checkpointLocation", "queryName", LAYOU
 def log_sink(
     df: DataFrame, log: str, *, topic: str | None = None, buckets: Buckets | None = None
 ) -> DataStreamWriter:
-    """Return a writer of a streaming DataFrame that writes each batch to a log exactly once.
+    """Return a writer that writes each micro-batch of a streaming DataFrame to a log exactly once.
 
-    Give it a checkpoint and a trigger, and start it::
+    Set its checkpoint and trigger, and start it::
 
         log_sink(rows, "file:./topics", topic="visits")
         .option("checkpointLocation", "…").start()
 
-    ``topic`` goes before a column of that name. Raises at once when the plan may move rows between
-    tasks (`connectors.task_layout`); ``start()`` raises when the checkpoint is older than what
-    the sink has written.
+    ``topic`` overrides a column of that name. Raises at once if the plan may move rows between
+    tasks (`connectors.task_layout`); ``start()`` raises if the checkpoint is older than what the
+    sink has written.
 
     .. versionadded:: 0.1.0
     """
@@ -70,11 +70,13 @@ def log_sink(
     return writer
 
 
-def exactly_once(df: DataFrame, log: str, form: str) -> ExactlyOnceWriter:
+def exactly_once(
+    df: DataFrame, log: str, form: str, *, deterministic: bool = False
+) -> ExactlyOnceWriter:
     """Return a writer of a format of the embedded log that checks plan and checkpoint."""
-    layout = task_layout(df)
+    layout = task_layout(df, deterministic=deterministic)
     with Log(log) as opened:
-        address = opened.address  # the whole path: workers run in another folder
+        address = opened.address  # absolute, because workers run in another folder
     writer = ExactlyOnceWriter(
         df,
         writer=f"the query that writes {address}",
@@ -92,7 +94,7 @@ def _markers(address: str, query: str) -> dict[int, LastBatch]:
 
 @dataclass(frozen=True, slots=True)
 class LogWriter:
-    """What batch and streaming writers have in common."""
+    """The part that batch and streaming writers share."""
 
     address: str
     topic: str | None
@@ -100,7 +102,7 @@ class LogWriter:
 
     @classmethod
     def of(cls, options: dict[str, str], schema: StructType) -> "LogWriter":
-        """Read the options of the sink and check the columns."""
+        """Create a writer from the options of the sink, and check the columns."""
         check_names(options, _OPTIONS, "sink")
         address, topic = options.get("path"), options.get("topic")
         if not address:
@@ -112,7 +114,7 @@ class LogWriter:
     def placed(
         self, batches: Iterator[pa.RecordBatch], log: Log
     ) -> dict[str, list[ProducerRecord]]:
-        """Sort rows by topic, and give them the partitions of their buckets if there are any."""
+        """Return the records by topic, with the partitions of their buckets if there are any."""
         records = self.records(batches)
         if self.buckets is None:
             return records
@@ -123,8 +125,8 @@ class LogWriter:
         }
 
     def records(self, batches: Iterator[pa.RecordBatch]) -> dict[str, list[ProducerRecord]]:
-        """Sort rows by topic."""
-        sorted_out: dict[str, list[ProducerRecord]] = {}
+        """Return the rows as records, by topic."""
+        by_topic: dict[str, list[ProducerRecord]] = {}
         for batch in batches:
             columns = {name: column_values(batch, name) for name in COLUMNS}
             topics = columns.pop("topic")
@@ -133,12 +135,12 @@ class LogWriter:
             ):
                 pairs = () if not headers else header_pairs(headers, placed=partition is not None)
                 record = ProducerRecord(key, value, tuple(pairs), timestamp, partition)
-                sorted_out.setdefault(self.topic or topic or "", []).append(record)
-        return sorted_out
+                by_topic.setdefault(self.topic or topic or "", []).append(record)
+        return by_topic
 
 
 class LogBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once; a task that is run again writes again."""
+    """Writes a batch DataFrame; a task that is retried writes again."""
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
@@ -146,24 +148,24 @@ class LogBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task."""
         with Log(self._writer.address) as log:
-            log.append(self._writer.placed(whole(iterator), log))
+            log.append(self._writer.placed(require_complete_input(iterator), log))
         return WriterCommitMessage()
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query exactly once."""
+    """Writes each micro-batch exactly once."""
 
     def __init__(self, writer: LogWriter, layout: str) -> None:
         self._writer = writer
         self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the records of one task and the number of its batch."""
-        settle()
-        task = streamed_task()
+        """Write the records of one task together with its micro-batch number."""
+        freeze_gc()
+        task = streaming_task()
         with Log(self._writer.address) as log:
             log.append(
-                self._writer.placed(whole(iterator), log),
+                self._writer.placed(require_complete_input(iterator), log),
                 marker=(task.query, task.partition),
                 batch=task.batch,
                 layout=self._layout,

@@ -1,8 +1,8 @@
-"""The embedded log as a Spark source: what is read, and in which partitions of Spark.
+"""The embedded log as a Spark source: what is read, and in which Spark partitions.
 
-One Spark partition per topic partition, rows in offset order; with ``maxPartitions`` several
-topic partitions, one after the other, to a Spark partition, where there are more. Which records
-a batch of a streaming query has is decided in `thulawa.spark.connectors.stream_reader`.
+One Spark partition per topic-partition, rows in offset order; with ``maxPartitions`` a Spark
+partition may read several topic-partitions in sequence. `thulawa.spark.connectors.stream_reader`
+decides which records a micro-batch has.
 """
 
 import json
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from thulawa.brokers.embedded import Columns, Log
 from thulawa.core.errors import ConfigurationError
-from thulawa.core.gc_freeze import settle
+from thulawa.core.gc_freeze import freeze_gc
 from thulawa.priority.quotas import evenly
 from thulawa.spark.connectors.bucket_options import (
     Admission,
@@ -32,9 +32,9 @@ __all__ = [
     "SCHEMA",
     "LogBatchReader",
     "LogReader",
-    "Range",
-    "Ranges",
-    "Seen",
+    "OffsetRange",
+    "SourcePartition",
+    "TopicEnds",
     "check_names",
     "count_of",
     "named",
@@ -57,11 +57,11 @@ _OPTIONS = (
     "bucketOrder",
 )
 
-_EARLIEST, _LATEST = -2, -1  # in the place of an offset to begin at, as in Spark's Kafka source
+_EARLIEST, _LATEST = -2, -1  # as start offsets, as in Spark's Kafka source
 
 
-class Range(NamedTuple):
-    """The records of one topic partition in [start, end)."""
+class OffsetRange(NamedTuple):
+    """The records of one topic-partition in [start, end)."""
 
     topic: str
     partition: int
@@ -69,16 +69,16 @@ class Range(NamedTuple):
     end: int
 
 
-class Ranges(InputPartition):
-    """What one partition of Spark reads, and what it tells of partitions that tasks wait for."""
+class SourcePartition(InputPartition):
+    """The ranges that one Spark partition reads, and which partitions have unread records."""
 
-    def __init__(self, ranges: list[Range], behind: Sequence[Behind] = ()) -> None:
+    def __init__(self, ranges: list[OffsetRange], behind: Sequence[Behind] = ()) -> None:
         self.ranges = ranges
         self.behind = behind
 
 
-class Seen(NamedTuple):
-    """What the broker says of the topics: their ids, and the offsets of the next records."""
+class TopicEnds(NamedTuple):
+    """The ids of topics, and their end offsets."""
 
     ids: dict[str, str]
     ends: Offsets
@@ -86,7 +86,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogReader:
-    """What batch and streaming readers have in common."""
+    """The part that batch and streaming readers share."""
 
     address: str
     topics: tuple[str, ...]
@@ -97,7 +97,7 @@ class LogReader:
 
     @property
     def broker(self) -> str:
-        """Which kind of broker has the topics, as offsets note it."""
+        """The kind of broker, as offsets record it."""
         return ""
 
     @classmethod
@@ -109,9 +109,9 @@ class LogReader:
         also: Sequence[str] = (),
         pattern: str | None = None,
     ) -> "LogReader":
-        """Read the options of the source; Spark does not keep the case of their names.
+        """Create a reader from the options of the source; names are not case-sensitive.
 
-        ``also`` are options that somebody else reads. With a ``pattern`` no topics are named.
+        ``also`` are options that the caller reads. With a ``pattern`` no topics are named.
         """
         check_names(options, (*_OPTIONS, *also), "source")
         address = address or options.get("path")
@@ -136,7 +136,7 @@ class LogReader:
         )
 
     def starts(self) -> Offsets:
-        """Return the offsets to begin at."""
+        """Return the start offsets."""
         return chosen(self._starts(), self.assigned)
 
     def _starts(self) -> Offsets:
@@ -154,25 +154,25 @@ class LogReader:
         }
 
     def firsts(self) -> Offsets:
-        """Return the offsets of the first records that are still there."""
+        """Return the offsets of the first records that exist."""
         return chosen(self._firsts(), self.assigned)
 
     def _firsts(self) -> Offsets:
         with Log(self.address) as log:
             return {topic: named(log.start_offsets(topic)) for topic in self.topics}
 
-    def look(self) -> Seen:
-        """Return the ids of the topics, and where they end."""
+    def look(self) -> TopicEnds:
+        """Return the ids and end offsets of the topics."""
         seen = self._look()
-        return Seen(seen.ids, chosen(seen.ends, self.assigned))
+        return TopicEnds(seen.ids, chosen(seen.ends, self.assigned))
 
-    def _look(self) -> Seen:
+    def _look(self) -> TopicEnds:
         with Log(self.address) as log:
             ids = {topic: str(log.topic(topic).id) for topic in self.topics}
-            return Seen(ids, {topic: named(log.end_offsets(topic)) for topic in self.topics})
+            return TopicEnds(ids, {topic: named(log.end_offsets(topic)) for topic in self.topics})
 
     def times(self, spans: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
-        """Return the timestamps of the first records from an offset on, where so many wait."""
+        """Return the timestamp of the first record of each range of start and count."""
         found = {}
         with Log(self.address) as log:
             for (topic, number), (start, _) in spans.items():
@@ -181,44 +181,46 @@ class LogReader:
         return found
 
     def reads(self, topic: str) -> bool:
-        """Return whether records of a topic of this name are wanted."""
+        """Return whether a topic of this name is read."""
         return topic in self.topics
 
     def split(self) -> Split:
-        """Say how the limit of a trigger is shared."""
+        """Return the function that divides the record limit."""
         if self.admission.buckets is None:
             return evenly
         counts = {topic: len(places) for topic, places in self._look().ends.items()}
         return self.admission.split(counts)
 
-    def partitions(self, start: Offsets, end: Offsets, most: int | None = None) -> list[Ranges]:
-        """Deal out what is new to the partitions of Spark, one to each topic partition or more."""
+    def partitions(
+        self, start: Offsets, end: Offsets, most: int | None = None
+    ) -> list[SourcePartition]:
+        """Return the Spark partitions for the records between two offsets, at most ``most``."""
         ranges = [
-            Range(topic, int(partition), start[topic][partition], upto)
+            OffsetRange(topic, int(partition), start[topic][partition], upto)
             for topic, partitions in sorted(end.items())
             for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
             if upto > start[topic][partition]
         ]
         count = min(most or len(ranges), len(ranges))
-        return [Ranges(ranges[place::count]) for place in range(count)]
+        return [SourcePartition(ranges[place::count]) for place in range(count)]
 
     def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the ranges of a partition, each in offset order."""
-        assert isinstance(wanted, Ranges)
-        settle()
+        """Yield the records of a Spark partition, each range in offset order."""
+        assert isinstance(wanted, SourcePartition)
+        freeze_gc()
         for one, columns in self._chunks(wanted.ranges):
             if self.admission.buckets is not None:
                 self.admission.buckets.check_headers(columns.headers)
             yield _arrow(columns, one)
 
-    def _chunks(self, ranges: list[Range]) -> Iterator[tuple[Range, Columns]]:
+    def _chunks(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
         with Log(self.address) as log:
             for one in ranges:
                 for columns in log.read_columns(one.topic, one.partition, one.start, one.end):
                     yield one, columns
 
-    def chunks(self, ranges: list[Range]) -> Iterator[Chunk]:
-        """Read ranges as stream programs take them: many records at a time, packed or not."""
+    def chunks(self, ranges: list[OffsetRange]) -> Iterator[Chunk]:
+        """Yield the records of ranges as chunks, for stream programs."""
         with Log(self.address) as log:
             for one in ranges:
                 for first, data in log.read_packed(one.topic, one.partition, one.start, one.end):
@@ -226,7 +228,7 @@ class LogReader:
 
 
 def check_names(options: Mapping[str, str], known: Iterable[str], what: str) -> None:
-    """Refuse options that would do nothing; those that begin with kafka are the client's."""
+    """Raise for unknown options; those that begin with ``kafka.`` are the client's."""
     given = {name.lower() for name in options if not name.lower().startswith("kafka.")}
     if unknown := given - {name.lower() for name in known}:
         raise ConfigurationError(
@@ -235,7 +237,7 @@ def check_names(options: Mapping[str, str], known: Iterable[str], what: str) -> 
 
 
 def count_of(options: Mapping[str, str], name: str) -> int | None:
-    """Give an option that is a number of things; None where it is not set."""
+    """Return an option that is a positive number; None if it is not set."""
     text = options.get(name)
     if text is None:
         return None
@@ -245,7 +247,7 @@ def count_of(options: Mapping[str, str], name: str) -> int | None:
 
 
 def _chosen(text: str) -> dict[str, dict[str, Any]]:
-    """Read offsets as Spark's Kafka source has them."""
+    """Return offsets from the JSON of Spark's Kafka source."""
     try:
         chosen = json.loads(text)
         if isinstance(chosen, dict) and all(isinstance(one, dict) for one in chosen.values()):
@@ -261,7 +263,7 @@ def _chosen(text: str) -> dict[str, dict[str, Any]]:
 def _within(
     topic: str, chosen: dict[str, Any], first: dict[str, int], end: dict[str, int]
 ) -> dict[str, int]:
-    """Return the offsets that are meant; refuse those that the topic does not have."""
+    """Return the start offsets of a topic; raise for those that it does not have."""
     found = {}
     for partition, offset in chosen.items():
         if partition not in end:
@@ -277,27 +279,27 @@ def _within(
 
 
 class LogBatchReader(DataSourceReader):
-    """Reads what is there."""
+    """Batch reader of the records that exist."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
 
-    def partitions(self) -> list[Ranges]:
-        """Give the ranges that exist now."""
+    def partitions(self) -> list[SourcePartition]:
+        """Return the Spark partitions for the records that exist now."""
         reader = self._reader
         return reader.partitions(reader.starts(), reader.look().ends, reader.most_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of them."""
+        """Yield the records of one Spark partition."""
         return self._reader.read(partition)
 
 
 def named(offsets: Mapping[int, int]) -> dict[str, int]:
-    """Write partitions as JSON does."""
+    """Return offsets with partition numbers as text, as in JSON."""
     return {str(partition): offset for partition, offset in offsets.items()}
 
 
-def _arrow(columns: Columns, of: Range) -> pa.RecordBatch:
+def _arrow(columns: Columns, of: OffsetRange) -> pa.RecordBatch:
     count = len(columns)
     headers = [
         [{"key": name, "value": value} for name, value in one] if one else None

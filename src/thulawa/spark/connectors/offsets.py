@@ -1,8 +1,7 @@
-"""Offsets of our sources as Spark writes them to its offset log: positions, and notes beside them.
+"""Offsets of our sources as Spark writes them to its offset log: positions and notes.
 
-The notes are everything else that a batch depends on. A batch that is run again has them from the
-offset log, so it reads the same records in the same tasks, whatever the options and the broker say
-by then.
+Notes hold everything else that a micro-batch depends on. A rerun reads them from the offset log, so
+it has the same records in the same tasks, even if options or the broker have changed.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ Offsets: TypeAlias = dict[str, dict[str, int]]
 """Topic, partition as JSON writes it, offset."""
 
 NOTES = "#"
-"""The key of the notes among the topics; no topic is called so."""
+"""The key of the notes beside the topics; no topic can have this name."""
 
 KAFKA = "kafka"
 
@@ -29,12 +28,12 @@ def of_topics(offsets: Mapping[str, _Places]) -> dict[str, _Places]:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What an end offset says besides positions.
+    """What an end offset holds besides positions.
 
-    ``partitions``: the partitions of Spark at most, 0: one for each topic-partition. ``broker``:
-    which kind has the topics, "kafka" or, empty, the embedded log. ``ids``: of
-    the topics, where the broker has them. ``begins``: the first offsets of partitions that no
-    batch has read before. ``more``: partitions of which the broker had more than the batch reads.
+    ``partitions``: the most Spark partitions, 0: one per topic-partition. ``broker``: "kafka", or
+    empty for the embedded log. ``ids``: topic ids, if the broker has them. ``begins``: the first
+    offsets of partitions that no batch has read before. ``more``: partitions that had more records
+    than the batch reads.
     """
 
     partitions: int = 0
@@ -45,7 +44,7 @@ class Notes:
 
     @classmethod
     def of(cls, offsets: Mapping[str, Any]) -> "Notes":
-        """Return the notes of an offset; those of one that has none are empty."""
+        """Return the notes of an offset; empty ones if it has none."""
         return cls(**offsets.get(NOTES, {}))
 
     def beside(self, offsets: Offsets) -> dict[str, Any]:
@@ -55,5 +54,5 @@ class Notes:
         return {**offsets, NOTES: {"partitions": self.partitions, **noted}}
 
     def has_more(self, topic: str, partition: str) -> bool:
-        """Return whether the broker had more records of a partition."""
+        """Return whether a partition had more records."""
         return partition in self.more.get(topic, ())

@@ -1,13 +1,13 @@
-"""How far a batch may read partitions ahead of others whose records come first.
+"""Limit how far a micro-batch reads partitions ahead of others in event time.
 
-A task takes the records of its partitions in the order of their time. What a batch reads of one
-partition beyond the time to which another has been read waits in the task's state, and is written
-there with every batch. So, where a limit binds, a partition that is ahead is read no further than
-its share of the limit, and what it leaves goes to the one that is behind. As Kafka Streams pauses
-partitions with many buffered records.
+A task merges the records of its partitions by timestamp. Records of one partition beyond the time
+that another has reached are buffered in the task's state, which is written with every micro-batch.
+So when the record limit applies, a partition that is ahead is read no further than its share, and
+the rest goes to the one that is behind. Kafka Streams pauses partitions with many buffered records
+for the same reason.
 
-It is an estimate, by the times of the next records when batches were planned: what is read too
-early waits, and is in order all the same.
+It is an estimate from the timestamps of the next records when micro-batches were planned: records
+that are read too early are buffered, and the order is right in any case.
 """
 
 from collections import deque
@@ -17,18 +17,18 @@ from thulawa.spark.connectors.bucket_options import Place
 
 __all__ = ["Pace"]
 
-_REMEMBERED = 100  # batches
+_REMEMBERED = 100  # micro-batches
 
 
 class Pace:
-    """Partitions that are read together, by groups, and where batches began in them."""
+    """Groups of partitions that are read at one pace, and where micro-batches began in them."""
 
     def __init__(self, groups: Iterable[Sequence[Place]]) -> None:
         self._groups = [tuple(group) for group in groups if len(group) > 1]
         self._history: dict[Place, deque[tuple[int, int]]] = {}
 
     def watched(self, waiting: Mapping[Place, int]) -> list[Place]:
-        """Return the partitions whose next record's time is needed, where these wait."""
+        """Return the partitions whose next timestamp is needed, given the unread records."""
         return list(
             dict.fromkeys(
                 place
@@ -41,10 +41,10 @@ class Pace:
     def most(
         self, position: Mapping[Place, int], heads: Mapping[Place, int], share: int
     ) -> dict[Place, int]:
-        """Return how many records may be read of partitions that are ahead.
+        """Return the most records that may be read of partitions that are ahead.
 
         ``heads`` are the times of the next records, at ``position``; ``share`` is how many records
-        of a partition may wait.
+        of a partition may be buffered.
         """
         for place, time in heads.items():
             self._history.setdefault(place, deque(maxlen=_REMEMBERED)).append(
@@ -53,7 +53,7 @@ class Pace:
         found: dict[Place, int] = {}
         for group in self._groups:
             times = {place: heads[place] for place in group if place in heads}
-            if len(times) < 2:  # noqa: PLR2004 one has nobody to wait for
+            if len(times) < 2:  # noqa: PLR2004 one partition waits for no other
                 continue
             earliest = min(times.values())
             for place, time in times.items():
@@ -63,7 +63,7 @@ class Pace:
         return found
 
     def _ahead(self, place: Place, time: int) -> int:
-        """Estimate how many records were read of a partition that are later than a time."""
+        """Return an estimate of the records that were read of a partition beyond a time."""
         points = list(self._history[place])
         upto, later = points[-1]
         for offset, at in reversed(points[:-1]):

@@ -1,4 +1,4 @@
-"""The columns of a record on their way out: what sinks take, and how they are read from Arrow."""
+"""The columns that sinks accept, and their values from Arrow batches."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ COLUMNS = tuple(_TYPES)
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Refuse a DataFrame that a sink cannot write."""
+    """Raise `ConfigurationError` for a schema that a sink cannot write."""
     if topic is None and "topic" not in schema.names:
         raise ConfigurationError(
             'the sink needs a topic: topic=…, .option("topic", "…") or a column topic'
@@ -56,13 +56,13 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 
 def header_pairs(headers: list[dict[str, Any]], *, placed: bool) -> Headers:
-    """Give headers as pairs; where the sink chooses the partition, without an earlier stamp."""
+    """Return headers as pairs; without a bucket stamp if the sink chooses the partition."""
     pairs = tuple((one["key"], one["value"]) for one in headers)
     return pairs if placed else tuple(unstamped(pairs))
 
 
 def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """Give a column as Python values: bytes, milliseconds; None for a column that is not there."""
+    """Return a column as Python values, times in milliseconds; None values if it is missing."""
     place = batch.schema.get_field_index(name)
     if place < 0:
         return [None] * batch.num_rows

@@ -1,13 +1,13 @@
-"""Which records a batch of a streaming query has, of the embedded log or of Kafka.
+"""Choose the records of each micro-batch, for the embedded log and for Kafka.
 
-A trigger reads up to ``maxOffsetsPerTrigger`` records, shared evenly over the partitions, or with
-``buckets`` by their weights or strictly in turn; what one does not use goes to the others. Topics
-that are to be read ``whole`` do not count: a trigger reads them to their end. Partitions whose
-records tasks take in order with those of others are not read far ahead of them (`Pace`).
+A micro-batch reads up to ``maxOffsetsPerTrigger`` records, divided evenly between partitions, or
+with ``buckets`` by weight or strictly in order; what one does not use goes to the others. Unbounded
+topics are not limited: a micro-batch reads them to their end. Partitions that a task merges by
+timestamp are not read far ahead of each other (`Pace`).
 
-The set of topics and partitions may change between batches and between starts. What is new begins
-with its first record, and what is no longer read is left out. A topic that was deleted and created
-again is refused: its offsets say nothing about what was read.
+Topics and partitions may change between micro-batches and between starts. New ones begin with their
+first record, and those that are no longer read are left out. A topic that was deleted and created
+again raises `StateError`, because its offsets no longer say what was read.
 """
 
 import time
@@ -28,70 +28,75 @@ from thulawa.core.errors import StateError
 from thulawa.priority.quotas import evenly
 from thulawa.spark.connectors.bucket_options import Place, Split
 from thulawa.spark.connectors.chunks import Behind
-from thulawa.spark.connectors.log_source import LogReader, Ranges, Seen
+from thulawa.spark.connectors.log_source import LogReader, SourcePartition, TopicEnds
 from thulawa.spark.connectors.offsets import NOTES, Notes, Offsets, of_topics
 from thulawa.spark.connectors.pacing import Pace
 
-__all__ = ["LogStreamReader", "Together", "share"]
+__all__ = ["LogStreamReader", "PartitionGroups", "share"]
 
-Together: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
-"""For each task that takes records of several partitions in order: the partitions, by topic."""
+PartitionGroups: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
+"""Groups of topic-partitions, each as partition numbers by topic."""
 
-_PATIENCE = 10.0  # seconds for a partition to be as long again as it was
-_PAUSE = 0.2
+_TIMEOUT = 10.0  # seconds for a new leader to catch up
+_POLL = 0.2
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Read what comes, so much at a time.
+    """Streaming reader with a record limit per micro-batch.
 
-    An end offset notes all that its batch depends on (`Notes`). A batch that is run again reads
-    the same records in the same partitions of Spark: exactly-once sinks go by their numbers.
+    An end offset holds all that its micro-batch depends on (`Notes`). A rerun reads the same
+    records in the same Spark partitions, by whose numbers exactly-once sinks identify them.
     """
 
     def __init__(
         self,
         reader: LogReader,
-        most: int | None,
-        whole: Collection[str] = frozenset(),
-        together: Together = (),
-        paced: Together = (),
+        max_records: int | None,
+        *,
+        unbounded_topics: Collection[str] = frozenset(),
+        ordered_groups: PartitionGroups = (),
+        paced_groups: PartitionGroups = (),
     ) -> None:
-        self._together = together
-        self._pace = Pace([*map(list, map(_places, paced))])
+        self._ordered_groups = ordered_groups
+        self._pace = Pace([*map(list, map(_topic_partitions, paced_groups))])
         self._reader = reader
-        self._most = most
-        self._whole = whole
-        self._target: Seen | None = None
+        self._max_records = max_records
+        self._unbounded_topics = unbounded_topics
+        self._target: TopicEnds | None = None
         self._planned: dict[str, Any] | None = None
 
     def initialOffset(self) -> Offsets:
-        """Return the offsets to begin at; without notes, by which the first batch knows them."""
+        """Return the start offsets; without notes, by which the first batch recognizes them."""
         return self._reader.starts()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a trigger."""
-        return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
+        """Return the record limit of a micro-batch."""
+        return ReadAllAvailable() if self._max_records is None else ReadMaxRows(self._max_records)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember where to stop."""
+        """Store the end offsets at which the query stops."""
         self._target = self._reader.look()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the offsets up to which the next batch reads."""
+        """Return the end offsets of the next micro-batch."""
         known = of_topics(start)
         ids = Notes.of(start).ids
         seen = self._target
         if seen is None or next(self._differing(known, ids, seen), None) is not None:
             seen = self._seen(known, ids)
         begins = self._begins(known if NOTES in start else {}, seen.ends, known)
-        position = _overlaid(seen.ends, known, begins)
+        position = _merged(seen.ends, known, begins)
         ends = seen.ends
         if isinstance(limit, ReadMaxRows):
-            shared = {topic: places for topic, places in ends.items() if topic not in self._whole}
+            shared = {
+                topic: places
+                for topic, places in ends.items()
+                if topic not in self._unbounded_topics
+            }
             shared = self._paced(position, shared, limit.max_rows)
             ends = ends | share(position, shared, limit.max_rows, self._reader.split())
         if NOTES in start and ends == known:
-            return start  # nothing new, so no batch
+            return start  # no new records, so no micro-batch
         more = self._more(ends, seen.ends)
         most = self._reader.most_partitions or 0
         notes = Notes(most, self._reader.broker, seen.ids, begins, more)
@@ -99,7 +104,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planned
 
     def _paced(self, position: Offsets, ends: Offsets, most: int) -> Offsets:
-        """Return ends no further than partitions that are ahead of others are to be read."""
+        """Return the end offsets, lowered for partitions that are ahead of others."""
         waiting = _waiting(position, ends)
         if sum(waiting.values()) <= most or not (watched := self._pace.watched(waiting)):
             return ends
@@ -116,63 +121,63 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _more(self, ends: Offsets, there: Offsets) -> dict[str, list[str]]:
-        """Return the partitions that a task waits for: the broker has more than the batch reads."""
+        """Return the partitions of ordered groups that have more records than the batch reads."""
         found: dict[str, list[str]] = {}
-        for topic, number in dict.fromkeys(chain(*map(_places, self._together))):
+        for topic, number in dict.fromkeys(chain(*map(_topic_partitions, self._ordered_groups))):
             if ends.get(topic, {}).get(number, 0) < there.get(topic, {}).get(number, 0):
                 found.setdefault(topic, []).append(number)
         return found
 
     def _begins(self, read: Offsets, ends: Offsets, starts: Offsets) -> Offsets:
-        """Return where partitions begin that were never read: ``starts``, else the first record."""
+        """Return the start of partitions that were never read: ``starts`` or the first record."""
         fresh = {
             topic: [number for number in places if number not in read.get(topic, {})]
             for topic, places in ends.items()
         }
         fresh = {topic: numbers for topic, numbers in fresh.items() if numbers}
         known = all(n in starts.get(topic, {}) for topic, numbers in fresh.items() for n in numbers)
-        firsts = starts if known else _overlaid(self._reader.firsts(), starts)
+        firsts = starts if known else _merged(self._reader.firsts(), starts)
         return {
             topic: {number: firsts[topic][number] for number in numbers}
             for topic, numbers in fresh.items()
         }
 
     def reportLatestOffset(self) -> Offsets:
-        """Return the ends of the topics, for the query's progress."""
+        """Return the end offsets of the topics, for the query's progress report."""
         return self._reader.look().ends
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Ranges]:
-        """Return the ranges of a batch."""
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SourcePartition]:
+        """Return the Spark partitions of a micro-batch."""
         known, ends, notes = of_topics(start), of_topics(end), Notes.of(end)
         if end != self._planned:  # planned before a restart
-            _refuse_unknown_layout(end)
+            _check_layout_known(end)
             self._seen(ends, notes.ids)
         begins = self._begins(known, ends, {}) if _missing(ends, known, notes.begins) else {}
-        position = _overlaid(ends, begins, known, notes.begins)
+        position = _merged(ends, begins, known, notes.begins)
         dealt = self._reader.partitions(position, ends, notes.partitions)
-        for one in dealt:  # tasks keep their numbers though a topic has left the program
+        for one in dealt:  # tasks keep their numbers when a topic is no longer read
             one.ranges = [span for span in one.ranges if self._reader.reads(span.topic)]
         if dealt:
             dealt[0].behind = _changes(Notes.of(start), notes)
         return dealt
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of them."""
+        """Yield the records of one Spark partition."""
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Keep what was read: retention is the topic's affair."""
+        """Do nothing: the retention of the topic deletes records."""
 
     def stop(self) -> None:
-        """Hold nothing that needs closing."""
+        """Do nothing: there is nothing to close."""
 
-    def _seen(self, read: Offsets, ids: Mapping[str, str]) -> Seen:
-        """Look at the topics; raise where one is not that which was read.
+    def _seen(self, read: Offsets, ids: Mapping[str, str]) -> TopicEnds:
+        """Return the ends of topics; raise `StateError` if a topic was created again.
 
         Its new records would be skipped. A broker that has just become the leader of a partition
-        may know of fewer records for a moment.
+        may report fewer records for a moment, so the check is repeated until a deadline.
         """
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             seen = self._reader.look()
             wrong = next(self._differing(read, ids, seen), None)
@@ -186,44 +191,44 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"partition {partition} up to offset {upto} (it ends at {end} now): its new "
                     "records cannot be told from the old ones; begin with a new checkpoint"
                 )
-            time.sleep(_PAUSE)
+            time.sleep(_POLL)
 
     def _differing(
-        self, read: Offsets, ids: Mapping[str, str], seen: Seen
+        self, read: Offsets, ids: Mapping[str, str], seen: TopicEnds
     ) -> Iterator[tuple[str, str, int]]:
         for topic, places in read.items():
             now = seen.ends.get(topic, {})
             for partition, upto in places.items() if self._reader.reads(topic) else ():
                 if partition not in now and self._reader.assigned is not None:
-                    continue  # no longer one of those that are read
+                    continue  # no longer assigned
                 same = _is_same(topic, ids, seen.ids)
                 if not same or partition not in now or now[partition] < upto:
                     yield topic, partition, upto
 
 
 def _is_same(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Return whether nothing says that a topic is another; brokers need not give ids."""
+    """Return whether the ids of a topic are equal, or not known."""
     return topic not in before or topic not in now or before[topic] == now[topic]
 
 
-def _refuse_unknown_layout(end: Mapping[str, Any]) -> None:
-    """Raise where it is not known which task read what: sinks would take one for another."""
+def _check_layout_known(end: Mapping[str, Any]) -> None:
+    """Raise `StateError` for a batch of Spark's connector, whose task layout is not known."""
     if NOTES not in end:
         raise StateError(
             "the checkpoint has a batch that is not committed and was planned by Spark's Kafka "
-            "connector: its tasks are not known; let the version that planned it finish it, or "
+            "connector: its tasks are not known; finish it with the version that planned it, or "
             "begin with a new checkpoint"
         )
 
 
-def _places(group: Mapping[str, Sequence[int]]) -> Iterator[Place]:
+def _topic_partitions(group: Mapping[str, Sequence[int]]) -> Iterator[Place]:
     return ((topic, str(number)) for topic, numbers in group.items() for number in numbers)
 
 
 def _changes(before: Notes, now: Notes) -> list[Behind]:
-    """Return each partition with more records, and each that had more and is read now.
+    """Return each partition with unread records, and each that had some and is read now.
 
-    The latter has to be told, for a task with records that wait may have no others in the batch.
+    The latter are needed because a waiting task may have no other rows in the micro-batch.
     """
     return [
         Behind(topic, int(number), now.has_more(topic, number))
@@ -240,8 +245,8 @@ def _missing(ends: Offsets, *known: Mapping[str, Mapping[str, int]]) -> bool:
     )
 
 
-def _overlaid(of: Offsets, *offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Return an offset for each partition: the last that is given, else the one it has."""
+def _merged(of: Offsets, *offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """Return an offset for each partition: from the last mapping that has one, else ``of``."""
     return {
         topic: {
             number: next(
@@ -255,7 +260,7 @@ def _overlaid(of: Offsets, *offsets: Mapping[str, Mapping[str, int]]) -> Offsets
 
 
 def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Offsets:
-    """Move on by at most ``most`` records, shared as ``split`` says."""
+    """Return the end offsets after at most ``most`` records, divided by ``split``."""
     taken = split(_waiting(start, ends), most)
     return {
         topic: {
@@ -267,7 +272,7 @@ def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Of
 
 
 def _waiting(start: Offsets, ends: Offsets) -> dict[Place, int]:
-    """Return how many records there are between two offsets, by partition."""
+    """Return the number of records between two offsets, by partition."""
     return {
         (topic, partition): end - start.get(topic, {}).get(partition, 0)
         for topic, partitions in ends.items()

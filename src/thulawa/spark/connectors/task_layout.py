@@ -1,4 +1,4 @@
-"""Accept only plans whose rows are in the same tasks when a micro-batch is run again.
+"""Accept only plans that have each row in the same task when a micro-batch is run again.
 
 A sink that writes exactly once knows what is written by query, micro-batch and task. So a row must
 be in the same task when its micro-batch is run again, in another driver, on other hosts, with other
@@ -8,7 +8,7 @@ operator towards the sources):
 =====================================  ==========================================================
 operator                               why a row stays in its task
 =====================================  ==========================================================
-sources of `STABLE_SOURCES`            the offset log says how a micro-batch is dealt out to tasks
+sources of `STABLE_SOURCES`            the offset log records the tasks of a micro-batch
 narrow operators (`_NARROW`)           each task reads the task of the same number before it
 coalesce(1), repartition(1)            there is one task
 stateful operators                     a row's task is the hash of its key, modulo a number of
@@ -18,7 +18,7 @@ union                                  tasks of the inputs in their order, one a
 join with a broadcast static table     a task of the stream has its rows joined where they are
 =====================================  ==========================================================
 
-Everything else is refused, among it:
+Everything else is rejected, for example:
 
 =====================================  ==========================================================
 operator                               what moves rows
@@ -33,18 +33,19 @@ rate, rate-micro-batch                 as many partitions as there are cores
 other joins with tables, subqueries    whether Spark shuffles depends on statistics
 =====================================  ==========================================================
 
-What lies before a single task does not matter. What lies before a stateful operator may move rows,
-which are dealt out anew by their keys, but must not change them: a `map_by_key` whose function is
-not known to be deterministic, or ``rand()``, may give a row another key the second time.
+What precedes a single task does not matter: all rows are in it. A stateful operator shuffles rows
+by a key, which must be the same in a rerun: functions before it must be known to be deterministic
+(`topology.determinism`). If the answer is "LK" and then "US", the tasks of both may have written
+the row, or neither.
 """
 
-from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.internals import analyzed_plan, plan_children, plan_nodes, scala_items
 from thulawa.spark.map_by_key.order_guard import operator_in
 
 __all__ = ["STABLE_SOURCES", "keeps_record_rows_together", "row_places", "task_layout"]
@@ -54,46 +55,49 @@ _ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWa
                       "CollectMetrics", "ResolvedHint", "Generate"})  # fmt: skip
 _NARROW = _ORDERED | {"Sample", "MapInArrow", "MapInPandas", "MapPartitions",
                       "MapElements", "DeserializeToObject", "SerializeFromObject"}  # fmt: skip
-_STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct",
-                       "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
-                       "TransformWithState", "TransformWithStateInPandas",
-                       "TransformWithStateInPySpark"})  # fmt: skip
+_OVER_GROUPS = frozenset({"FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
+                          "TransformWithState", "TransformWithStateInPandas",
+                          "TransformWithStateInPySpark"})  # fmt: skip
+_STATEFUL = _OVER_GROUPS | {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"}
+_FUNCTIONS = _OVER_GROUPS | {"MapInArrow", "MapInPandas", "MapPartitions", "MapElements"}
 _MULTIPLYING = _STATEFUL | {"Generate", "Expand", "MapInArrow", "MapInPandas", "MapPartitions",
                             "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}  # fmt: skip
 _REPARTITIONS = frozenset({"Repartition", "RepartitionByExpression"})
 _BROADCAST_JOINS = frozenset({"Inner", "LeftOuter", "LeftSemi", "LeftAnti"})
-_DECLARE = "Declare its function with thulawa.deterministic, if it is"
 _THROUGH_A_TOPIC = "Write the rows to a topic by that key and read them from there"
 _LONGEST = 100  # characters: a marker has room for little
 
 
-def task_layout(df: DataFrame) -> str:
+def task_layout(df: DataFrame, *, deterministic: bool = False) -> str:
     """Return how the tasks of a streaming DataFrame get their rows: the same text, the same tasks.
 
-    Raise `ConfigurationError` where a micro-batch that is run again may have a row in another task.
+    Raise `ConfigurationError` if a rerun of a micro-batch may have a row in another task.
+    ``deterministic``: all functions in the plan are known to answer the same in a rerun.
     """
     if df.sparkSession.conf.get("spark.speculation", "false") == "true":
         raise ConfigurationError(
             "spark.speculation runs a task twice at a time, and each attempt would fence the "
             "other; switch it off"
         )
-    text = _layout(df._jdf.queryExecution().analyzed())  # noqa: SLF001 the plan's only door
+    plan = analyzed_plan(df)
+    text = _layout(plan)
+    if not deterministic:
+        _check_deterministic(plan)
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}…{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def row_places(df: DataFrame) -> str | None:
-    """Return a name of the plan where a row has the same place in its task in every run.
+    """Return an identifier of the plan if every run has a row at the same position in its task.
 
-    None where it may have another, or where that is not known. This is less than `task_layout`
-    accepts: nothing may reorder rows within a task, and no other rows may come or go, so that an
-    edited plan has another name.
+    Return None if that may differ or is not known. This is stricter than `task_layout`: no operator
+    may reorder, add or remove rows within a task, so a changed plan has another identifier.
     """
-    node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    node = analyzed_plan(df)
     text = []
     while node.nodeName() in _ORDERED and node.deterministic() and node.subqueries().isEmpty():
-        text += [str(node.nodeName()), *(one.sql() for one in _items(node.expressions()))]
+        text += [str(node.nodeName()), *(one.sql() for one in scala_items(node.expressions()))]
         node = node.children().apply(0)
     if not _is_stable_source(node):
         return None
@@ -104,10 +108,10 @@ def row_places(df: DataFrame) -> str | None:
 def keeps_record_rows_together(df: DataFrame) -> bool:
     """Return whether all rows that come from one record of a source are in one task.
 
-    They are not where a record meets itself again in a union or join, nor where an operator that
-    may make several rows of one lies before one that moves rows between tasks.
+    They are not if a union or join repeats a record, nor if an operator that may return several
+    rows for one comes before an operator that moves rows between tasks.
     """
-    node = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    node = analyzed_plan(df)
     moved = False
     while node.children().size() == 1:
         if moved and _may_multiply(node):
@@ -127,21 +131,56 @@ def _layout(node: Any) -> str:
     if _is_stable_source(node):
         return str(node.sourceName())
     if name in _STATEFUL and node.isStreaming():
-        _refuse_other_keys(node)
         return "stateful"
     if name in _REPARTITIONS and _partitions(node) == 1:
         return "one"
     if _is_narrow(node):
         return _layout(node.children().apply(0))
     if name == "Union":
-        return f"union({','.join(map(_layout, _children(node)))})"
+        return f"union({','.join(map(_layout, plan_children(node)))})"
     if name == "Join":
         return _joined(node)
     raise _refusal(node)
 
 
+def _check_deterministic(plan: Any) -> None:
+    """Raise where the key of a stateful operator may be another when a batch is run again."""
+    name = str(plan.nodeName())
+    if name in _REPARTITIONS and _partitions(plan) == 1:
+        return
+    inputs = plan_children(plan)
+    if name in _STATEFUL or (name == "Join" and all(one.isStreaming() for one in inputs)):
+        _check_functions(plan, name)
+    for child in inputs:
+        _check_deterministic(child)
+
+
+def _check_functions(stateful: Any, name: str) -> None:
+    below = [node for child in plan_children(stateful) for node in plan_nodes(child)]
+    for node in below:
+        kind = str(node.nodeName())
+        earlier = operator_in(node)
+        if earlier is not None and not earlier.get("deterministic"):
+            raise _differs(
+                f"{earlier['name']}, in front of {name},",
+                "Declare its function with @thulawa.deterministic if it does not",
+            )
+        if earlier is None and kind in _FUNCTIONS:
+            raise _differs(f"{kind}, in front of {name},", "Compute it with Spark's expressions")
+    if not all(child.deterministic() for child in plan_children(stateful)):
+        raise _differs(f"an expression in front of {name}, such as rand(),", "Leave it out")
+
+
+def _differs(what: str, cure: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} may answer differently when a micro-batch is run again, and rows then have "
+        f"another key: a sink that writes exactly once would lose or double them.\n{cure}, or "
+        "write its rows to a topic and read them from there"
+    )
+
+
 def _is_narrow(node: Any) -> bool:
-    """Return whether each task reads the task of the same number; a subquery becomes a join."""
+    """Return whether each task only reads the task of the same number."""
     name = str(node.nodeName())
     sorts_tasks = name == "Sort" and not getattr(node, "global")()
     return (name in _NARROW or sorts_tasks) and bool(node.subqueries().isEmpty())
@@ -152,34 +191,12 @@ def _is_stable_source(node: Any) -> bool:
 
 
 def _joined(node: Any) -> str:
-    left, right = _children(node)
+    left, right = plan_children(node)
     if left.isStreaming() and right.isStreaming():
-        _refuse_other_keys(node)
         return "stateful"
     if str(node.joinType()) in _BROADCAST_JOINS and left.isStreaming() and _is_broadcast(right):
         return _layout(left)
     raise _refusal(node)
-
-
-def _refuse_other_keys(node: Any) -> None:
-    """Refuse a stateful operator whose rows may have other keys when they are computed again."""
-    cure = _THROUGH_A_TOPIC
-    if all(child.deterministic() for child in _children(node)):
-        found = (operator_in(one) for child in _children(node) for one in _subtree(child))
-        unknown = next((one for one in found if one and not one["deterministic"]), None)
-        if unknown is None:
-            return
-        what = f"{unknown['name']}, before a stateful operator,"
-        cure = f"{_DECLARE}; or {cure[0].lower()}{cure[1:]}"
-    else:
-        what = "an expression that is not deterministic, before a stateful operator,"
-    raise _moved(what, cure)
-
-
-def _subtree(node: Any) -> Iterator[Any]:
-    yield node
-    for child in _children(node):
-        yield from _subtree(child)
 
 
 def _is_broadcast(node: Any) -> bool:
@@ -190,20 +207,11 @@ def _is_broadcast(node: Any) -> bool:
 
 
 def _partitions(node: Any) -> int | None:
-    """Return the number of partitions that the user asked for; None: Spark chooses."""
+    """Return the number of partitions that the plan names; None if Spark chooses."""
     if node.nodeName() == "Repartition":
         return int(node.numPartitions())
     chosen = node.optNumPartitions()
     return int(chosen.get()) if chosen.isDefined() else None
-
-
-def _children(node: Any) -> Iterator[Any]:
-    return _items(node.children())
-
-
-def _items(sequence: Any) -> Iterator[Any]:
-    """Yield the items of a sequence of Scala's."""
-    return (sequence.apply(index) for index in range(sequence.size()))
 
 
 def _refusal(node: Any) -> ConfigurationError:
@@ -219,7 +227,7 @@ def _moved(what: str, cure: str) -> ConfigurationError:
 
 
 def _described(node: Any) -> tuple[str, str]:
-    """Say what moves rows, and what to do instead."""
+    """Return what moves rows, and what to do instead."""
     what = f"the operator {node.nodeName()}"
     cure = "Leave it out"
     if not node.subqueries().isEmpty():

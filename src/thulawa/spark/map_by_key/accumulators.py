@@ -1,26 +1,28 @@
-"""Spark's accumulators inside workers that keep objects from task to task.
+"""Spark accumulators in workers that retain objects between tasks.
 
-Spark makes an accumulator anew for each task, when it unpickles the function, and collects those
-of the task at its end. An object that outlives its task, such as an opened client, still holds the
-accumulator of the task that made it: what it adds would be lost. So all accumulators of one id in a
-worker share one value, that of the current task. Calls run on many threads, which Spark's own
-accumulators are not made for: here adding is atomic.
+Spark creates an accumulator for each task when it unpickles the function, and collects it at the
+end of the task. An object that outlives its task, such as an open client, still refers to the
+accumulator of the task that created it, and what it adds would be lost. So all accumulators with
+one id in a worker share the value of the current task. Calls run on many threads, for which Spark's
+accumulators are not safe: here adding is atomic.
 """
 
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-from pyspark.accumulators import Accumulator, _accumulatorRegistry
+from pyspark.accumulators import Accumulator
+
+from thulawa.spark.internals import task_accumulators
 
 __all__ = ["adopt_accumulators"]
 
 _adding = Lock()
-_known: dict[int, WeakSet[Accumulator[Any]]] = {}  # those of each id that are still referenced
+_known: dict[int, WeakSet[Accumulator[Any]]] = {}  # by id, while they are referenced
 
 
 class _Atomic(Accumulator[Any]):
-    """An accumulator that several threads can add to."""
+    """A thread-safe accumulator."""
 
     def add(self, term: Any) -> None:
         """Add a term."""
@@ -29,8 +31,8 @@ class _Atomic(Accumulator[Any]):
 
 
 def adopt_accumulators() -> None:
-    """Make the accumulators of earlier tasks count in this one. Call it when a task begins."""
-    for number, accumulator in list(_accumulatorRegistry.items()):
+    """Make accumulators of earlier tasks count in this one; call it when a task begins."""
+    for number, accumulator in task_accumulators():
         earlier = _known.setdefault(number, WeakSet())
         for one in earlier:
             one.__dict__ = accumulator.__dict__

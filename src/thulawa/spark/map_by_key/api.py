@@ -3,16 +3,15 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
+from dataclasses import fields
 from functools import partial
 from typing import Any, Unpack
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark import SparkContext, cloudpickle
+from pyspark import cloudpickle
 from pyspark.errors import ParseException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     IntegerType,
@@ -29,35 +28,19 @@ from pyspark.sql.types import (
 
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.signatures import accepts
-from thulawa.engine import Options, Sharing
 from thulawa.engine.resources import check_resource
-from thulawa.spark.connectors.task_layout import (
-    keeps_record_rows_together,
-    row_places,
-)
+from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_places
+from thulawa.spark.internals import arrow_schema, has_active_context, spark_type
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, dead_letter_topic
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
-from thulawa.spark.map_by_key.options import Choices
+from thulawa.spark.map_by_key.options import MapByKeyOptions, check_names, engine_options
 from thulawa.spark.map_by_key.order_guard import refuse_broken_order, refuse_speculation, title_of
 from thulawa.spark.map_by_key.worker import process
 from thulawa.spark.session.shipping import ship
-from thulawa.spark.session.worker_pools import own_workers
+from thulawa.spark.session.worker_pools import dedicated_workers
 
 __all__ = ["flat_map_by_key", "map_by_key"]
 
-_NOT_THE_ENGINE_S = frozenset(
-    {
-        "name",
-        "resource",
-        "cache",
-        "timestamp",
-        "lane",
-        "repartition",
-        "order_by",
-        "dead_letters",
-        "report",
-    }
-)
 _POSITION_TYPES = (StringType(), IntegerType(), LongType())
 _NO_KEYS = (ArrayType, MapType, StructType, VariantType)
 _TIMES = (IntegralType, TimestampType, TimestampNTZType)
@@ -69,19 +52,19 @@ def map_by_key(
     key: str | Sequence[str] | None,
     returns: str | StructType,
     keep: Sequence[str] = (),
-    **choices: Unpack[Choices],
+    **options: Unpack[MapByKeyOptions],
 ) -> Callable[[DataFrame], DataFrame]:
     """Call a function for every row, many keys of a partition at once, each key in order.
 
     Use it with ``DataFrame.transform``, batch or streaming. ``function`` takes one row (columns
-    are attributes) and returns a row, a dict, a tuple, the bare value where one column is
-    declared, or None for nulls. A coroutine function runs on the worker's event loop, a plain
-    one on threads. ``returns`` declares the columns it adds, as DDL or as a schema; ``keep``
-    names the columns of the input that go along. What else can be chosen is in `Choices`.
+    are attributes) and returns a row, a dict, a tuple, the bare value if one column is declared,
+    or None for nulls. A coroutine function runs on the worker's event loop, a plain one on
+    threads. ``returns`` declares the columns it adds, as DDL or as a schema; ``keep`` names the
+    input columns of the output. The other options are those of `MapByKeyOptions`.
 
     .. versionadded:: 0.1.0
     """
-    return _Mapping(function, key, returns, keep, choices, flat=False)
+    return _Mapping(function, key, returns, keep, options, flat=False)
 
 
 def flat_map_by_key(
@@ -90,17 +73,17 @@ def flat_map_by_key(
     key: str | Sequence[str] | None,
     returns: str | StructType,
     keep: Sequence[str] = (),
-    **choices: Unpack[Choices],
+    **options: Unpack[MapByKeyOptions],
 ) -> Callable[[DataFrame], DataFrame]:
-    """Do as `map_by_key`, but the function returns a list of rows: none, one or many.
+    """Call a function as `map_by_key` does; it returns a list of rows: none, one or many.
 
     .. versionadded:: 0.1.0
     """
-    return _Mapping(function, key, returns, keep, choices, flat=True)
+    return _Mapping(function, key, returns, keep, options, flat=True)
 
 
 class _Mapping:
-    """What `DataFrame.transform` is given."""
+    """The function that `DataFrame.transform` calls."""
 
     def __init__(
         self,
@@ -108,105 +91,85 @@ class _Mapping:
         key: str | Sequence[str] | None,
         returns: str | StructType,
         keep: Sequence[str],
-        choices: Choices,
+        given: MapByKeyOptions,
         *,
         flat: bool,
     ) -> None:
         self._function = function
-        self._name: str = choices.get("name", getattr(function, "__qualname__", "map_by_key"))
-        self._choices = choices
+        self._name: str = given.get("name", getattr(function, "__qualname__", "map_by_key"))
+        self._given = given
         if not callable(function):
             raise ConfigurationError(f"{function!r} is not a function")
-        self._refuse_unknown_options()
+        check_names(self._name, given)
         self._keys = (key,) if isinstance(key, str) else self._columns("key", key or ())
         self._returns = returns
         self._keep = self._columns("keep", keep)
         self._flat = flat
-        self._options = self._engine_options()
-        order_by = choices.get("order_by", ())
+        self._options = engine_options(self._name, given)
+        order_by = given.get("order_by", ())
         self._order_by = (
             (order_by,) if isinstance(order_by, str) else self._columns("order_by", order_by)
         )
         self._identity = uuid4().hex
         self._check()
         self._check_functions()
-        if SparkContext._active_spark_context is not None or not isinstance(returns, str):  # noqa: SLF001
-            self._declared()  # else there is nothing yet to parse DDL with
+        if has_active_context() or not isinstance(returns, str):
+            self._declared()  # without a session DDL cannot be parsed yet
 
     def __call__(self, df: DataFrame) -> DataFrame:
         ship(df.sparkSession)
         operator = self._operator(df)
-        self._try_pickling(operator)
+        self._check_picklable(operator)
         refuse_speculation(df, operator)
-        if self._choices.get("repartition"):
+        if self._given.get("repartition"):
             if df.isStreaming:
-                raise self._refusal(
-                    "repartition=True needs a batch, for Spark sorts no stream; use foreachBatch, "
-                    "and map_by_key there"
+                raise self._error(
+                    "repartition=True needs a batch: Spark sorts no stream; call map_by_key inside "
+                    "foreachBatch"
                 )
             df = df.repartition(*self._keys).sortWithinPartitions(*self._order_by)
         else:
             refuse_broken_order(df, operator)
         function = partial(process, operator)
         function.__name__ = title_of(operator)  # type: ignore[attr-defined] # Spark looks for it
-        with own_workers(df.sparkSession, "map_by_key"):
+        with dedicated_workers(df.sparkSession, "map_by_key"):
             return df.mapInArrow(function, self._schema(df, operator))
 
-    def _refuse_unknown_options(self) -> None:
-        known = [*Choices.__annotations__, "key", "returns", "keep"]
-        for unknown in set(self._choices) - set(known):
-            close = get_close_matches(unknown, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {sorted(known)}"
-            raise self._refusal(f"there is no option {unknown!r}; {hint}")
-
     def _columns(self, option: str, names: Sequence[str]) -> tuple[str, ...]:
-        """Give the names of columns; refuse what is no list of names."""
+        """Return names of columns; raise `ConfigurationError` for anything else."""
         if isinstance(names, str):
-            raise self._refusal(f"{option} is a list of columns: write {option}=[{names!r}]")
+            raise self._error(f"{option} is a list of columns: write {option}=[{names!r}]")
         if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
-            raise self._refusal(
-                f"{option} takes names of columns, not {names!r:.60}; add what is computed as a "
-                "column first, with withColumn(), and name it here"
+            raise self._error(
+                f"{option} takes names of columns, not {names!r:.60}; add a computed column "
+                "with withColumn() first, and name it here"
             )
         return tuple(names)
 
-    def _engine_options(self) -> Options:
-        chosen: dict[str, Any] = {
-            name: value for name, value in self._choices.items() if name not in _NOT_THE_ENGINE_S
-        }
-        cache = self._choices.get("cache")
-        if cache is not None:
-            chosen["sharing"] = Sharing(by=cache.question)
-        return Options(name=self._name, **chosen)
-
     def _check(self) -> None:
-        if (self._options.on_error == "dead_letter") != ("dead_letters" in self._choices):
-            raise self._refusal(
-                "on_error='dead_letter' and dead_letters= go together: what becomes of rows that "
-                "fail, and the topic for them, such as dead_letters='file:./topics#visits-dead'"
+        if (self._options.on_error == "dead_letter") != ("dead_letters" in self._given):
+            raise self._error(
+                "on_error='dead_letter' and dead_letters= go together; name the topic for failed "
+                "rows, such as dead_letters='file:./topics#visits-dead'"
             )
-        if self._choices.get("repartition") and not (self._keys and self._order_by):
-            raise self._refusal(
+        if self._given.get("repartition") and not (self._keys and self._order_by):
+            raise self._error(
                 "repartition=True needs a key and order_by: a shuffle loses the order"
             )
-        if ("lane" in self._choices) != ("lanes" in self._choices):
-            raise self._refusal(
-                "lanes= and lane= go together: the lanes, and which one a row is of"
-            )
-        if "report" in self._choices and "lanes" not in self._choices:
-            raise self._refusal(
-                "report= tells what lanes have come to: it goes with lanes= and lane="
-            )
-        if self._order_by and not self._choices.get("repartition"):
-            raise self._refusal("order_by goes with repartition=True")
+        if ("lane" in self._given) != ("lanes" in self._given):
+            raise self._error("lanes= and lane= go together: the lanes, and which one a row is of")
+        if "report" in self._given and "lanes" not in self._given:
+            raise self._error("report= collects lane statistics: it goes with lanes= and lane=")
+        if self._order_by and not self._given.get("repartition"):
+            raise self._error("order_by goes with repartition=True")
         if self._options.order == "key" and not self._keys and self._options.unkeyed == "ordered":
-            raise self._refusal(
+            raise self._error(
                 "key=None means one call at a time; choose order='none' or unkeyed='parallel'"
             )
 
     def _check_functions(self) -> None:
         arguments = ["the row" if self._options.batch is None else "a list of rows"]
-        resource = self._choices.get("resource")
+        resource = self._given.get("resource")
         if resource is not None:
             check_resource(resource, self._name)
             arguments.append("the resource")
@@ -214,25 +177,25 @@ class _Mapping:
             return
         hint = ""
         if resource is None and accepts(self._function, 2):
-            hint = "; what is to be its second argument is opened with resource="
-        raise self._refusal(
+            hint = "; its second argument is opened with resource="
+        raise self._error(
             f"the function is called with {' and '.join(arguments)}, and this one takes "
             f"{inspect.signature(self._function)}{hint}"
         )
 
     def _operator(self, df: DataFrame) -> Operator:
         named = [*self._keys, *self._keep, *self._order_by]
-        chosen = (self._choices.get("timestamp"), self._choices.get("lane"))
+        chosen = (self._given.get("timestamp"), self._given.get("lane"))
         named += [name for name in chosen if isinstance(name, str)]
         missing = [name for name in named if name not in df.columns]
         if missing:
-            raise self._refusal(f"no column {missing} in the input, which has {df.columns}")
+            raise self._error(f"no column {missing} in the input, which has {df.columns}")
         if unclear := [name for name in dict.fromkeys(named) if df.columns.count(name) > 1]:
-            raise self._refusal(
+            raise self._error(
                 f"the input has several columns {unclear}: drop or rename all but one of each"
             )
         self._check_types(df.schema)
-        letters = self._choices.get("dead_letters")
+        letters = self._given.get("dead_letters")
         return Operator(
             name=self._name,
             function=self._function,
@@ -241,54 +204,55 @@ class _Mapping:
             returns=self._arrow_schema(df.sparkSession),
             keep=self._keep,
             options=self._options,
-            timestamp=self._choices.get("timestamp"),
-            lane=self._choices.get("lane"),
-            resource=self._choices.get("resource"),
-            cache=self._choices.get("cache"),
             dead_letters=None if letters is None else dead_letter_topic(letters),
             row_identity=UNKNOWN if letters is None else self._row_identity(df),
-            report=self._choices.get("report"),
             identity=self._identity,
+            **self._worker_options(),
         )
 
+    def _worker_options(self) -> dict[str, Any]:
+        """Return the options that workers need as they are: those that `Operator` declares."""
+        declared = {one.name for one in fields(Operator)} - {"name", "dead_letters"}
+        return {name: value for name, value in self._given.items() if name in declared}
+
     def _row_identity(self, df: DataFrame) -> RowIdentity:
-        """Return by what dead letters know a row again; refuse a stream that has nothing."""
+        """Return what identifies a row in dead letters; raise for a stream without identity."""
         kinds = {field.name: field.dataType for field in df.schema}
         has_position = tuple(map(kinds.get, POSITION)) == _POSITION_TYPES
         if has_position and keeps_record_rows_together(df):
             return RowIdentity("record")
-        if not df.isStreaming:  # a batch is computed once; that of a foreachBatch is told apart
+        if not df.isStreaming:  # a batch is computed once; foreachBatch is detected in the task
             return UNKNOWN
         if (layout := row_places(df)) is not None:
             return RowIdentity("place", layout)
-        raise self._refusal(
+        raise self._error(
             "rows may be in other tasks when a micro-batch is run again, so that dead letters "
             "would hide others; keep the columns topic, partition and offset of one source, one "
-            "row for each record, or use on_error='column' and write the rows that failed yourself"
+            "row for each record, or use on_error='column' and write the failed rows yourself"
         )
 
     def _check_types(self, schema: StructType) -> None:
         for name in self._keys:
             if isinstance(kind := schema[name].dataType, _NO_KEYS):
-                raise self._refusal(
+                raise self._error(
                     f"column {name!r} is of type {kind.simpleString()}, which cannot be a key; "
                     "name a column of strings, numbers, dates or bytes, or several of them"
                 )
-        time = self._choices.get("timestamp")
+        time = self._given.get("timestamp")
         if time is not None and not isinstance(kind := schema[time].dataType, _TIMES):
-            raise self._refusal(
+            raise self._error(
                 f"timestamp={time!r} is of type {kind.simpleString()}; name a column of timestamps "
                 "or whole numbers"
             )
 
-    def _try_pickling(self, operator: Operator) -> None:
-        """Fail here, at the user's line, rather than when the query starts."""
+    def _check_picklable(self, operator: Operator) -> None:
+        """Raise at the user's line, rather than when the query starts."""
         try:
             cloudpickle.dumps(operator)  # type: ignore[no-untyped-call]
         except Exception as error:
-            raise self._refusal(
-                f"the function or what it refers to cannot be pickled ({error}); open what "
-                "cannot travel on the worker instead, with resource="
+            raise self._error(
+                f"the function or what it refers to cannot be pickled ({error}); open such "
+                "objects on the worker, with resource="
             ) from error
 
     def _declared(self) -> StructType:
@@ -298,12 +262,12 @@ class _Mapping:
                 returns = StructType.fromDDL(returns)
             except ParseException as error:
                 reason = str(error).strip().splitlines()[0]
-                raise self._refusal(
+                raise self._error(
                     f"returns={returns!r} is not a schema: {reason}; "
                     "write names and types, as in 'country string, code int'"
                 ) from error
         if not isinstance(returns, StructType):
-            raise self._refusal(
+            raise self._error(
                 f"returns={self._returns!r:.60} names no columns: 'country string' does"
             )
         self._check_output(returns.names)
@@ -314,27 +278,27 @@ class _Mapping:
         if self._options.on_error == "column":
             names[ERROR_COLUMN] += 1
         if twice := [name for name, times in names.items() if times > 1]:
-            raise self._refusal(
-                f"columns {twice} would come out more than once, by keep, by returns or as what "
-                "on_error='column' adds; rename or leave out one"
+            raise self._error(
+                f"columns {twice} would be in the output more than once, by keep, by returns or by "
+                "on_error='column'; rename or leave out one"
             )
         if not names:
-            raise self._refusal("returns and keep name no column, so nothing would come out")
+            raise self._error("returns and keep name no column: the output would be empty")
 
     def _arrow_schema(self, spark: SparkSession) -> pa.Schema:
         zone = spark.conf.get("spark.sql.session.timeZone")
         try:
-            return to_arrow_schema(self._declared(), timezone=zone)
+            return arrow_schema(self._declared(), zone)
         except PySparkTypeError as error:
-            raise self._refusal(f"returns={self._returns!r:.60}: {error}") from error
+            raise self._error(f"returns={self._returns!r:.60}: {error}") from error
 
     def _schema(self, df: DataFrame, operator: Operator) -> StructType:
         fields = [df.schema[name] for name in operator.keep]
-        # a row that failed has no results, so declared columns may be null whatever was said
+        # a failed row has no results, so declared columns are nullable
         fields += [StructField(one.name, one.dataType) for one in self._declared()]
         if operator.on_error == "column":
-            fields.append(StructField(ERROR_COLUMN, from_arrow_type(ERROR_TYPE)))
+            fields.append(StructField(ERROR_COLUMN, spark_type(ERROR_TYPE)))
         return StructType(fields)
 
-    def _refusal(self, reason: str) -> ConfigurationError:
+    def _error(self, reason: str) -> ConfigurationError:
         return ConfigurationError(f"{self._name}: {reason}")

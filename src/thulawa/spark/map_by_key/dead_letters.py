@@ -26,14 +26,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from thulawa.brokers.errors import Fenced
 from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
 from thulawa.brokers.records import ProducerRecord
-from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError
+from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError, message_of
 from thulawa.core.markers import LastBatch, OlderBatch, is_written
 from thulawa.core.secrets import masked_address
-from thulawa.engine import Outcome, Record
-from thulawa.runtime.dead_letters import ROW
+from thulawa.engine import Outcome, WorkItem
+from thulawa.runtime.dead_letter_records import ROW
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
-from thulawa.spark.task_context import Task
+from thulawa.spark.task_context import SparkTask
 
 __all__ = [
     "POSITION",
@@ -162,12 +162,12 @@ class DeadLetters:
         topic: DeadLetterTopic,
         name: str,
         signature: str,
-        task: Task | None,
+        task: SparkTask | None,
         rows: RowIdentity,
     ) -> None:
         self._topic = topic
         self._name = name
-        self._task = task or Task()
+        self._task = task or SparkTask()
         self._rows = rows
         self._letters: list[ProducerRecord] = []
         self._writer: WriterId | None = None
@@ -175,11 +175,11 @@ class DeadLetters:
         self._origin = ""
         self._layout = ""
         self._seen: set[_Position] = set()
-        self._written: frozenset[str] = frozenset()
+        self._written: dict[str, str] = {}  # what names a row, and the digest of its key
         if self._task.query is not None and self._task.batch is not None:
             self._begin(self._task.query, self._task.batch, signature)
 
-    def fresh(self, records: list[Record]) -> list[Record]:
+    def fresh(self, records: list[WorkItem]) -> list[WorkItem]:
         """Return the rows that no earlier attempt at this batch has set aside."""
         if self._writer is None:
             return records
@@ -188,7 +188,7 @@ class DeadLetters:
                 self._refuse_twice(self._position(record))
         if not self._written:
             return records
-        return [record for record in records if self._identity(record) not in self._written]
+        return [record for record in records if not self._is_written(record)]
 
     def add(self, outcome: Outcome) -> None:
         """Set a row aside; some are written at a time, so that any number of them may fail."""
@@ -241,7 +241,7 @@ class DeadLetters:
                 since = {at: min(end, begun.get(str(at), 0)) for at, end in since.items()}
             self._layout = json.dumps(since, separators=(",", ":"))
         if found:
-            self._written = frozenset(self._rows_written(since))
+            self._written = dict(self._rows_written(since))
 
     def _writes_since(self, first: int, batch: int, writer: WriterId) -> dict[int, LastBatch]:
         """Return what attempts at this batch have written; raise where a later one was begun."""
@@ -253,18 +253,31 @@ class DeadLetters:
             is_written(batch, known, writer=about, task=task, layout=self._rows.layout)
         return writes
 
-    def _rows_written(self, since: Mapping[int, int]) -> Iterator[str]:
+    def _rows_written(self, since: Mapping[int, int]) -> Iterator[tuple[str, str]]:
         for origin in self._topic.headers(ROW, since):
             text = origin.decode()
             if text.startswith(self._origin):
-                yield text.removeprefix(self._origin)
+                yield _named(text.removeprefix(self._origin))
 
-    def _identity(self, record: Record) -> str:
+    def _is_written(self, record: WorkItem) -> bool:
+        """Return whether a row was set aside; raise where it was another row of its record.
+
+        Behind a shuffle such a row may be in another task, where `fresh` does not see it.
+        """
+        name, key = _named(self._identity(record))
+        if name not in self._written:
+            return False
+        if key != self._written[name]:
+            raise self._ambiguous(self._position(record))
+        return True
+
+    def _identity(self, record: WorkItem) -> str:
         if self._writer is None or self._rows.by == "place":
             return str(record.offset)
-        return "/".join(map(str, self._position(record)))
+        name = "/".join(map(str, self._position(record)))
+        return f"{name}#{sha256(_key(record.key) or b'').hexdigest()[:16]}"
 
-    def _position(self, record: Record) -> _Position:
+    def _position(self, record: WorkItem) -> _Position:
         row: Row = record.value
         topic, partition, offset = (row[name] for name in POSITION)
         if topic is None or partition is None or offset is None:
@@ -276,16 +289,20 @@ class DeadLetters:
 
     def _refuse_twice(self, position: _Position) -> None:
         if position in self._seen:
-            topic, partition, offset = position
-            raise ThulawaError(
-                f"{self._name}: two rows come from the record {topic}-{partition} at {offset}, and "
-                "dead letters could not tell them apart; make several rows of one behind this "
-                "operator, or use on_error='column'"
-            )
+            raise self._ambiguous(position)
         self._seen.add(position)
+
+    def _ambiguous(self, position: _Position) -> ThulawaError:
+        topic, partition, offset = position
+        return ThulawaError(
+            f"{self._name}: two rows come from the record {topic}-{partition} at {offset}, or its "
+            "key is another when the batch is run again, and dead letters could not tell rows "
+            "apart; make several rows of one behind this operator, or use on_error='column'"
+        )
 
     def _letter(self, outcome: Outcome) -> ProducerRecord:
         record = outcome.record
+        assert outcome.error is not None
         row: Row = record.value
         about = ErrorRecord(
             node=self._name,
@@ -295,7 +312,7 @@ class DeadLetters:
             headers=((ROW, f"{self._origin}{self._identity(record)}".encode()),),
             **self._source(row, record.offset),
         )
-        error = ProcessingError(str(outcome.error), node=self._name, offset=record.offset)
+        error = ProcessingError(message_of(outcome.error), node=self._name, offset=record.offset)
         error.__cause__ = outcome.error
         letter = DeadLetterQueue(self._topic.topic).letter(error, about)
         return ProducerRecord(letter.key, letter.value, letter.headers)
@@ -314,6 +331,12 @@ def topic_position(row: Row) -> _Position | None:
     if isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int):
         return topic, partition, offset
     return None
+
+
+def _named(identity: str) -> tuple[str, str]:
+    """Return what names a row, and the digest of its key where a record names it."""
+    name, mark, key = identity.rpartition("#")
+    return (name, key) if mark else (identity, "")
 
 
 def _key(key: Any) -> bytes | None:

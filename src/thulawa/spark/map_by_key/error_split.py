@@ -1,9 +1,9 @@
 """``split_errors``: the good and the failed rows of a `map_by_key`, from one computation.
 
-Two filters over one DataFrame are two computations, each with calls of its own: a call that answers
-differently the second time puts its row into both outputs or into none. So the rows are computed
-once, before either output exists, and stored on the executors' disks as a local checkpoint. A
-stored partition that is lost is never computed again: reading it fails.
+Two filters over one DataFrame are two computations with separate calls: a call that answers
+differently the second time puts its row into both outputs or into neither. So the rows are computed
+once and stored on the executors' disks as a local checkpoint. A stored partition that is lost is
+never recomputed: reading it fails.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.internals import unpersist_local_checkpoint
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN
 from thulawa.spark.map_by_key.order_guard import name_earlier_operators
 
@@ -25,9 +26,9 @@ def split_errors(df: DataFrame) -> "ErrorSplit":
     """Compute the result of ``on_error="column"`` once; return its good and its failed rows.
 
     The result unpacks to two DataFrames, ``good, dead = split_errors(df)``. Every row is in exactly
-    one of them, and every call is made once, whatever is done with them. The rows are computed when
-    ``split_errors`` is called and stored on the executors' disks until `ErrorSplit.release`, or
-    until neither DataFrame is referenced any more.
+    one of them, and every call is made once. The rows are computed when ``split_errors`` is called
+    and stored on the executors' disks until `ErrorSplit.release`, or until neither DataFrame is
+    referenced.
 
     .. versionadded:: 0.1.0
     """
@@ -74,5 +75,4 @@ class ErrorSplit:
 
     def release(self) -> None:
         """Delete the stored rows; reading ``good`` or ``dead`` fails afterwards."""
-        plan = self._stored._jdf.queryExecution().analyzed()  # noqa: SLF001 the stored RDD's only door
-        plan.rdd().unpersist(False)  # noqa: FBT003 of Scala, which has no names here
+        unpersist_local_checkpoint(self._stored)

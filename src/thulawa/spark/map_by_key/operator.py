@@ -1,4 +1,4 @@
-"""What an operator is, as it travels from the driver to the workers."""
+"""An operator as it is sent from the driver to the workers."""
 
 from collections.abc import Callable, Hashable, MutableMapping
 from contextlib import AbstractAsyncContextManager
@@ -28,11 +28,10 @@ ERROR_TYPE = pa.struct(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A user's function with all that was said about it.
+    """A user's function with its options.
 
-    ``identity`` is the same in every worker and every batch, and wherever one `map_by_key` is
-    used, so that a worker keeps the operator's engine, and with it the opened resource and what
-    the engine has learned.
+    ``identity`` is the same in every worker and micro-batch for one `map_by_key`, so that a worker
+    retains its open resource and what its engine has learned.
     """
 
     name: str
@@ -53,7 +52,7 @@ class Operator:
 
     @property
     def signature(self) -> str:
-        """Say which operator of its query this is, in the same words after a restart."""
+        """A text that identifies the operator in its query, the same after a restart."""
         return repr((self.name, self.keys, self.keep, self.flat, self.returns.to_string()))
 
     @property

@@ -1,7 +1,7 @@
 """The state of operators that a Python worker retains between tasks, and when it is closed.
 
-It consists of the open resource, the cache, and what the engine has learned. The function itself is
-that of the task: Spark has unpickled it anew, with its accumulators and whatever it refers to.
+It consists of the open resource, the cache, and what the engine has learned. The function is not
+part of it: Spark unpickles it for each task, with its accumulators and other references.
 
 A resource is closed when it has not been used for a minute; two seconds after its last use when an
 operator of the same name and columns has replaced it, as when a notebook's cell is run again; when
@@ -19,7 +19,7 @@ from typing import Any
 from thulawa.core.errors import ThulawaError, WrongResult
 from thulawa.engine import Engine
 from thulawa.engine.resources import OpenResource, resource_title
-from thulawa.engine.state import Memory
+from thulawa.engine.state import LearnedState
 from thulawa.engine.workers import VALUE
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.operator import Operator
@@ -31,7 +31,7 @@ _log = logging.getLogger("thulawa.spark")
 _MOST = 16  # operators whose state a worker retains
 _IDLE = 60.0
 _REPLACED = 2.0
-_BLOCKED = 5.0  # seconds that the loop's thread has to answer in, beyond a timeout
+_BLOCKED = 5.0  # seconds after a timeout for the event loop to respond
 
 # by the identity of the operator, the least recently used first
 _states: dict[str, "OperatorState"] = {}
@@ -47,7 +47,7 @@ class OperatorState:
             None if operator.cache is None else operator.cache()
         )
         self.in_use = False
-        self._memory: Memory | None = None
+        self._learned: LearnedState | None = None
         self._resource: OpenResource | None = None
         self._opened: Any = None
         self._timer: asyncio.TimerHandle | None = None
@@ -67,7 +67,7 @@ class OperatorState:
 
     @asynccontextmanager
     async def engine(self, operator: Operator) -> AsyncIterator[Engine]:
-        """Yield an engine for one task, with the resource, cache and memory of earlier ones."""
+        """Yield an engine for one task, with what earlier ones opened, cached and learned."""
         engine = Engine(
             operator.function,
             operator.options,
@@ -75,15 +75,15 @@ class OperatorState:
             resource=None if operator.resource is None else self._lend,
             cache=self.cache,
             check=_check_list if operator.flat else None,
-            memory=self._memory,
+            learned=self._learned,
         )
-        self._memory = engine.memory
+        self._learned = engine.learned
         self._run = asyncio.current_task()
         try:
             async with engine:
                 yield engine
         finally:
-            if self._run is asyncio.current_task():  # else another task has begun meanwhile
+            if self._run is asyncio.current_task():  # else another task has begun
                 self._run = None
 
     def _lend(self) -> AbstractAsyncContextManager[Any]:
@@ -107,7 +107,7 @@ class OperatorState:
         self._timer = loop.call_at(when, self.close_soon)
 
     def close_soon(self) -> None:
-        """Close the resource while others go on; whoever needs it from now on opens another."""
+        """Close the resource in the background; the next user opens another."""
         resource = self._detach()
         if resource is not None:
             closing = asyncio.get_running_loop().create_task(_close(resource))
@@ -115,7 +115,7 @@ class OperatorState:
             closing.add_done_callback(_closings.discard)
 
     async def close(self, within: float) -> None:
-        """Cancel the run that is under way, if any, and close the resource: the worker ends."""
+        """Cancel the current run and close the resource, because the worker ends."""
         resource = self._detach()
         if self._run is not None:
             self._run.cancel()
@@ -154,7 +154,7 @@ def lease(operator: Operator) -> OperatorState:
     except Exception as error:
         raise ThulawaError(
             f"{what} could not be opened: {type(error).__name__}: {error}; resource= takes a "
-            "function that gives an async context manager, such as one made with "
+            "function that returns an async context manager, such as one made with "
             "@asynccontextmanager"
         ) from error
 
@@ -175,7 +175,7 @@ async def _lease(operator: Operator) -> OperatorState:
 
 
 def close_all(seconds: float) -> None:
-    """Close all resources, in so many seconds; on any thread but the loop's."""
+    """Close all resources within a time; call it on any thread but the event loop's."""
     if not (_states or _closings):
         return
     work = asyncio.run_coroutine_threadsafe(_close_all(seconds), event_loop())
@@ -191,7 +191,7 @@ async def _close_all(seconds: float) -> None:
 
 
 async def _close(resource: OpenResource, within: float | None = None) -> None:
-    """Close a resource; log what it raises, because nobody waits for it."""
+    """Close a resource and log what it raises, because no caller awaits it."""
     try:
         await resource.close(within=within)
     except Exception as error:  # noqa: BLE001 the user's own

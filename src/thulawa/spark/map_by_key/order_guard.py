@@ -1,8 +1,8 @@
-"""Refuse plans that break the order of a key before the engine sees it.
+"""Reject plans that break the order of a key before the engine sees it.
 
-The engine keeps the order in which the rows of a partition reach it. That is the order of a key
-only if all rows of the key are in one partition, if nothing on the way shuffles them, and if no
-task runs twice at a time. What cannot be known from the plan is left to the user, with a warning.
+The engine preserves the order in which the rows of a partition arrive. That is the order of a key
+only if all rows of the key are in one partition, if no operator shuffles them, and if no task runs
+twice concurrently. What the plan does not show is left to the user, with a warning.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.internals import analyzed_plan, plan_nodes, query_execution, scala_items
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.map_by_key.source_order import (
     is_one_slice,
@@ -58,11 +59,11 @@ _NO_ORDER = "or order='none' if order does not matter"
 
 
 def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
-    """Raise where rows of a key may not reach the operator in their order."""
+    """Raise `ConfigurationError` if rows of a key may reach the operator out of order."""
     if _has_no_order(operator):
         return
-    plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001 the plan's only door
-    for node in _nodes(plan):
+    plan = analyzed_plan(df)
+    for node in plan_nodes(plan):
         for option in _splitting_options(node):
             _refuse(operator, f"the source option {option} splits a partition; leave it out")
     _refuse_shuffled_rows(df, plan, operator)
@@ -71,11 +72,11 @@ def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
 
 
 def title_of(operator: Operator) -> str:
-    """Name an operator in Spark's plan, with the columns whose rows stay in their order.
+    """Return the name of an operator in Spark's plan, with the columns whose order it preserves.
 
-    The plan is all that is left of it where another operator comes behind it. No columns: all
-    rows stay in order; null: none does. Beside it: whether it may
-    make several rows of one, and whether its function is known to be deterministic.
+    A later operator reads it from the plan. No columns: all rows stay in order; null: none do.
+    ``flat``: it may return several rows for one. ``deterministic``: its function is known to answer
+    the same in a rerun of a micro-batch.
     """
     options = operator.options
     kept: tuple[str, ...] | None = operator.keys
@@ -83,25 +84,28 @@ def title_of(operator: Operator) -> str:
         kept = ()
     elif _has_no_order(operator):
         kept = None
-    known = nondeterminism_of(operator.function) is None
-    told = {"name": operator.name, "in_order": kept, "flat": operator.flat, "deterministic": known}
-    return _TITLE + json.dumps(told)
+    about = {
+        "name": operator.name,
+        "in_order": kept,
+        "flat": operator.flat,
+        "deterministic": nondeterminism_of(operator.function) is None,
+    }
+    return _TITLE + json.dumps(about)
 
 
 def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
-    """Return ``rows`` with the operators of another DataFrame's plan named in theirs.
+    """Return ``rows`` with the names of the operators in another DataFrame's plan.
 
-    For rows whose own plan has lost them: a checkpoint begins a new plan.
+    For rows whose own plan has lost them, because a local checkpoint begins a new plan.
     """
-    plan = plan_of._jdf.queryExecution().analyzed()  # noqa: SLF001
-    for node in _nodes(plan, until="Sort"):
+    for node in plan_nodes(analyzed_plan(plan_of), until="Sort"):
         if (earlier := operator_in(node)) is not None:
             rows = rows.alias(_TITLE + json.dumps(earlier))
     return rows
 
 
 def refuse_speculation(df: DataFrame, operator: Operator) -> None:
-    """Raise where a key's calls could be under way in two tasks at a time."""
+    """Raise `ConfigurationError` if calls of a key could run in two tasks at once."""
     if _speculates(df) and not _has_no_order(operator):
         _refuse(operator, "spark.speculation runs a task twice at a time; switch it off")
 
@@ -122,7 +126,7 @@ def _refuse(operator: Operator, reason: str) -> None:
 
 def _refuse_shuffled_rows(df: DataFrame, plan: Any, operator: Operator) -> None:
     cure = _IN_STREAMS if df.isStreaming else _IN_BATCHES
-    for node in _nodes(plan, until="Sort"):  # a sort makes an order of its own
+    for node in plan_nodes(plan, until="Sort"):  # a sort makes an order of its own
         if (shuffles := _shuffles(node)) is not None:
             _refuse(
                 operator, f"{shuffles} before it changes the order of rows; {cure}, {_NO_ORDER}"
@@ -132,7 +136,7 @@ def _refuse_shuffled_rows(df: DataFrame, plan: Any, operator: Operator) -> None:
 
 
 def _shuffles(node: Any) -> str | None:
-    """Say what a node is that moves rows between partitions."""
+    """Return a description of a node that moves rows between partitions; None for others."""
     name = str(node.nodeName())
     if any(part in name for part in _GROUPING_NODES):
         return "a function over groups"
@@ -140,7 +144,7 @@ def _shuffles(node: Any) -> str | None:
 
 
 def operator_in(node: Any) -> dict[str, Any] | None:
-    """Return what `title_of` or `name_earlier_operators` wrote of an operator that comes before."""
+    """Return the earlier operator that a node names (`title_of`, `name_earlier_operators`)."""
     match node.nodeName():
         case "MapInArrow":
             function = node.functionExpr()
@@ -156,7 +160,7 @@ def operator_in(node: Any) -> dict[str, Any] | None:
 
 
 def _refuse_behind(earlier: dict[str, Any], operator: Operator) -> None:
-    """Refuse rows of which an operator before let some pass others of the same key."""
+    """Raise if an earlier operator may have reordered rows of a key."""
     kept = earlier["in_order"]
     of = () if operator.options.order == "partition" else operator.keys
     if kept is None or not set(kept) <= set(of):
@@ -169,8 +173,8 @@ def _refuse_behind(earlier: dict[str, Any], operator: Operator) -> None:
 
 
 def _refuse_scattered_keys(df: DataFrame, plan: Any, operator: Operator) -> None:
-    """Raise, or warn where it cannot be known, if rows of a key may be in several partitions."""
-    sources = [node for node in _nodes(plan) if node.children().isEmpty()]
+    """Raise if rows of a key may be in several partitions; warn if that is not known."""
+    sources = [node for node in plan_nodes(plan) if node.children().isEmpty()]
     if len(sources) == 1 and source_name(sources[0]) in _KEEPING_SOURCES:
         return
     if df.isStreaming:
@@ -214,7 +218,7 @@ def _refuse_scattered_batch(
         cure = f"{_IN_BATCHES}, {_JOINED}, {_NO_ORDER}"
     if any(source.nodeName() != "LogicalRDD" or reads_files(source) for source in sources):
         _refuse(operator, f"{reason}; {cure}")
-    # made by the user, or what foreachBatch is given: it may be hashed by key
+    # made by the user, or by foreachBatch: it may be partitioned by key
     _warn(operator, f"it cannot be seen whether {reason}; if so, {cure}")
 
 
@@ -228,7 +232,9 @@ def _lost_row_order(df: DataFrame, plan: Any, sources: list[Any], *, coalesced: 
     if coalesced and _sorts(plan):
         return "coalesce() may join the partitions of a sort in another order"
     if coalesced and not all(map(_can_be_coalesced, sources)):
-        return "Spark reads files and tables in an order of its own, which coalesce() does not mend"
+        return (
+            "Spark reads files and tables in an order of its own, which coalesce() does not change"
+        )
     if not all(is_one_slice(df, source) for source in sources if reads_files(source)):
         return "Spark reads several files in an order of its own"
     return None
@@ -239,8 +245,8 @@ def _can_be_coalesced(source: Any) -> bool:
 
 
 def _sorts(plan: Any) -> bool:
-    """Return whether rows are sorted before; `coalesce` goes by where partitions are, not by it."""
-    return any(node.nodeName() == "Sort" for node in _nodes(plan))
+    """Return whether an earlier operator sorts rows, an order that `coalesce` ignores."""
+    return any(node.nodeName() == "Sort" for node in plan_nodes(plan))
 
 
 def _warn(operator: Operator, reason: str) -> None:
@@ -248,54 +254,43 @@ def _warn(operator: Operator, reason: str) -> None:
 
 
 def _partitions(df: DataFrame, keys: tuple[str, ...]) -> int | None:
-    """Count partitions that may share a key, without running anything; None for some."""
-    execution = df._jdf.queryExecution()  # noqa: SLF001
+    """Return the number of partitions that may share a key; None if it is not known."""
+    execution = query_execution(df)
     partitioning = execution.sparkPlan().outputPartitioning()
     kind = partitioning.getClass().getSimpleName()
     if kind == "SinglePartition$" or (kind == "HashPartitioning" and _by(partitioning, keys)):
         return 1
     if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
-        return None  # how many there are is known only when it has run
+        return None  # known only after it has run
     return int(execution.toRdd().getNumPartitions())
 
 
 def _by(partitioning: Any, keys: tuple[str, ...]) -> bool:
-    """Tell whether rows are hashed by nothing but columns of the key."""
-    columns = partitioning.expressions()
-    hashed = {columns.apply(place).sql().strip("`") for place in range(columns.size())}
+    """Return whether rows are hash-partitioned by columns of the key only."""
+    hashed = {column.sql().strip("`") for column in scala_items(partitioning.expressions())}
     return hashed <= set(keys)
 
 
 def _ends_in_one_partition(plan: Any) -> bool:
-    """Tell whether all rows are brought into one partition, one old partition after the other."""
+    """Return whether a coalesce brings all rows into one partition."""
     return any(_merely_joins_partitions(node) and node.numPartitions() == 1 for node in _line(plan))
 
 
 def _merely_joins_partitions(node: Any) -> bool:
-    """Tell a coalesce, which reads one partition after the other, from a repartition."""
+    """Return whether a node is a coalesce, which reads partitions one after the other."""
     return bool(node.nodeName() == "Repartition" and not node.shuffle())
 
 
 def _line(plan: Any) -> Iterator[Any]:
-    """Give the nodes from the last one to where the plan branches, or begins."""
+    """Yield the nodes from the last one to the first that branches or reads."""
     yield plan
     while plan.children().size() == 1:
         plan = plan.children().apply(0)
         yield plan
 
 
-def _nodes(plan: Any, until: str = "") -> Iterator[Any]:
-    """Give the nodes of a plan from the last one on, down to those that are named ``until``."""
-    if plan.nodeName() == until:
-        return
-    yield plan
-    children = plan.children()
-    for index in range(children.size()):
-        yield from _nodes(children.apply(index), until)
-
-
 def _splitting_options(node: Any) -> list[str]:
-    """Name the options of a source node that split its partitions; none where it is no source."""
+    """Return the options of a source node that split its partitions."""
     match node.nodeName():
         case "StreamingRelationV2":
             options = node.extraOptions()

@@ -1,8 +1,8 @@
-"""Rows between Arrow and Python, in both directions, as late as can be.
+"""Convert rows between Arrow and Python lazily, in both directions.
 
-An input batch stays Arrow. A row is a small object that knows its batch and its place in it;
-the first time any row of a batch is asked for a column, that column is turned into Python
-values, once for the whole batch. Kept columns never leave Arrow: they are taken by position.
+An input batch stays in Arrow. A row refers to its batch and its position; the first access to a
+column converts it to Python values, once for the whole batch. Kept columns are never converted:
+they are copied by position.
 """
 
 import types
@@ -16,11 +16,11 @@ import pyarrow as pa
 from thulawa.core.errors import WrongResult
 from thulawa.spark.map_by_key.values import named, to_arrow
 
-__all__ = ["Batch", "Results", "Row", "row_type"]
+__all__ = ["LazyBatch", "Results", "Row", "row_type"]
 
 
-class Batch:
-    """An Arrow batch whose columns are turned into Python values when asked for."""
+class LazyBatch:
+    """An Arrow batch whose columns are converted to Python values on first access."""
 
     __slots__ = ("arrow", "values")
 
@@ -29,21 +29,49 @@ class Batch:
         self.values: list[list[Any] | None] = [None] * arrow.num_columns
 
     def column(self, index: int) -> list[Any]:
-        """Give the values of a column."""
+        """Return the values of a column."""
         values = self.values[index]
         if values is None:
-            values = self.values[index] = self.arrow.column(index).to_pylist()
+            values = self.values[index] = _python_values(self.arrow.column(index))
         return values
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """Return a column's values; text that is not UTF-8 has U+FFFD in it, as in Spark's functions.
+
+    Spark does not look at bytes that it casts to strings. One such value must not fail the others.
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        return list(map(_replaced, column))
+    return values
+
+
+def _replaced(value: pa.Scalar) -> Any:
+    """Return a value, with what is not UTF-8 replaced in all text in it."""
+    if not value.is_valid:
+        return None
+    match value:
+        case pa.StringScalar() | pa.LargeStringScalar():
+            return value.as_buffer().to_pybytes().decode(errors="replace")
+        case pa.StructScalar():
+            return {name: _replaced(one) for name, one in value.items()}
+        case pa.MapScalar():
+            return [(_replaced(one["key"]), _replaced(one["value"])) for one in value.values]
+        case pa.ListScalar() | pa.LargeListScalar():
+            return list(map(_replaced, value.values))
+    return value.as_py()
 
 
 class Row(msgspec.Struct, eq=False, gc=False):
     """One row of a batch; columns are attributes.
 
-    A struct of msgspec, for one is made for each row: in C, at half the cost. The collector need
-    not look at it: nothing that it leads to leads back.
+    A msgspec struct, because one is created per row, at half the cost of a Python object. It needs
+    no garbage collection: nothing it refers to refers back.
     """
 
-    _batch: Batch
+    _batch: LazyBatch
     _index: int
     _names: ClassVar[tuple[str, ...]] = ()
 
@@ -62,7 +90,7 @@ class Row(msgspec.Struct, eq=False, gc=False):
         return len(self._names)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the row as a dictionary."""
+        """Return the row as a dictionary."""
         return dict(zip(self._names, self, strict=True))
 
     def __repr__(self) -> str:
@@ -73,10 +101,10 @@ class Row(msgspec.Struct, eq=False, gc=False):
 
 
 def row_type(names: Sequence[str]) -> type[Row]:
-    """Make the class of rows with these columns; columns that are no identifiers need ``[]``.
+    """Create the class of rows with these columns; columns that are no identifiers need ``[]``.
 
-    The class has the columns in its name, for that is what Python says of an attribute that is not
-    there. (With a ``__getattr__`` that says it every attribute is found the slow way.)
+    Its name lists the columns, because Python shows it in the error for a missing attribute. (A
+    ``__getattr__`` for this error would slow down every access.)
     """
     body: dict[str, Any] = {"_names": tuple(names)}
     for place, name in enumerate(names):
@@ -92,7 +120,7 @@ def _getter(place: int) -> Callable[[Row], Any]:
     def get(row: Row) -> Any:
         batch = row._batch  # noqa: SLF001 its own class's accessor
         values = batch.values[place]
-        if values is None:  # asked here, not in column(): a call less for every value
+        if values is None:  # checked here, not in column(), to save a call per value
             values = batch.column(place)
         return values[row._index]  # noqa: SLF001
 
@@ -101,14 +129,14 @@ def _getter(place: int) -> Callable[[Row], Any]:
 
 def _rebuilt(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
     arrow = pa.RecordBatch.from_pylist([dict(zip(names, values, strict=True))])
-    return row_type(names)(Batch(arrow), 0)
+    return row_type(names)(LazyBatch(arrow), 0)
 
 
 _BARE = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class Results:
-    """Turns what the function returned into Arrow columns of the declared schema."""
+    """Converts results of the function to Arrow columns of the declared schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -116,14 +144,14 @@ class Results:
         self._width = len(schema)
 
     def columns(self, results: list[Any]) -> list[pa.Array]:
-        """Give the Arrow columns of these results; raises where one does not fit."""
+        """Return the Arrow columns of results; raise if one does not fit."""
         return [
             to_arrow(values, field.type)
             for values, field in zip(self._values(results), self._schema, strict=True)
         ]
 
     def _values(self, results: list[Any]) -> Iterable[Sequence[Any]]:
-        """Give the values of each column; results that are all alike are not looked at singly."""
+        """Return the values of each column; results of one type are not checked one by one."""
         types = set(map(type, results))
         if types <= _BARE and self._width == 1:
             return (results,)

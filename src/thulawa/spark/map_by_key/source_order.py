@@ -1,14 +1,16 @@
-"""What is known of the order of rows in a source of a plan.
+"""The order of rows in the sources of a plan.
 
-Spark cuts files into slices, sorts these by size and deals them out to partitions. Rows come in the
-order of a file only where there is one slice. `coalesce` does not give the order back: it joins
-partitions, and the slices inside them stay where they are.
+Spark splits files into slices, sorts these by size and distributes them over partitions. Rows are
+in the order of a file only if there is one slice. `coalesce` does not restore the order: it joins
+partitions, and the slices inside them stay as they are.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
+
+from thulawa.spark.internals import scala_items
 
 __all__ = ["is_one_slice", "keeps_order_when_coalesced", "reads_files", "source_name"]
 
@@ -78,11 +80,9 @@ def _file_scans(rdd: Any) -> Iterator[Any]:
     """Yield the RDDs of a lineage that read files."""
     if rdd.getClass().getSimpleName() == _FILE_RDD:
         yield rdd
-    dependencies = rdd.dependencies()
-    for place in range(dependencies.size()):
-        yield from _file_scans(dependencies.apply(place).rdd())
+    for dependency in scala_items(rdd.dependencies()):
+        yield from _file_scans(dependency.rdd())
 
 
 def _slices(scan: Any) -> int:
-    partitions = scan.filePartitions()
-    return sum(len(partitions.apply(place).files()) for place in range(partitions.size()))
+    return sum(len(partition.files()) for partition in scala_items(scan.filePartitions()))

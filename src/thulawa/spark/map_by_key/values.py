@@ -1,8 +1,8 @@
-"""Values of results on their way into Arrow: what fits goes in as it is, the rest is refused.
+"""Convert result values to Arrow without altering them; raise for those that do not fit.
 
-Arrow alone would alter some without a word: it cuts the fraction off a float that is to be an
-integer, takes a time of no zone for one of UTC and a number for the microseconds of a time, fills
-a struct from a row by place though the row has names, and passes over entries it does not know.
+Arrow alone would alter some silently: it truncates floats for an integer column, reads a time
+without zone as UTC and a number as microseconds, fills a struct from a row by position though the
+row has names, and ignores unknown entries.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,14 @@ Adapt: TypeAlias = Callable[[Any], Any]
 
 
 class _Guard(NamedTuple):
-    """What is asked of each value, unless all are of types that Arrow takes as they are."""
+    """The types that need no conversion, and the conversion of others."""
 
     plain: frozenset[type]
     adapt: Adapt
 
 
 def to_arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Give a column of this type; raises where a value is of another."""
+    """Return a column of a type; raise if a value does not fit."""
     guard = _guard(kind)
     if guard is not None and not guard.plain.issuperset(map(type, values)):
         values = list(map(guard.adapt, values))
@@ -35,7 +35,7 @@ def to_arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def named(value: Any) -> Mapping[str, Any] | None:
-    """Give the fields of a value that has names for them; None if it has not."""
+    """Return the fields of a value by name; None if it has no names."""
     if isinstance(value, dict):
         return value
     for how in ("as_dict", "asDict", "_asdict"):  # our rows, Spark's, named tuples
@@ -52,7 +52,7 @@ def _guard(kind: pa.DataType) -> _Guard | None:
 
 
 def _rule(kind: pa.DataType) -> tuple[tuple[type, ...], Adapt | None]:
-    """Give the Python types that need no look, and the look that the others need."""
+    """Return the Python types that need no conversion, and the conversion of others."""
     if pa.types.is_integer(kind):
         return (int,), _whole
     if pa.types.is_date(kind):
@@ -88,7 +88,7 @@ def _or_none(adapt: Adapt) -> Adapt:
 
 def _whole(value: Any) -> Any:
     if isinstance(value, int) or not hasattr(value, "is_integer"):
-        return value  # Arrow's to judge
+        return value  # Arrow decides
     if not value.is_integer():
         raise WrongResult(f"{value} is no whole number")
     return int(value)
@@ -126,5 +126,5 @@ def _pairs(key: Adapt, item: Adapt, value: Any) -> list[tuple[Any, Any]]:
 
 
 def _items(item: Adapt, value: Any) -> Any:
-    # text is no list of letters: left to Arrow, which refuses it
+    # text is no list of characters: Arrow raises for it
     return value if isinstance(value, str | bytes) else [item(one) for one in value]

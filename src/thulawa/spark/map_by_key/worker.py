@@ -1,9 +1,9 @@
-"""Inside a Spark Python worker: Arrow batches in, the engine, Arrow batches out.
+"""Run an operator in a Spark Python worker: Arrow batches in, the engine, Arrow batches out.
 
-Three threads with one concern each. The *reader* takes batches from Spark and runs ahead of
-the engine by a bounded number of them. The *loop* thread, one per worker process and kept from
-task to task, runs the engine. The thread Spark calls us on turns outcomes into Arrow and hands
-them to Spark. A batch is Arrow until the engine asks for its rows.
+There are three threads. The *reader* reads batches from Spark, a bounded number ahead of the
+engine. The *loop* thread, one per worker process, runs the engine. The thread that Spark calls
+converts outcomes to Arrow and returns them to Spark. A batch stays in Arrow until the engine takes
+its rows.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import RecordError
-from thulawa.core.gc_freeze import settle
-from thulawa.engine import Outcome, Record
-from thulawa.engine.lane_sums import watched
+from thulawa.core.errors import RecordError, message_of
+from thulawa.core.gc_freeze import freeze_gc
+from thulawa.engine import Outcome, WorkItem
+from thulawa.engine.lane_sums import sample_lanes
 from thulawa.engine.model import NoLane
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.accumulators import adopt_accumulators
+from thulawa.spark.map_by_key.arrow_output import ArrowOutput
 from thulawa.spark.map_by_key.dead_letters import DeadLetters, topic_position
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.map_by_key.operator_states import OperatorState, lease
-from thulawa.spark.map_by_key.output import Output
-from thulawa.spark.map_by_key.rows import Batch, Row, row_type
+from thulawa.spark.map_by_key.rows import LazyBatch, Row, row_type
 from thulawa.spark.map_by_key.worker_exit import close_resources_at_exit
-from thulawa.spark.task_context import Task, current_task
+from thulawa.spark.task_context import SparkTask, current_task
 
 __all__ = ["process"]
 
@@ -42,7 +42,7 @@ _IN_PASSING = 10_000
 
 def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the operator over one partition."""
-    settle()
+    freeze_gc()
     adopt_accumulators()
     task = current_task()
     if task is not None:
@@ -56,7 +56,7 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     run: Future[None] = asyncio.run_coroutine_threadsafe(running, loop)
     run.add_done_callback(outlet.close)
     try:
-        yield from Output(operator, dead_letters).batches(outlet)
+        yield from ArrowOutput(operator, dead_letters).batches(outlet)
         run.result()
     except Exception as error:
         _name_source(error)
@@ -75,12 +75,12 @@ async def _run(
         if operator.report is None:
             await engine.run(intake, outlet)
             return
-        async with watched(engine) as lanes:
+        async with sample_lanes(engine) as lanes:
             await engine.run(intake, outlet)
         operator.report.add(lanes)
 
 
-def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
+def _dead_letters(operator: Operator, task: SparkTask | None) -> DeadLetters | None:
     if operator.dead_letters is None:
         return None
     place, rows = operator.dead_letters, operator.row_identity
@@ -88,21 +88,21 @@ def _dead_letters(operator: Operator, task: Task | None) -> DeadLetters | None:
 
 
 def _name_source(error: Exception) -> None:
-    """Let the error of a row that was read from a topic name its topic-partition and offset."""
-    if isinstance(error, RecordError) and isinstance(error.record, Record):
+    """Set the topic-partition and offset in the error of a row that was read from a topic."""
+    if isinstance(error, RecordError) and isinstance(error.record, WorkItem):
         row: Row = error.record.value
         if (position := topic_position(row)) is not None:
             topic, partition, error.offset = position
             error.source = f"{topic}-{partition}"
 
 
-def _partition(task: Task | None) -> str:
-    """Say which partition this is; outside Spark there is but one."""
+def _partition(task: SparkTask | None) -> str:
+    """Return a description of the Spark partition."""
     return "the partition" if task is None else f"Spark partition {task.partition}"
 
 
 class Intake:
-    """The source of the engine: rows of the batches that the reader has taken from Spark."""
+    """The source of the engine: rows of the batches that the reader has read from Spark."""
 
     def __init__(
         self,
@@ -116,21 +116,21 @@ class Intake:
         self._batches = batches
         self._loop = loop
         self._slots = threading.Semaphore(_BATCHES_AHEAD)
-        self._arrived: deque[Batch | BaseException | None] = deque()
+        self._arrived: deque[LazyBatch | BaseException | None] = deque()
         self._more = asyncio.Event()
         self._row_type: type[Row] | None = None
         self._offset = 0
-        self._batch: Batch | None = None
+        self._batch: LazyBatch | None = None
         self._left = 0
         self._size = 0
         self._keys: Sequence[Any] = ()
         self._times: Sequence[float] = ()
-        self._lanes = operator.options.lanes.places()
+        self._lanes = operator.options.lanes.indexes()
         self._closed = False
         threading.Thread(target=self._read, name="thulawa-reader", daemon=True).start()
 
-    async def take(self, records: int, size: int) -> list[Record]:
-        """Give rows as records; wait for the reader when it has none."""
+    async def read(self, records: int, size: int) -> list[WorkItem]:
+        """Return rows as records; wait for the reader if there are none."""
         while self._left or await self._next_batch():
             count = min(records, _CHUNK, self._left, max(1, size // max(1, self._size)))
             if taken := self._next_rows(count):
@@ -138,7 +138,7 @@ class Intake:
         return []
 
     async def _next_batch(self) -> bool:
-        """Open the next batch; tell whether there is one."""
+        """Open the next batch; return whether there is one."""
         while not self._arrived:
             self._more.clear()
             await self._more.wait()
@@ -151,8 +151,8 @@ class Intake:
         self._slots.release()
         return True
 
-    def _open(self, batch: Batch) -> None:
-        """Begin with a batch: only its keys and timestamps become Python values."""
+    def _open(self, batch: LazyBatch) -> None:
+        """Open a batch: only its keys and timestamps are converted to Python values."""
         arrow = batch.arrow
         if self._row_type is None:
             self._row_type = row_type(arrow.schema.names)
@@ -162,7 +162,7 @@ class Intake:
         self._keys = self._keys_of(batch)
         self._times = self._times_of(batch)
 
-    def _next_rows(self, count: int) -> list[Record]:
+    def _next_rows(self, count: int) -> list[WorkItem]:
         batch, make, size = self._batch, self._row_type, self._size
         assert batch is not None
         assert make is not None
@@ -173,14 +173,14 @@ class Intake:
         keys, times = self._keys[start:end], self._times[start:end]
         self._offset += count
         self._left -= count
-        records = list(map(Record, offsets, keys, rows, times, repeat(size)))
+        records = list(map(WorkItem, offsets, keys, rows, times, repeat(size)))
         if self._dead_letters is not None:
             records = self._dead_letters.fresh(records)
         if self._operator.lane is not None:
             self._set_lanes(records, self._operator.lane)
         return records
 
-    def _set_lanes(self, records: list[Record], lane: str | Callable[[Any], str | int]) -> None:
+    def _set_lanes(self, records: list[WorkItem], lane: str | Callable[[Any], str | int]) -> None:
         of = itemgetter(lane) if isinstance(lane, str) else lane
         for record in records:
             try:
@@ -188,20 +188,20 @@ class Intake:
                 record.lane = (
                     self._lanes[wanted] if wanted in self._lanes else self._no_lane(wanted)
                 )
-            except Exception as error:  # noqa: BLE001 the error policy decides about any
-                record.lane = NoLane(f"lane=: {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 the error policy decides
+                record.lane = NoLane(f"lane=: {type(error).__name__}: {message_of(error)}")
 
     def _no_lane(self, wanted: object) -> NoLane:
         names = [one.name for one in self._operator.options.lanes.lanes]
         return NoLane(f"lane=: there is no lane {wanted!r}; the lanes are {names}")
 
     def close(self) -> None:
-        """Let the reader end."""
+        """Stop the reader."""
         self._closed = True
         self._slots.release()
 
     def _read(self) -> None:
-        """Run ahead of the engine, on the reader's thread."""
+        """Read batches ahead of the engine, on the reader's thread."""
         end: BaseException | None = None
         try:
             for batch in self._batches:
@@ -209,25 +209,25 @@ class Intake:
                 if self._closed:
                     return
                 if batch.num_rows:
-                    self._loop.call_soon_threadsafe(self._arrive, Batch(batch))
+                    self._loop.call_soon_threadsafe(self._arrive, LazyBatch(batch))
                 else:
                     self._slots.release()
-        except BaseException as error:  # noqa: BLE001 the engine raises it where it is seen
+        except BaseException as error:  # noqa: BLE001 the engine raises it
             end = error
         self._loop.call_soon_threadsafe(self._arrive, end)
 
-    def _arrive(self, batch: Batch | BaseException | None) -> None:
+    def _arrive(self, batch: LazyBatch | BaseException | None) -> None:
         self._arrived.append(batch)
         self._more.set()
 
-    def _keys_of(self, batch: Batch) -> Sequence[Any]:
+    def _keys_of(self, batch: LazyBatch) -> Sequence[Any]:
         schema = batch.arrow.schema
         columns = [batch.column(schema.get_field_index(name)) for name in self._operator.keys]
         if len(columns) == 1:
             return columns[0]
         return list(zip(*columns, strict=True)) or [None] * batch.arrow.num_rows
 
-    def _times_of(self, batch: Batch) -> Sequence[float]:
+    def _times_of(self, batch: LazyBatch) -> Sequence[float]:
         if self._operator.timestamp is None:
             return range(self._offset, self._offset + batch.arrow.num_rows)
         column = batch.arrow.column(batch.arrow.schema.get_field_index(self._operator.timestamp))
@@ -236,7 +236,7 @@ class Intake:
 
 
 class Outlet:
-    """The sink of the engine: hands outcomes to the thread that Spark called us on."""
+    """The sink of the engine: passes outcomes to the thread that Spark calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -246,13 +246,13 @@ class Outlet:
         self._room = asyncio.Event()
 
     async def put(self, outcomes: list[Outcome]) -> None:
-        """Pass outcomes on; wait while too many are on their way."""
+        """Pass outcomes on; wait while too many are pending."""
         while self._pending >= _IN_PASSING:
             self._room.clear()
             await self._room.wait()
         self._pending += len(outcomes)
         self._gathered += outcomes
-        if len(self._gathered) >= _CHUNK:  # each hand-over costs both threads a switch
+        if len(self._gathered) >= _CHUNK:  # each one costs both threads a switch
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -260,7 +260,7 @@ class Outlet:
         self._queue.put(outcomes)
 
     def close(self, _: object = None) -> None:
-        """Let the reader of the outcomes come to an end."""
+        """End the iteration over outcomes."""
         self._hand_over()
         self._queue.put(None)
 

@@ -1,4 +1,4 @@
-"""The topics that an application makes: inner ones, changelogs and those it writes."""
+"""Create the topics of an application: repartitions, changelogs and outputs."""
 
 import logging
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ _log = logging.getLogger("thulawa.streams")
 
 
 def owned_topics(program: Program) -> list[str]:
-    """Return the topics that belong to the application alone, whether they exist or not."""
+    """Return the names of all internal topics of the application, existing or not."""
     made = program.plan
-    # a repartition that is a shuffle now may have been a topic
+    # a repartition that is a shuffle now may have been a topic in an earlier version
     names = [f"{program.application_id}-{name}" for name in made.repartitions]
     names.append(manifest_topic(program.application_id))
     if program.has_timers:
@@ -27,13 +27,13 @@ def owned_topics(program: Program) -> list[str]:
 
 
 def create_topics(program: Program, topics: Topics, dead_letters: Iterable[str]) -> dict[str, int]:
-    """Create the topics that are missing; return the partitions of those that sinks write to.
+    """Create missing topics; return the number of partitions of each output topic.
 
-    Outputs get as many partitions as there are tasks that write them, topics of dead letters one.
+    An output gets as many partitions as tasks write to it, a dead-letter topic gets one.
     """
     if program.has_timers:
         topics.create(program.clock_topic, 1)
-    _create_inner(program, topics)
+    _create_internal(program, topics)
     written: dict[str, int] = {}
     for part in program.plan.parts.values():
         for sink in part.group.sinks:
@@ -43,13 +43,13 @@ def create_topics(program: Program, topics: Topics, dead_letters: Iterable[str])
         topics.create(topic, partitions)
     for topic in dead_letters:
         topics.create(topic, 1)
-    if program.changelogs:  # last: where it is, they are
+    if program.changelogs:  # last: its existence implies that of the changelogs
         _create_compacted(topics, program.offsets_topic, len(program.slots))
     return topics.partitions(tuple(written))
 
 
-def _create_inner(program: Program, topics: Topics) -> None:
-    """Create the repartitions that are topics, and the changelogs."""
+def _create_internal(program: Program, topics: Topics) -> None:
+    """Create repartition topics and changelogs."""
     for repartition in program.plan.repartitions.values():
         _log.info("the repartition %s is %s", repartition.topic, repartition.kind)
         if repartition.is_topic:
@@ -62,13 +62,13 @@ def _create_inner(program: Program, topics: Topics) -> None:
 
 
 def _create_compacted(topics: Topics, name: str, tasks: int) -> None:
-    """Create a topic with a partition per task; refuse one that other tasks have written."""
+    """Create a topic with one partition per task; raise if it exists with another number."""
     there = topics.partitions((name,)).get(name, tasks)
     if there != tasks:
         raise StateError(
             f"the topic {name!r} was written by {there} tasks, and the application would have "
             f"{tasks}: it may hold the only copy of the state, so do not delete it.\n"
-            "Start the application with the checkpoint and the program that wrote it, or begin "
-            "again without that state with thulawa reset"
+            "Start the application with the checkpoint and the program that wrote it, or discard "
+            "its state with thulawa reset"
         )
     topics.create(name, tasks, compact=True)

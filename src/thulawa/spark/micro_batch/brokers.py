@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.brokers.errors import BrokerError
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import BrokerUnreachable, translated
@@ -31,21 +32,24 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.core.secrets import masked_address
 from thulawa.core.types import Offsets
 from thulawa.spark.connectors import kafka_packed, log_packed
-from thulawa.spark.connectors.kafka_sink import connection_options, kafka_sink
+from thulawa.spark.connectors.kafka_sink import connection_options, writer_of
 from thulawa.spark.connectors.kafka_sink import register as register_kafka
-from thulawa.spark.connectors.log_packed import Through
+from thulawa.spark.connectors.log_packed import ChunkFunction
+from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.micro_batch.inputs import ReadSpec, read_topics
 from thulawa.spark.micro_batch.output_limits import EmbeddedOutlets, KafkaOutlets, Outlets
 from thulawa.spark.micro_batch.wire import unpack_outgoing
 
 __all__ = ["EmbeddedTopics", "KafkaTopics", "Topics", "topics_at"]
 
-_log = logging.getLogger("thulawa.kafka")
+_log = logging.getLogger("thulawa.brokers.kafka")
 _PATIENCE = 30  # seconds for one record
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
-_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
+# inner topics take what the embedded log takes: a value may be larger there than in any output
+_INNER = {"segment.bytes": str(50 * 2**20), "max.message.bytes": str(LARGEST_RECORD + 2**20)}
+_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), **_INNER}
 # as Kafka Streams has its repartition topics: no record goes before it has been read
-_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": str(50 * 2**20)}
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", **_INNER}
 _OUTGOING = (
     "key binary, value binary, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
@@ -90,7 +94,7 @@ class Topics(Protocol):
         spark: SparkSession,
         names: tuple[str, ...],
         max_records: int | None,
-        front: Through,
+        front: ChunkFunction,
         spec: ReadSpec,
         *,
         starts: Offsets | None = None,
@@ -217,7 +221,7 @@ class EmbeddedTopics:
         spark: SparkSession,
         names: tuple[str, ...],
         max_records: int | None,
-        front: Through,
+        front: ChunkFunction,
         spec: ReadSpec,
         *,
         starts: Offsets | None = None,
@@ -370,7 +374,7 @@ class KafkaTopics:
         spark: SparkSession,
         names: tuple[str, ...],
         max_records: int | None,
-        front: Through,
+        front: ChunkFunction,
         spec: ReadSpec,
         *,
         starts: Offsets | None = None,
@@ -382,7 +386,10 @@ class KafkaTopics:
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Give the writer of packed rows to topics."""
-        return kafka_sink(rows.mapInArrow(unpack_outgoing, _OUTGOING), self.sink(application))
+        rows = rows.mapInArrow(unpack_outgoing, _OUTGOING)
+        # repartitions behind functions that are not known to be deterministic are topics
+        layout = task_layout(rows, deterministic=True) if self.guarantee == "exactly_once" else ""
+        return writer_of(rows, self.sink(application), None, layout)
 
     def start_offsets(self, names: tuple[str, ...]) -> dict[str, dict[int, int]]:
         """Give the offsets of the first records that are still there."""

@@ -1,11 +1,11 @@
 """Exclusive ownership of a checkpoint folder: one process at a time runs an application on it.
 
-The owner holds a lock of the operating system (``flock``) on a file in the folder and writes there
-who it is. The system releases the lock when the process ends, however it ends, so a process that
-was killed is followed at once on the same host. Another host may mount the folder and not see such
-locks: an owner on another host is known to live by its *heartbeat*, a counter that it writes every
-few seconds. Whoever wants to take over watches the counter for `LEASE` seconds. No clocks of two
-hosts are compared.
+The owner holds an operating-system lock (``flock``) on a file in the folder and writes its identity
+there. The system releases the lock when the process ends, however it ends, so on the same host
+another process can take over at once. Another host that mounts the folder may not see such locks:
+there an owner proves that it is alive by a *heartbeat*, a counter that it increments every few
+seconds. A process that wants to take over watches the counter for `LEASE` seconds. Clocks of
+different hosts are never compared.
 """
 
 import fcntl
@@ -20,21 +20,21 @@ from pathlib import Path
 
 from thulawa.core.errors import StateError
 
-__all__ = ["LEASE", "CheckpointLock", "Owner"]
+__all__ = ["LEASE", "CheckpointLock", "LockOwner"]
 
 LEASE = 10.0  # seconds without a heartbeat after which an owner on another host counts as gone
 _BEAT = 2.0  # seconds between heartbeats
-_LOOK = 0.25
-_SIZE = 1_024  # bytes of the file: written in place, always whole
+_POLL = 0.25
+_SIZE = 1_024  # bytes of the file, which is always written in one piece
 _FILE = "owner.lock"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class LockOwner:
     """The process that runs an application on a checkpoint."""
 
     host: str
-    machine: str  # the same for all processes that see each other's locks
+    machine: str  # boot id: equal for processes that see each other's locks
     pid: int
     started: str
     beat: int = 0
@@ -44,7 +44,7 @@ class Owner:
 
 
 class CheckpointLock:
-    """The lock of one checkpoint folder. `acquire` it before anything there is read."""
+    """The lock of one checkpoint folder; `acquire` it before reading anything there."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -59,7 +59,7 @@ class CheckpointLock:
         return self._path
 
     def acquire(self) -> None:
-        """Become the owner; raise `StateError` with host and pid where another one lives."""
+        """Become the owner; raise `StateError` with host and pid if there is a live owner."""
         self._root.mkdir(parents=True, exist_ok=True)
         file, is_exclusive = self._opened()
         try:
@@ -73,22 +73,22 @@ class CheckpointLock:
             raise
 
     def release(self) -> None:
-        """Release the folder; a folder that holds nothing else is removed."""
+        """Release the lock, and remove the folder if it is empty."""
         if self._file is None:
             return
         self._stopping.set()
         if self._heart is not None:
             self._heart.join()
-        with suppress(OSError):  # a disk that is gone: so is what is on it
+        with suppress(OSError):  # the disk may be gone
             if _is_same(self._file, self._path):
                 self._path.unlink()
         os.close(self._file)
         self._file = None
-        with suppress(OSError):  # there is a checkpoint in it
+        with suppress(OSError):  # it holds a checkpoint
             self._root.rmdir()
 
     def _opened(self) -> tuple[int, bool]:
-        """Return the open file, and whether the system keeps others on this host from locking."""
+        """Return the open file, and whether the file system supports locks."""
         while True:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -96,31 +96,31 @@ class CheckpointLock:
             except BlockingIOError:
                 os.close(file)
                 raise self._in_use(_read(self._path)) from None
-            except OSError:  # a file system without locks: heartbeats alone decide
+            except OSError:  # no locks on this file system: only heartbeats count
                 return file, False
             if _is_same(file, self._path):
                 return file, True
-            os.close(file)  # its owner has just removed it
+            os.close(file)  # its owner has removed it meanwhile
 
-    def _in_use(self, owner: Owner | None) -> StateError:
-        who = "a process that is just starting" if owner is None else str(owner)
+    def _in_use(self, owner: LockOwner | None) -> StateError:
+        who = "a process that is starting" if owner is None else str(owner)
         return StateError(
             f"the checkpoint {self._root} is in use by {who}: stop it first, or give this "
             "application an application_id and a checkpoint of its own"
         )
 
-    def _beats(self, owner: Owner) -> bool:
-        """Watch the heartbeat of an owner; False when none came for the time of a lease."""
+    def _beats(self, owner: LockOwner) -> bool:
+        """Return whether the owner's heartbeat changes within the time of a lease."""
         deadline = time.monotonic() + LEASE
         while time.monotonic() < deadline:
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
             if (now := _read(self._path)) is not None and now != owner:
                 return True
         return False
 
     def _own(self, file: int) -> None:
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        owner = Owner(socket.gethostname(), _machine(), os.getpid(), started)
+        owner = LockOwner(socket.gethostname(), _machine(), os.getpid(), started)
         _write(file, owner)
         self._file = file
         self._stopping.clear()
@@ -129,33 +129,33 @@ class CheckpointLock:
         )
         self._heart.start()
 
-    def _beat(self, file: int, owner: Owner) -> None:
+    def _beat(self, file: int, owner: LockOwner) -> None:
         while not self._stopping.wait(_BEAT):
             owner = replace(owner, beat=owner.beat + 1)
-            with suppress(OSError):  # a full disk ends the query by itself
+            with suppress(OSError):  # a full disk ends the query anyway
                 _write(file, owner)
 
 
 def _machine() -> str:
-    """Return the id of the running system: containers on one system have it in common."""
+    """Return the boot id of the host, which all its containers share."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return socket.gethostname()
 
 
-def _read(path: Path) -> Owner | None:
+def _read(path: Path) -> LockOwner | None:
     try:
-        return Owner(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):  # gone, or not written yet
+        return LockOwner(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # removed, or not written yet
         return None
 
 
-def _write(file: int, owner: Owner) -> None:
+def _write(file: int, owner: LockOwner) -> None:
     os.pwrite(file, json.dumps(asdict(owner)).encode().ljust(_SIZE), 0)
 
 
 def _is_same(file: int, path: Path) -> bool:
-    """Return whether an open file is still the one of this name."""
+    """Return whether a path still names an open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file), path.stat())
     return False

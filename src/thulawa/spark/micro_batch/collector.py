@@ -1,4 +1,4 @@
-"""Where the outputs of a task go: to the sink, to tasks of a later stage, or to a loop's topic."""
+"""The record collector of a task: outputs go to the sink, a later stage or a repartition topic."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -6,40 +6,40 @@ from functools import partial
 from typing import Any
 
 from thulawa.brokers.embedded.packing import Fields
-from thulawa.core.errors import ProductionError
+from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde
-from thulawa.runtime.blocks import Block, Many, RawRecord
+from thulawa.runtime.blocks import Block, ForwardBlock, RawRecord
 from thulawa.runtime.context import Forward, TaskContext
-from thulawa.runtime.output import Encoder, chosen_partition, record_size
-from thulawa.runtime.planning import Part
-from thulawa.runtime.shuffled import sent_by
+from thulawa.runtime.output_encoder import OutputEncoder, chosen_partition, record_size
+from thulawa.runtime.planning import StagedSubTopology
+from thulawa.runtime.shuffled import with_sender
 from thulawa.spark.micro_batch.output_limits import limit_of
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed, Topic, pack_records
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 from thulawa.topology.nodes import Sink
 
 __all__ = ["TaskOutput"]
 
 
 class TaskOutput:
-    """The collector of one task; in the front, where tasks read one partition, of that ``source``.
+    """The collector of one task; in the first stage, of the one partition ``source`` it reads.
 
-    No two rows that leave have the same place, and places sort in the order of sending: Spark may
-    bring rows in any order.
+    Every row that it sends has its own ``place``, and places sort in the order of sending, because
+    Spark may deliver rows in any order.
     """
 
     def __init__(
-        self, program: Program, part: Part, number: int, source: Topic | None = None
+        self, program: Program, part: StagedSubTopology, number: int, source: Topic | None = None
     ) -> None:
         self._program = program
         self._plan = program.plan
         self._place = f"{part.group.id:04}/{number:06}"
-        if source is not None:  # a group may have several
+        if source is not None:  # a sub-topology may read several
             self._place += f"/{source.name}/{source.partition:06}"
         self._number = number
-        self._encoder = Encoder(
+        self._encoder = OutputEncoder(
             program.options, self.send, partial(limit_of, program.outlets, program.run)
         )
         self._outgoing = Outgoing()
@@ -47,18 +47,18 @@ class TaskOutput:
         self._sent = 0
         self._rows = 0
         self._routes = {
-            topic: (one, one.router(), Codec(one.value_serde))
+            topic: (one, one.router(), ColumnCodec(one.value_serde))
             for topic, one in program.plan.repartitions.items()
         }
 
     def attach(self, context: TaskContext) -> None:
-        """Set the task whose outputs these are."""
+        """Set the task that sends to this collector."""
         self._encoder.context = context
 
     def send(
         self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
-        """Take one output."""
+        """Send one record."""
         if sink is not None and sink.internal:
             self._send_inside(topic, key, value, timestamp, headers)
             return
@@ -73,19 +73,19 @@ class TaskOutput:
         self._outgoing.add(topic, partition, raw_key, raw_value, timestamp, headers)
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
-        """Give what takes the outputs of a sink to which nothing special is to be done."""
+        """Return a fast path for a sink that only serializes; None if it needs more."""
         serdes = self._plain_serdes(sink, topic)
         if serdes is None:
             return None
         limit = self._encoder.limit(topic)
         dump_key, dump_value = (serde.serialize for serde in serdes)
-        take, send = self._outgoing.taker(topic), self.send
+        take, send = self._outgoing.adder(topic), self.send
 
         def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             try:
                 key_bytes = None if key is None else dump_key(key)
                 value_bytes = None if value is None else dump_value(value)
-            except Exception:  # noqa: BLE001 it is written again, and the handler asked
+            except Exception:  # noqa: BLE001 send() serializes again and asks the handler
                 return send(sink, topic, key, value, timestamp, headers)
             if limit is not None and record_size(key_bytes, value_bytes, headers) > limit:
                 return send(sink, topic, key, value, timestamp, headers)
@@ -93,20 +93,20 @@ class TaskOutput:
 
         return to_topic
 
-    def block_sender(self, sink: Sink, topic: str) -> Many | None:
-        """Give what takes blocks of them."""
+    def block_sender(self, sink: Sink, topic: str) -> ForwardBlock | None:
+        """Return the fast path for blocks of records; None if the sink needs more."""
         serdes = self._plain_serdes(sink, topic)
         if serdes is None:
             return None
         limit = self._encoder.limit(topic)
         dump_keys, dump_values = (serde.dump_column for serde in serdes)
-        take, send = self._outgoing.take_columns, self.send
+        take, send = self._outgoing.add_columns, self.send
 
         def to_topic(block: Block) -> None:
             try:
                 keys, values = dump_keys(block.keys), dump_values(block.values)
                 _check_sizes(keys, values, block.headers, limit)
-            except Exception:  # noqa: BLE001 they are written again, and the handler asked
+            except Exception:  # noqa: BLE001 send() serializes again and asks the handler
                 for offset, timestamp, key, value, headers in block.records():
                     self._at(offset)
                     send(sink, topic, key, value, timestamp, headers)
@@ -116,18 +116,18 @@ class TaskOutput:
         return to_topic
 
     def _at(self, offset: int) -> None:
-        """Set the offset of the record that an error is about."""
+        """Set the record offset that an error reports."""
         if self._encoder.context is not None:
             self._encoder.context.offset = offset
 
     def _plain_serdes(self, sink: Sink, topic: str) -> tuple[Serde[Any], Serde[Any]] | None:
-        """Give the serdes of keys and values; None: more is to be done than to write by them."""
+        """Return the serdes of a sink that only serializes; None if it needs more."""
         key_serde, value_serde = sink.key_serde, sink.value_serde
         if sink.internal or sink.partitioner is not None:
             return None
         try:
             self._encoder.limit(topic)
-        except ProductionError:  # there is no such topic: the handler is asked each time
+        except ProductionError:  # no such topic: the handler decides for each record
             return None
         return None if key_serde is None or value_serde is None else (key_serde, value_serde)
 
@@ -138,28 +138,27 @@ class TaskOutput:
         partition, key = route(key, value)
         codec.check(value)
         if not repartition.is_topic:
-            # its place in the order of this task's outputs is all the offset it needs
+            # its offset is its position among the outputs of this task
             record = (self._sent, timestamp, key, value, headers)
             self._shuffled[topic, partition].append(record)
             self._sent += 1
             return
-        self._outgoing.add(
-            f"{self._program.application_id}-{topic}",
-            partition,
-            codec.encode([key]),
-            codec.encode([value]),
-            timestamp,
-            sent_by(self._place, headers),
-        )
+        name = f"{self._program.application_id}-{topic}"
+        raw_key, raw_value = codec.encode([key]), codec.encode([value])
+        headers = with_sender(self._place, headers)
+        limit = limit_of(self._program.outlets, self._program.run, name)
+        if (size := record_size(raw_key, raw_value, headers)) > limit:
+            raise SerializationError(f"the record has {size} bytes, more than {name!r} takes")
+        self._outgoing.add(name, partition, raw_key, raw_value, timestamp, headers)
 
-    def keep(
+    def send_change(
         self, topic: str, record: tuple[bytes, bytes | None], timestamp: int, headers: Headers
     ) -> None:
-        """Take a record of a changelog: it goes to the partition of the task's own number."""
+        """Send a changelog record, to the partition of the task's own number."""
         self._outgoing.add(topic, self._number, *record, timestamp, headers)
 
     def take(self) -> Iterator[Packed]:
-        """Yield what was sent since the last call, in rows of bounded size."""
+        """Remove and yield what was sent since the last call, in rows of bounded size."""
         shuffled, self._shuffled = self._shuffled, defaultdict(list)
         for topic, partition in list(shuffled):
             part = self._plan.parts[self._plan.readers[topic]]
@@ -178,7 +177,7 @@ class TaskOutput:
         return f"{self._place}/{self._rows:020}"
 
     def clear(self) -> None:
-        """Forget what was sent: the attempt has failed."""
+        """Discard what was sent by a failed attempt."""
         self._outgoing.clear()
         self._shuffled.clear()
 
@@ -189,11 +188,11 @@ def _check_sizes(
     headers: Sequence[Headers],
     limit: int | None,
 ) -> None:
-    """Raise if a record is larger than its topic takes; most blocks are not that large in all."""
+    """Raise `ProductionError` if a record exceeds the limit; most blocks do not even in total."""
     if limit is None:
         return
-    whole = sum(len(data) for column in (keys, values) for data in column if data is not None)
-    if whole > limit or any(headers):
+    total = sum(len(data) for column in (keys, values) for data in column if data is not None)
+    if total > limit or any(headers):
         sizes = map(record_size, keys, values, headers)
         if any(size > limit for size in sizes):
             raise ProductionError("a record is too large")

@@ -1,8 +1,8 @@
-"""Counts of the records that nodes left out, from tasks to the driver.
+"""Counts of dropped records, from tasks to the driver.
 
-Tasks report through an accumulator of Spark when they end: what a failed task counted is lost with
-it, and a batch that runs again counts again. A source in Python has no accumulators, so the front
-sends its counts on as a row, to the next stage, which reports them.
+Tasks report through a Spark accumulator when they end: the counts of a failed task are lost, and a
+micro-batch that runs again counts again. A Python source has no accumulators, so the first stage
+sends its counts in a row to the next stage, which reports them.
 """
 
 import json
@@ -16,7 +16,7 @@ from thulawa.runtime.metrics import NodeMetrics, RecordCounts, node_metrics
 __all__ = ["CountReport", "decode_counts", "encode_counts"]
 
 
-class _Adding(AccumulatorParam[RecordCounts]):
+class _CounterParam(AccumulatorParam[RecordCounts]):
     """Accumulator that adds counters."""
 
     def zero(self, value: RecordCounts) -> RecordCounts:  # noqa: ARG002 Spark's signature
@@ -30,17 +30,17 @@ class _Adding(AccumulatorParam[RecordCounts]):
 
 
 class CountReport:
-    """Collects the counts of all tasks of an application."""
+    """Accumulator of the drop counts of an application's tasks."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._counts = spark.sparkContext.accumulator(Counter(), _Adding())
+        self._counts = spark.sparkContext.accumulator(Counter(), _CounterParam())
 
     def metrics(self) -> dict[str, NodeMetrics]:
-        """Return the metrics of each node, of all tasks that have ended."""
+        """Return the metrics of each node, over all tasks that have ended."""
         return node_metrics([self._counts.value])
 
     def add(self, counts: RecordCounts) -> None:
-        """Report counts, in a task."""
+        """Add counts; called in a task."""
         if counts:
             self._counts.add(counts)
 

@@ -1,7 +1,6 @@
-"""The first stage: runs what looks at one record at a time, packs the rest for its tasks.
+"""The first stage: runs stateless sub-topologies, and packs other records for their tasks.
 
-It stands where the topics are read, one Spark partition to a topic partition, and shuffles
-nothing.
+It runs inside the source, one Spark partition per topic partition, without a shuffle.
 """
 
 import time
@@ -12,20 +11,20 @@ from typing import Any
 import pyarrow as pa
 
 from thulawa.core.errors import StateError
-from thulawa.core.gc_freeze import settle, uncollected
+from thulawa.core.gc_freeze import freeze_gc, gc_disabled
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.planning import FRONT, Part, has_timers
+from thulawa.runtime.planning import SOURCE_STAGE, StagedSubTopology, has_timers
 from thulawa.runtime.shuffled import merge_by_time, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.connectors.chunks import Behind, Chunk
-from thulawa.spark.connectors.log_packed import stored_chunks
+from thulawa.spark.connectors.log_packed import chunks_of
 from thulawa.spark.event_loop import run_async
-from thulawa.spark.micro_batch.changelogs import ReadSoFar
+from thulawa.spark.micro_batch.changelog_output import ReadPositions
 from thulawa.spark.micro_batch.collector import TaskOutput
 from thulawa.spark.micro_batch.dropped_records import encode_counts
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import Shipped
+from thulawa.spark.micro_batch.program_shipping import ShippedProgram
 from thulawa.spark.micro_batch.wire import (
     AT_END,
     BEHIND,
@@ -37,17 +36,17 @@ from thulawa.spark.micro_batch.wire import (
     opened_records,
     packed_batch,
 )
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 
-__all__ = ["front"]
+__all__ = ["run_first_stage"]
 
-_BUNDLE_BYTES = 2**23  # what goes to Spark at a time is about this much
+_BUNDLE_BYTES = 2**23  # approximate size of an Arrow batch
 
 
-def front(program: Shipped, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-    """Yield packed rows of the chunks of the source, or of rows of such."""
-    settle()
-    stage = _Front(program.open())
+def run_first_stage(program: ShippedProgram, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield packed rows for the chunks of the source, or for rows that hold chunks."""
+    freeze_gc()
+    stage = _FirstStage(program.open())
     try:
         yield from _packed(stage, batches)
     except BaseException:
@@ -55,12 +54,12 @@ def front(program: Shipped, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         raise
     stage.close()
     for lanes in stage.take_lanes():
-        program.tell(lanes)
+        program.report_lanes(lanes)
     program.count(stage.take_counts())
 
 
-def _packed(stage: "_Front", batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the front, some at a time: what one chunk becomes may be any size."""
+def _packed(stage: "_FirstStage", batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the stage in Arrow batches of bounded size."""
     packed: list[Packed] = []
     held = 0
     for row in _rows(stage, batches):
@@ -73,15 +72,15 @@ def _packed(stage: "_Front", batches: Iterator[Any]) -> Iterator[pa.RecordBatch]
         yield packed_batch(packed)
 
 
-def _rows(stage: "_Front", batches: Iterator[Any]) -> Iterator[Packed]:
-    for chunk in stored_chunks(batches):
-        with uncollected():
+def _rows(stage: "_FirstStage", batches: Iterator[Any]) -> Iterator[Packed]:
+    for chunk in chunks_of(batches):
+        with gc_disabled():
             yield from stage.behind(chunk) if isinstance(chunk, Behind) else stage.packed(chunk)
     yield from stage.progress()
     yield from stage.counts()
 
 
-class _Front:
+class _FirstStage:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._plan = program.plan
@@ -91,12 +90,12 @@ class _Front:
             if one.is_topic
         }
         self._tasks: dict[Topic, tuple[Task, TaskOutput]] = {}
-        self._read = ReadSoFar(program)
+        self._read = ReadPositions(program)
 
     def packed(self, chunk: Chunk) -> Iterator[Packed]:
         plan, topic = self._plan, Topic(chunk.topic, chunk.partition)
-        if self._read.wanted:
-            self._read.note(topic, chunk.first, chunk.span)
+        if self._read.is_needed:
+            self._read.add(topic, chunk.first, chunk.span)
         if topic.name in self._program.restored:
             yield self._changes(chunk)
             return
@@ -113,38 +112,38 @@ class _Front:
                 if name in {table.topic for table in plan.global_tables(part.group)}:
                     for task in range(len(part.tasks)):
                         slot = self._program.slot_of(task)
-                        # "!": what tables hold comes before what looks into them
+                        # "!" sorts first: tables are updated before joins read them
                         yield Packed(slot, part.stage, task, name, part.group.id, f"!{place}", data)
             return
         part = plan.parts[plan.readers[name]]
-        if part.stage == FRONT:
+        if part.stage == SOURCE_STAGE:
             yield from self._run(part, Topic(name, topic.partition), chunk)
             return
-        _refuse_new_partition(part, name, topic.partition)
+        _check_known_partition(part, name, topic.partition)
         task = part.task_of(name, topic.partition)
         slot = self._program.slot_of(task)
         yield Packed(slot, part.stage, task, name, topic.partition, place, chunk.data)
 
     def behind(self, of: Behind) -> Iterator[Packed]:
-        """Yield the row that tells a task of several partitions whether one has more."""
-        if self._read.wanted:
-            self._read.note_more(of)
+        """Yield the row that tells a task whether one of its partitions has unread records."""
+        if self._read.is_needed:
+            self._read.add_unread(of)
         name = self._names.get(of.topic, of.topic)
         if name not in self._plan.readers:
             return
         part = self._plan.parts[self._plan.readers[name]]
-        if part.stage != FRONT:
+        if part.stage != SOURCE_STAGE:
             task = part.task_of(name, of.partition)
             slot = self._program.slot_of(task)
             data = BEHIND if of.behind else AT_END
             yield Packed(slot, part.stage, task, name, of.partition, "", data)
 
     def progress(self) -> Iterator[Packed]:
-        """Tell every task that writes how far this batch has read."""
-        return self._read.told()
+        """Return the rows with the read positions, one for each writing task."""
+        return self._read.rows()
 
     def _changes(self, chunk: Chunk) -> Packed:
-        """Send a changelog's records to the task whose store they rebuild."""
+        """Return the row with changelog records, for the task whose store they restore."""
         topic, task = chunk.topic, chunk.partition
         group, _ = self._program.restored[topic]
         stage, slot = self._plan.parts[group].stage, self._program.slot_of(task)
@@ -152,30 +151,30 @@ class _Front:
         return Packed(slot, stage, task, topic, group, place, chunk.data)
 
     def _wake(self) -> Iterator[Packed]:
-        """Call every task that may have timers: they run before and without any record."""
+        """Yield a row for every task that may have timers, so that it runs without records."""
         for part in self._plan.parts.values():
             if has_timers(part.group.nodes):
                 for task in range(len(part.tasks)):
                     slot = self._program.slot_of(task)
                     yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
-    def _run(self, part: Part, topic: Topic, chunk: Chunk) -> Iterator[Packed]:
+    def _run(self, part: StagedSubTopology, topic: Topic, chunk: Chunk) -> Iterator[Packed]:
         if topic not in self._tasks:
             self._tasks[topic] = self._made(part, topic)
         task, output = self._tasks[topic]
-        # no batch tells the front its time; it only tells records from the far future apart
+        # the source has no batch time; the clock is only used to detect far-future timestamps
         task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
         block = as_block(chunk.columns)
         repartition = self._plan.repartitions.get(topic.name)
         if repartition is not None:
-            records = opened_records(block, Codec(repartition.value_serde))
+            records = opened_records(block, ColumnCodec(repartition.value_serde))
             task.add(*topic, merge_by_time([*split_by_sender(records).values()]))
         else:
             task.add_block(*topic, block)
         task.run()
         return output.take()
 
-    def _made(self, part: Part, topic: Topic) -> tuple[Task, TaskOutput]:
+    def _made(self, part: StagedSubTopology, topic: Topic) -> tuple[Task, TaskOutput]:
         program = self._program
         number = part.task_of(*topic)
         output = TaskOutput(program, part, number, topic)
@@ -201,9 +200,11 @@ class _Front:
         return counts
 
     def counts(self) -> Iterator[Packed]:
-        """Send the counts to the next stage, which can report them; without one they stay."""
+        """Yield the drop counts as a row for the next stage; without one they stay here."""
         if self._plan.stages and (counts := self.take_counts()):
-            yield Packed(self._program.slots[0], FRONT + 1, 0, COUNTS, 0, "", encode_counts(counts))
+            yield Packed(
+                self._program.slots[0], SOURCE_STAGE + 1, 0, COUNTS, 0, "", encode_counts(counts)
+            )
 
     def close(self) -> None:
         for task, _ in self._tasks.values():
@@ -214,12 +215,12 @@ class _Front:
             task.abandon()
 
 
-def _refuse_new_partition(part: Part, topic: str, partition: int) -> None:
-    """Refuse records of a partition that was not there: its keys have their state elsewhere."""
+def _check_known_partition(part: StagedSubTopology, topic: str, partition: int) -> None:
+    """Raise `StateError` for a new partition of a stateful task: its keys have state elsewhere."""
     if part.group.stores and not any(partition in task.get(topic, ()) for task in part.tasks):
         raise StateError(
             f"partition {partition} of {topic!r} is new: keys that are sent there now have their "
             f"state in the store {part.group.stores[0]!r} of another task. Start the application "
-            "with allow_state_loss=True and such keys begin with none; to keep them together, read "
+            "with allow_state_loss=True and such keys begin with none; to keep their state, read "
             "the topic with a new application_id"
         )

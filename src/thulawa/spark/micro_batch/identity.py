@@ -1,8 +1,8 @@
-"""Which life of an application a start goes on with: its checkpoint, compared with its manifest.
+"""Find the previous run of an application: compare its checkpoint with its published manifest.
 
-Positions and state belong to the application, not to the folder it is started from. A start that
-finds no checkpoint, while the broker holds something of the application, goes on where it was
-(`recovery`), or is refused with the place of the checkpoint that it had.
+Offsets and state belong to the application, not to the folder it is started from. A start without a
+checkpoint, while the broker holds data of the application, restores the checkpoint (`restore`) or
+fails with the location of the previous one.
 """
 
 import socket
@@ -14,25 +14,25 @@ from thulawa.core.errors import StateError, StateLoss
 from thulawa.spark.micro_batch.brokers import Topics
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.checkpoint_lock import CheckpointLock
-from thulawa.spark.micro_batch.manifest import Manifest, read_manifest
+from thulawa.spark.micro_batch.manifest import PublishedManifest, read_manifest
 from thulawa.spark.micro_batch.program import offsets_topic
 
-__all__ = ["Former", "find_former", "last_checkpoint", "refuse_recreated_topics"]
+__all__ = ["PreviousRun", "check_topic_ids", "find_previous_run", "last_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True)
-class Former:
-    """An earlier life of the application, whose checkpoint is not the one of this start."""
+class PreviousRun:
+    """A previous run of the application, whose checkpoint is not the one of this start."""
 
     application_id: str
     checkpoint: Path
-    manifest: Manifest | None
-    trace: str = ""  # what the broker holds where there is no manifest
+    manifest: PublishedManifest | None
+    trace: str = ""  # the data on the broker, if there is no manifest
 
-    def refused(self, why: str) -> StateLoss:
-        """Return the error of a start that would begin again without being told to."""
+    def error(self, why: str) -> StateLoss:
+        """Return the error of a start that would begin again without permission."""
         begin = (
-            "begin again with thulawa reset; allow_state_loss=True goes on from its committed "
+            "begin again with thulawa reset; allow_state_loss=True continues from its committed "
             "offsets with empty stores"
         )
         if self.manifest is None:
@@ -48,48 +48,50 @@ class Former:
         )
 
 
-def find_former(application_id: str, topics: Topics, checkpoint: Checkpoint) -> Former | None:
-    """Return the earlier life whose checkpoint is missing here; None where there is none.
+def find_previous_run(
+    application_id: str, topics: Topics, checkpoint: Checkpoint
+) -> PreviousRun | None:
+    """Return the previous run whose checkpoint is missing here; None if none is missing.
 
-    Raise `StateError` where this checkpoint is not that of the last life, or where the last life
-    still goes on elsewhere on this host.
+    Raise `StateError` if this checkpoint is not that of the last run, or if the last run is still
+    active on this host.
     """
     manifest = read_manifest(topics, application_id)
     query = checkpoint.query
     if manifest is None:
         trace = None if query is not None else _trace(topics, application_id)
-        return None if trace is None else Former(application_id, checkpoint.root, None, trace)
+        return None if trace is None else PreviousRun(application_id, checkpoint.root, None, trace)
     if query is None:
-        _refuse_running(manifest, checkpoint)
-        return Former(application_id, checkpoint.root, manifest)
+        _check_not_running(manifest, checkpoint)
+        return PreviousRun(application_id, checkpoint.root, manifest)
     if query != manifest.query:
         raise StateError(
             f"the checkpoint {checkpoint.root} is not the last one of {application_id!r}, which "
-            f"has gone on from {manifest.path} on {manifest.host} since.\n"
-            f"Start it with that one, or remove {checkpoint.root} and start again: what has "
-            "changelogs is rebuilt"
+            f"has continued from {manifest.path} on {manifest.host} since.\n"
+            f"Start it with that one, or remove {checkpoint.root} and start again: stores with "
+            "changelogs are restored"
         )
     return None
 
 
-def refuse_recreated_topics(former: Former, topics: Topics, names: tuple[str, ...]) -> None:
-    """Raise where a topic is not the one that the earlier life has read.
+def check_topic_ids(previous: PreviousRun, topics: Topics, names: tuple[str, ...]) -> None:
+    """Raise `StateError` if a topic was created again since the previous run has read it.
 
-    Its positions would be applied to other records. A checkpoint knows that by itself.
+    Its offsets would be applied to other records. With a checkpoint, the source checks this.
     """
-    before = {} if former.manifest is None else former.manifest.ids
+    before = {} if previous.manifest is None else previous.manifest.ids
     now = topics.ids(tuple(name for name in names if name in before))
     for name, found in now.items():
         if found != before[name]:
             raise StateError(
-                f"{former.checkpoint} holds no checkpoint, and the topic {name!r} was deleted and "
-                f"created again since {former.application_id!r} has read it: its new records "
+                f"{previous.checkpoint} holds no checkpoint, and the topic {name!r} was deleted "
+                f"and created again since {previous.application_id!r} has read it: its new records "
                 "cannot be told from the old ones.\nBegin again with thulawa reset"
             )
 
 
 def last_checkpoint(application_id: str, topics: Topics, checkpoint: Checkpoint) -> Checkpoint:
-    """Return this checkpoint, or, where it does not exist, the application's last on this host."""
+    """Return this checkpoint or, if it does not exist, the application's last on this host."""
     manifest = read_manifest(topics, application_id)
     if checkpoint.root.exists() or manifest is None or manifest.host != socket.gethostname():
         return checkpoint
@@ -97,18 +99,18 @@ def last_checkpoint(application_id: str, topics: Topics, checkpoint: Checkpoint)
 
 
 def _trace(topics: Topics, application_id: str) -> str | None:
-    """Return what the broker holds of an application that has no manifest."""
+    """Return a description of the data of an application without a manifest; None: no data."""
     name = offsets_topic(application_id)
     if topics.partitions((name,)) and any(topics.end_offsets((name,))[name].values()):
         return f"records in the topic {name!r}"
     return topics.trace(application_id)
 
 
-def _refuse_running(manifest: Manifest, checkpoint: Checkpoint) -> None:
-    """Refuse to go on with a life that another process on this host is living."""
+def _check_not_running(manifest: PublishedManifest, checkpoint: Checkpoint) -> None:
+    """Raise `StateError` if the last run is still active in another process on this host."""
     there = Path(manifest.path)
     if manifest.host == socket.gethostname() and there != checkpoint.root and there.is_dir():
         lock = CheckpointLock(there)
-        with suppress(OSError):  # of another user: nothing can be said
+        with suppress(OSError):  # of another user: not known
             lock.acquire()
         lock.release()

@@ -1,4 +1,4 @@
-"""How the topics of a program are read, whichever broker has them."""
+"""Read the topics of a program from either broker."""
 
 import json
 from collections.abc import Collection
@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.core.types import Offsets
-from thulawa.spark.connectors.log_packed import Through, read_through
-from thulawa.spark.connectors.stream_reader import Together
+from thulawa.spark.connectors.log_packed import ChunkFunction, read_chunks
+from thulawa.spark.connectors.stream_reader import PartitionGroups
 from thulawa.spark.micro_batch.wire import PACKED
 
 __all__ = ["ReadSpec", "read_topics"]
@@ -19,19 +19,13 @@ _TASKS_PER_CORE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSpec:
-    """What a program asks of the source that reads its topics.
+    """What a program requires of the source that reads its topics."""
 
-    ``telling``: tasks whose accumulators reach the driver. ``alone``: nothing is behind the front,
-    which does all the work. Topics that are ``whole`` are read to their end in every batch,
-    whatever the limit. Of the partitions ``together`` the front is told which ones have more
-    records than the batch reads. Those ``paced`` are not read far ahead of each other.
-    """
-
-    telling: bool = False
-    alone: bool = False
-    whole: Collection[str] = frozenset()
-    together: Together = ()
-    paced: Together = ()
+    accumulators: bool = False  # the first stage reports to the driver through accumulators
+    stateless_only: bool = False  # there is no later stage: the first one does all the work
+    unbounded_topics: Collection[str] = frozenset()  # read to their end whatever the limit is
+    ordered_groups: PartitionGroups = ()  # the first stage learns which of these have more records
+    paced_groups: PartitionGroups = ()  # partitions of a group are not read far ahead of each other
 
 
 def read_topics(
@@ -40,23 +34,23 @@ def read_topics(
     address: str | None,
     names: tuple[str, ...],
     max_records: int | None,
-    front: Through,
+    first_stage: ChunkFunction,
     spec: ReadSpec,
     starts: Offsets | None,
 ) -> DataFrame:
-    """Read topics by one of our formats, and run the front where they are read."""
-    # a stage costs by the partition: no more of them than run at a time, or, where they take
-    # long, a few times as many, so that applications can share the cores
+    """Read topics with one of our formats, and run the first stage inside the source."""
+    # Each Spark partition has a fixed cost, so there are no more than cores; a few times as many
+    # where the first stage does all the work, so that applications can share the cores.
     cores = spark.sparkContext.defaultParallelism
-    most = cores * _TASKS_PER_CORE if spec.alone else cores
+    most = cores * _TASKS_PER_CORE if spec.stateless_only else cores
     reader = reader.option("subscribe", ",".join(names)).option("maxPartitions", most)
     if max_records is not None:
         reader = reader.option("maxOffsetsPerTrigger", max_records)
     if starts:
         reader = reader.option("startingOffsets", json.dumps(starts))
-    reader = reader.option("whole", ",".join(sorted(spec.whole)))
-    reader = reader.option("together", json.dumps(spec.together))
-    reader = reader.option("paced", json.dumps(spec.paced))
-    if spec.telling:  # tasks of a source in Python have no accumulators
-        return read_through(reader, address).mapInArrow(front, PACKED)
-    return read_through(reader, address, front, PACKED)
+    reader = reader.option("unboundedTopics", ",".join(sorted(spec.unbounded_topics)))
+    reader = reader.option("orderedGroups", json.dumps(spec.ordered_groups))
+    reader = reader.option("pacedGroups", json.dumps(spec.paced_groups))
+    if spec.accumulators:  # a Python source has none: run it in an operator behind the source
+        return read_chunks(reader, address).mapInArrow(first_stage, PACKED)
+    return read_chunks(reader, address, first_stage, PACKED)

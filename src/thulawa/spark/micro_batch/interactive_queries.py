@@ -1,6 +1,6 @@
-"""Interactive queries: the stores of an application as its last committed batch left them.
+"""Interactive queries: read a store as of the last committed micro-batch.
 
-Read by Spark's state reader on the driver; the running query is not disturbed.
+The driver reads Spark's state with Spark's state reader; the running query is not affected.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -10,22 +10,22 @@ from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.records import Windowed
-from thulawa.runtime.planning import Part, Plan
+from thulawa.runtime.planning import Plan, StagedSubTopology
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.state.backing import sort_key
 from thulawa.state.paged import read_stores
-from thulawa.state.sessions import SessionStore
+from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import Store
-from thulawa.state.windows import WindowStore
+from thulawa.state.window_store import WindowStore
 from thulawa.topology.nodes import GlobalTable
 
 __all__ = ["ReadOnlyStore", "read_store"]
 
 
 class ReadOnlyStore:
-    """One store over all tasks, as it was when it was asked for.
+    """A snapshot of one store over all tasks.
 
-    Keys of windows and sessions are `Windowed`. ``tasks`` are its parts, as processors see them.
+    Keys of window and session stores are `Windowed`. ``tasks`` holds the store of each task.
     """
 
     def __init__(self, name: str, tasks: Mapping[int, Store]) -> None:
@@ -33,17 +33,17 @@ class ReadOnlyStore:
         self.tasks = tasks
 
     def get(self, key: Hashable) -> Any:
-        """Give the value of a key, or None."""
+        """Return the value of a key, or None."""
         found = (_value(self.name, store, key) for store in self.tasks.values())
         return next((value for value in found if value is not None), None)
 
     def all(self) -> Iterator[tuple[Any, Any]]:
-        """Go through all keys and values in key order."""
+        """Return an iterator over all keys and values in key order."""
         found = [pair for store in self.tasks.values() for pair in store.all()]  # type: ignore[union-attr]
         return iter(sorted(found, key=lambda pair: sort_key(pair[0])))
 
     def range(self, first: Hashable | None, last: Hashable | None) -> Iterator[tuple[Any, Any]]:
-        """Go through the keys from ``first`` to ``last``, both included; None is no bound."""
+        """Return an iterator over keys from ``first`` to ``last``, inclusive; None: no bound."""
         low = None if first is None else sort_key(first)
         high = None if last is None else sort_key(last)
         return (
@@ -70,46 +70,46 @@ def _value(name: str, store: Store, key: Any) -> Any:
 
 
 def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: str) -> ReadOnlyStore:
-    """Read a store from the state of the last committed batch."""
+    """Return a store as of the last committed micro-batch."""
     part = _owner(made, name)
     prefix = checkpoint.prefix_of(name)
-    # Spark numbers operators from the sink backwards
-    kept = _kept(spark, checkpoint, made.stages - part.stage)
+    # Spark numbers stateful operators from the sink backwards
+    entries = _state_of(spark, checkpoint, made.stages - part.stage)
     spec = made.topology.stores[name]
     tasks = {}
     for number in range(len(part.tasks)):
-        stores = read_stores(_Prefixed(kept, f"{prefix}/{number}/"), {name: spec})
+        stores = read_stores(_Prefixed(entries, f"{prefix}/{number}/"), {name: spec})
         tasks[number] = spec.open(stores.backing(name))
     return ReadOnlyStore(name, tasks)
 
 
-def _owner(made: Plan, name: str) -> Part:
+def _owner(made: Plan, name: str) -> StagedSubTopology:
     owners = {store: part for part in made.parts.values() for store in part.group.stores}
     if name in owners:
         return owners[name]
     for node in made.topology.nodes.values():
         if isinstance(node, GlobalTable) and name in node.stores:
             raise ConfigurationError(
-                f"the store {name!r} is of a global table, of which every task has a copy; read "
-                f"its topic {node.topic!r}, or have it as a table to look into it"
+                f"the store {name!r} is that of a global table, which every task has a copy of; "
+                f"read its topic {node.topic!r}, or declare it as a table"
             )
     raise ConfigurationError(f"there is no store {name!r}; there are {sorted(owners)}")
 
 
-def _kept(spark: SparkSession, checkpoint: Checkpoint, operator: int) -> dict[str, bytes]:
+def _state_of(spark: SparkSession, checkpoint: Checkpoint, operator: int) -> dict[str, bytes]:
     reader = spark.read.format("statestore").option("operatorId", operator)
     try:
         rows = reader.option("stateVarName", "state").load(checkpoint.query_path)
         found = rows.selectExpr("user_map_key.name", "user_map_value.data").collect()
     except Exception as error:
         raise StateError(
-            "the state cannot be read yet: no batch has been committed, or it is damaged"
+            "the state cannot be read: no batch has been committed yet, or it is damaged"
         ) from error
     return {row[0]: bytes(row[1]) for row in found}
 
 
 class _Prefixed:
-    """The names of one task among those of all."""
+    """The state of one task: the entries with its prefix."""
 
     def __init__(self, kept: Mapping[str, bytes], prefix: str) -> None:
         self._kept = kept

@@ -1,7 +1,7 @@
-"""The topics between the sub-topologies of an application, over edits and restarts.
+"""Repartition topics of an application, across program changes and restarts.
 
-A record in such a topic is read by this application alone, once. So none may be left behind when
-an edited program no longer reads the topic, and none of an earlier run may be read again.
+Only this application reads such a topic, and each record once. So no record may be left unread when
+a changed program no longer reads the topic, and no record of an earlier run may be read again.
 """
 
 import logging
@@ -13,49 +13,49 @@ from thulawa.spark.micro_batch.brokers import Topics
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.program import Program
 
-__all__ = ["prepare_inner_topics"]
+__all__ = ["prepare_internal_topics"]
 
 _log = logging.getLogger("thulawa.streams")
 
 
-def prepare_inner_topics(
+def prepare_internal_topics(
     program: Program, topics: Topics, checkpoint: Checkpoint, *, allow_state_loss: bool
 ) -> Offsets:
-    """Check an edited program against the inner topics of the one before it.
+    """Check a changed program against the internal topics of the previous one.
 
-    Raise `StateError` when records would be lost. Return where a query that has no checkpoint yet
-    begins to read inner topics: behind what an earlier run has left in them.
+    Raise `StateError` if records would be lost. Return the start offsets of internal topics for a
+    query without a checkpoint: after what an earlier run has left there.
     """
-    former = checkpoint.inner_topics()
-    here = topics.partitions(program.inner_topics)
-    _refuse_resized(program, here)
+    former = checkpoint.internal_topics()
+    here = topics.partitions(program.internal_topics)
+    _check_partitions(program, here)
     if former is None:
         return topics.end_offsets(tuple(here))
-    losses = [*_unread(former - {*program.inner_topics}, topics, checkpoint)]
-    entering = {*program.inner_topics} - former
+    losses = [*_unread(former - {*program.internal_topics}, topics, checkpoint)]
+    entering = {*program.internal_topics} - former
     losses += _cut_off(program, entering, checkpoint)
     for loss in losses:
         if not allow_state_loss:
-            raise StateError(f"{loss}; or lose these records with allow_state_loss=True")
+            raise StateError(f"{loss}; or discard these records with allow_state_loss=True")
         _log.warning("%s loses records: %s", program.application_id, loss)
     topics.delete_records(topics.end_offsets(tuple(entering & here.keys())))
     return {}
 
 
-def _refuse_resized(program: Program, here: Mapping[str, int]) -> None:
+def _check_partitions(program: Program, here: Mapping[str, int]) -> None:
     for repartition in program.plan.repartitions.values():
         topic = f"{program.application_id}-{repartition.topic}"
         count = here.get(topic, repartition.partitions)
         if count != repartition.partitions:
             raise StateError(
                 f"the repartition topic {topic!r} has {count} partitions, and the program needs "
-                f"{repartition.partitions}: an earlier run of the application left it; "
+                f"{repartition.partitions}: an earlier run of the application created it; "
                 "remove it with thulawa reset"
             )
 
 
 def _unread(gone: Collection[str], topics: Topics, checkpoint: Checkpoint) -> list[str]:
-    """Say which topics hold records that the edited program would never read."""
+    """Return a message for each topic with records that the changed program would never read."""
     ends = topics.end_offsets(tuple(topics.partitions(tuple(gone))))
     done, starts = checkpoint.committed_offsets(), topics.start_offsets(tuple(ends))
     losses = []
@@ -72,7 +72,7 @@ def _unread(gone: Collection[str], topics: Topics, checkpoint: Checkpoint) -> li
 
 
 def _cut_off(program: Program, entering: Collection[str], checkpoint: Checkpoint) -> list[str]:
-    """Say which shuffles became topics while a batch is half written: it must run as it began."""
+    """Return a message if a shuffle became a topic while a micro-batch is not committed."""
     was_shuffle = [
         name
         for name in checkpoint.assignment().repartitions
@@ -82,6 +82,6 @@ def _cut_off(program: Program, entering: Collection[str], checkpoint: Checkpoint
         return []
     why = (
         f"the repartition {was_shuffle[0]!r} was a shuffle and is now a topic, and the last batch "
-        "was cut off: run the program as it was until that batch is committed"
+        "is not committed: run the program as it was until that batch is committed"
     )
     return [why]

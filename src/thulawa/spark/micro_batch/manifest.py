@@ -1,40 +1,45 @@
-"""The manifest of an application: what its broker knows about its checkpoint.
+"""Publish the manifest of an application to its broker.
 
-A checkpoint is a folder, and a folder can be left behind: by a start from another one, on another
-host, or without its disk. So what a start needs to know about an earlier life is kept with the
-application's topics as well, in the compacted topic ``<application.id>-manifest``: on which host
-and in which folder the checkpoint is, the id of Spark's query there, how partitions and tasks were
-assigned, and the ids of the topics that are read. It is written before the first batch of a life.
+A checkpoint is a folder, and a start may use another folder, run on another host or have lost its
+disk. So the broker also holds what a start needs to know about earlier runs, in the compacted topic
+``<application.id>-manifest``: host and folder of the checkpoint, the id of Spark's query, the
+manifest of the checkpoint, and the ids of the topics that are read. It is written before the first
+batch of a run.
 """
 
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from thulawa.core.errors import StateError
 from thulawa.spark.micro_batch.brokers import Topics
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.program import Program
+from thulawa.topology.compatibility import (
+    FORMAT,
+    ApplicationManifest,
+    decode_manifest,
+    encode_manifest,
+)
 
-__all__ = ["Manifest", "manifest_topic", "read_manifest", "write_manifest"]
+__all__ = ["PublishedManifest", "manifest_topic", "publish_manifest", "read_manifest"]
 
 _KEY = b"manifest"
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """One life of an application: where its checkpoint is, and what is written there.
+class PublishedManifest:
+    """The manifest of an application's last run, and where its checkpoint is.
 
-    ``content`` is that of ``application.json`` (`records`). ``ids`` are those of the topics
-    when the application first read them: one that is deleted and created again has another.
+    ``ids`` are the ids of topics when the application first read them: a topic that is deleted and
+    created again has another.
     """
 
     query: str
     host: str
     path: str
-    content: Mapping[str, Any] = field(default_factory=dict)
+    manifest: ApplicationManifest
     ids: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,36 +48,41 @@ def manifest_topic(application_id: str) -> str:
     return f"{application_id}-manifest"
 
 
-def read_manifest(topics: Topics, application_id: str) -> Manifest | None:
-    """Return the manifest of the application's last life; None where it has had none."""
-    name = manifest_topic(application_id)
-    if not topics.partitions((name,)):
+def read_manifest(topics: Topics, application_id: str) -> PublishedManifest | None:
+    """Return the manifest of the application's last run; None if it has never run."""
+    topic = manifest_topic(application_id)
+    if not topics.partitions((topic,)):
         return None
-    values = [value for key, value in topics.records(name) if key == _KEY]
+    values = [value for key, value in topics.records(topic) if key == _KEY]
     if not values:
         return None
     try:
-        return Manifest(**json.loads(values[-1] or b""))
-    except (ValueError, TypeError) as error:
+        record = json.loads(values[-1] or b"")
+        content = {"format": FORMAT, **record.get("content", {})}
+        query, host, path = (record[name] for name in ("query", "host", "path"))
+        ids: Mapping[str, str] = record.get("ids", {})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StateError(
-            f"the last record of {name!r} is no manifest of this version of Thulawa: go on with "
-            "the version that wrote it, or begin anew with thulawa reset"
+            f"the last record of {topic!r} is no manifest of this version of Thulawa: run the "
+            "application with the version that wrote it, or discard its state with thulawa reset"
         ) from error
+    manifest = decode_manifest(content, f"the topic {topic!r}")
+    return PublishedManifest(query, host, path, manifest, ids)
 
 
-def write_manifest(topics: Topics, program: Program, checkpoint: Checkpoint, query: str) -> None:
-    """Write where the application's checkpoint is, and what is written there."""
+def publish_manifest(topics: Topics, program: Program, checkpoint: Checkpoint, query: str) -> None:
+    """Write the manifest and the location of the application's checkpoint to its topic."""
     application_id = program.application_id
     last = read_manifest(topics, application_id)
     known = {} if last is None else last.ids
     first = {name: known[name] for name in program.topics if name in known}
-    manifest = Manifest(
-        query,
-        socket.gethostname(),
-        str(checkpoint.root),
-        checkpoint.content(),
-        topics.ids(program.topics) | first,
-    )
+    record = {
+        "query": query,
+        "host": socket.gethostname(),
+        "path": str(checkpoint.root),
+        "content": {} if checkpoint.is_new else encode_manifest(checkpoint.manifest()),
+        "ids": topics.ids(program.topics) | first,
+    }
     name = manifest_topic(application_id)
     topics.create(name, 1, compact=True)
-    topics.put(name, _KEY, json.dumps(asdict(manifest)).encode())
+    topics.put(name, _KEY, json.dumps(record).encode())

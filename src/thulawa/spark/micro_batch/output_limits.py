@@ -1,8 +1,8 @@
-"""What the topics of outputs take: asked before a record is sent, so that a handler can answer.
+"""Check that an output topic exists and accepts the size of a record, before it is sent.
 
-A record for a topic that is not there, or that is larger than its topic takes, would fail in the
-sink, at the end of the batch, and again whenever the batch runs again. Answers are kept in the
-worker for as long as the application runs; that a topic is missing, for a second.
+A record for a missing topic, or one above the topic's size limit, would fail in the sink at the end
+of the micro-batch, and again at every rerun. Checked early, the production handler can decide.
+Limits are cached in the worker while the application runs; a missing topic, for a second.
 """
 
 import time
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from thulawa.brokers.embedded import Log
+from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.core.errors import ProductionError
 
 if TYPE_CHECKING:
@@ -17,25 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedOutlets", "KafkaOutlets", "Outlets", "limit_of"]
 
-_LARGEST_EMBEDDED = 2**29  # SQLite takes a row of a billion bytes
-_BATCH_OVERHEAD = 61 + 21  # of Kafka's batch of one record, at most
+_BATCH_OVERHEAD = 61 + 21  # most bytes of Kafka's batch of one record
 _MISSING_SECONDS = 1.0
 
-# by run and topic: the limit, or until when the topic counts as missing
-_limits: dict[tuple[str, str], int | None] = {}
+# by run and topic: the size limit, or the time until which the topic counts as missing
+_limits: dict[tuple[str, str], int] = {}
 _missing: dict[tuple[str, str], float] = {}
 
 
 class Outlets(Protocol):
-    """The topics that records can be sent to."""
+    """The size limits of the topics of a broker."""
 
     def limit(self, topic: str) -> int | None:
-        """Return the most bytes of a record; None: any. Raise LookupError: no such topic."""
+        """Return the most bytes of a record, None: any; raise LookupError if there is no topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOutlets:
-    """The topics of an embedded log."""
+    """The size limits of an embedded log."""
 
     address: str
 
@@ -44,19 +44,19 @@ class EmbeddedOutlets:
         with Log(self.address) as log:
             if topic not in log.topics():
                 raise LookupError(topic)
-        return _LARGEST_EMBEDDED
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaOutlets:
-    """The topics of a Kafka cluster, but for what the sink's own policies answer."""
+    """The size limits of a Kafka cluster, except where the sink's policies decide."""
 
     connection: "Connection"
     may_be_missing: bool = False
     may_be_oversized: bool = False
 
     def limit(self, topic: str) -> int | None:
-        """Return the most bytes of a record; None: any, or the sink's policies decide."""
+        """Return the most bytes of a record; None: any, or the sink's policy decides."""
         from thulawa.brokers.kafka.topics import Topics  # noqa: PLC0415 workers without Kafka stay light
 
         topics = Topics(self.connection)
@@ -67,10 +67,13 @@ class KafkaOutlets:
         return None if self.may_be_oversized else topics.largest_record(topic) - _BATCH_OVERHEAD
 
 
-def limit_of(outlets: Outlets | None, run: str, topic: str) -> int | None:
-    """Return the most bytes of a record of a topic; raise `ProductionError` if there is none."""
+def limit_of(outlets: Outlets | None, run: str, topic: str) -> int:
+    """Return the most bytes of a record; raise `ProductionError` if the topic is missing.
+
+    Records of all topics are packed as those of the embedded log, so its limit applies to all.
+    """
     if outlets is None:
-        return None
+        return LARGEST_RECORD
     place = run, topic
     if place not in _limits:
         if _missing.get(place, 0.0) > time.monotonic():
@@ -78,7 +81,8 @@ def limit_of(outlets: Outlets | None, run: str, topic: str) -> int | None:
         for other in [one for one in _limits if one[0] != run]:
             del _limits[other]
         try:
-            _limits[place] = outlets.limit(topic)
+            limit = outlets.limit(topic)
+            _limits[place] = LARGEST_RECORD if limit is None else min(limit, LARGEST_RECORD)
         except LookupError:
             _missing[place] = time.monotonic() + _MISSING_SECONDS
             raise _no_topic(topic) from None

@@ -1,9 +1,8 @@
-"""How a program gets to Python workers: as bytes that a worker reads once, when it needs them.
+"""Send a program to Python workers as pickled bytes, which each worker loads once.
 
-Spark sends a function's pickle with every task of every batch. A program of many nodes is long
-to read, so it travels sealed, and a worker that has opened it before does not open it again.
-Kept apart from the modules that run programs: Spark starts processes of its own to ask a
-processor for its state's schema, and these need none of them.
+Spark sends the pickled function with every task of every micro-batch. Loading a large program takes
+long, so it is pickled separately and each worker caches it. This module imports none that run
+programs: Spark starts extra processes only to ask for a state schema, which must start fast.
 """
 
 from collections.abc import Mapping
@@ -22,29 +21,29 @@ if TYPE_CHECKING:
     from thulawa.spark.micro_batch.program import Program
     from thulawa.topology.topology import Topology
 
-__all__ = ["Shipped", "check_travels"]
+__all__ = ["ShippedProgram", "check_picklable"]
 
 EMPTY: Mapping[str, "LaneReport"] = MappingProxyType({})
-_MOST = 16  # programs that a worker remembers
+_MOST = 16  # programs in a worker's cache
 
 _opened: dict[str, "Program"] = {}
 
 
-def check_travels(topology: "Topology") -> None:
-    """Refuse a program that cannot be sent to workers, at the line of the node it fails for."""
+def check_picklable(topology: "Topology") -> None:
+    """Raise `TopologyError`, with the line of the node, for a program that cannot be pickled."""
     for node in topology.nodes.values():
         try:
             cloudpickle.dumps(node)  # type: ignore[no-untyped-call]
         except Exception as error:
             raise TopologyError(
-                f"{node.name!r} cannot be sent to Spark's workers: its function holds something "
-                f"of this process alone ({error}); make it where it is used, or open it in init",
+                f"{node.name!r} cannot be sent to Spark's workers: its function refers to what "
+                f"cannot be pickled ({error}); create it inside the function, or in init",
                 where=node.where or None,
             ) from error
 
 
-class Shipped:
-    """A sealed program, and outside the seal the reports: a task tells by those it came with."""
+class ShippedProgram:
+    """A pickled program with its accumulators, which must be unpickled anew for each task."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Shipped:
         self._data: bytes = cloudpickle.dumps(program)  # type: ignore[no-untyped-call]
 
     def open(self) -> "Program":
-        """Give the program, the same object each time in one process."""
+        """Return the program, the same object each time in one process."""
         program = _opened.get(self._run)
         if program is None:
             program = cast("Program", cloudpickle.loads(self._data))
@@ -67,13 +66,13 @@ class Shipped:
             _opened[self._run] = program
         return program
 
-    def tell(self, lanes: Mapping[str, "LaneSums"]) -> None:
-        """Tell the driver what the lanes of async nodes came to, in a task."""
+    def report_lanes(self, lanes: Mapping[str, "LaneSums"]) -> None:
+        """Report lane statistics of async nodes to the driver; called in a task."""
         for node, sums in lanes.items():
             if node in self._reports:
                 self._reports[node].add(sums)
 
     def count(self, counts: "RecordCounts") -> None:
-        """Report the records that nodes left out, in a task."""
+        """Report drop counts to the driver; called in a task."""
         if self._counts is not None:
             self._counts.add(counts)

@@ -1,7 +1,7 @@
-"""What is seen of a running query from outside: how far behind it is, and what batches cost.
+"""Adapt the batch size of a running query to Spark's progress reports.
 
-Looked at now and then by the thread that waits for the query's end. A listener of Spark's would be
-told of each batch, at the price of dozens of calls between Python and Java each time.
+The thread that waits for the query's end polls the reports. A Spark listener would see every
+micro-batch, but costs dozens of calls between Python and Java each time.
 """
 
 import logging
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from thulawa.core.types import Offsets
-from thulawa.runtime.batch_size import Binding, FetchControl
+from thulawa.runtime.batch_size import BatchSizeEstimator, Binding
 from thulawa.spark.connectors.offsets import of_topics
 
-__all__ = ["FetchStatistics", "Fetches", "records_between"]
+__all__ = ["BatchSizeController", "BatchSizeStatistics", "records_between"]
 
 _log = logging.getLogger("thulawa.streams")
 Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class FetchStatistics:
-    """What the last batch took, how many records the next may take, and what binds that.
+class BatchSizeStatistics:
+    """The last micro-batch, the limit of the next one, and what determines the limit.
 
-    ``fixed_seconds`` is what a batch takes whatever is in it, as far as is known.
+    ``fixed_seconds`` is the estimated fixed cost of a micro-batch.
     """
 
     limit: int
@@ -33,21 +33,23 @@ class FetchStatistics:
     fixed_seconds: float = 0.0
 
 
-class Fetches:
-    """Lets the limit of the next batches follow from what the last ones took.
+class BatchSizeController:
+    """Sets the limit of the next micro-batches from the durations of earlier ones.
 
-    ``set_limit`` tells whether it could be set.
+    ``set_limit`` returns whether the limit could be set.
     """
 
-    def __init__(self, name: str, control: FetchControl, set_limit: Callable[[int], bool]) -> None:
+    def __init__(
+        self, name: str, control: BatchSizeEstimator, set_limit: Callable[[int], bool]
+    ) -> None:
         self._name = name
-        self._control: FetchControl | None = control
+        self._control: BatchSizeEstimator | None = control
         self._set_limit = set_limit
         self._seen: int | None = None
-        self.statistics = FetchStatistics(control.limit, control.binding)
+        self.statistics = BatchSizeStatistics(control.limit, control.binding)
 
-    def look(self, report: Report | None) -> None:
-        """Look at Spark's last report; one that was seen before says nothing new."""
+    def update(self, report: Report | None) -> None:
+        """Process Spark's last report, unless it was processed before."""
         control = self._control
         if control is None or report is None or report["batchId"] == self._seen:
             return
@@ -56,23 +58,26 @@ class Fetches:
         seconds = report["durationMs"].get("triggerExecution", 0) / 1_000
         more = _sum(records_between(report, "endOffset", "latestOffset")) > 0
         before, limit = self.statistics.limit, control.batch(records, seconds, more=more)
-        self.statistics = now = FetchStatistics(
+        self.statistics = now = BatchSizeStatistics(
             limit, control.binding, records, seconds, control.fixed
         )
         if limit == before:
             return
         if not self._set_limit(limit):
-            _log.warning("%s: this Spark does not let a batch's limit be changed", self._name)
+            _log.warning("%s: this version of Spark does not let the limit change", self._name)
             self._control = None
             return
         _log.info(
-            "%s: %d records took %.2f s (%.2f s whatever they are); the next batch takes up to %d, "
+            "%s: %d records took %.2f s (%.2f s fixed); the next batch takes up to %d, "
             "%s binds", self._name, records, seconds, now.fixed_seconds, limit, now.binding,
         )  # fmt: skip
 
 
 def records_between(report: Report, start: str, end: str) -> Offsets:
-    """Count the records between two offsets in a report of Spark: a row may hold many."""
+    """Return the number of records between two offsets of a report, by partition.
+
+    Spark reports rows, and a packed row holds many records.
+    """
     found: Offsets = {}
     for source in report["sources"]:
         begun = source[start] or {}

@@ -1,4 +1,4 @@
-"""From a program to a DataFrame: source → front → stages → packed rows for a sink."""
+"""Compile a program to a DataFrame: source, first stage, stateful stages, sink rows."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,24 +7,24 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
-from thulawa.spark.connectors.log_packed import Through
+from thulawa.spark.connectors.log_packed import ChunkFunction
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.dropped_records import CountReport
-from thulawa.spark.micro_batch.first_stage import front
+from thulawa.spark.micro_batch.first_stage import run_first_stage
 from thulawa.spark.micro_batch.inputs import ReadSpec
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import EMPTY, Shipped
+from thulawa.spark.micro_batch.program_shipping import EMPTY, ShippedProgram
 from thulawa.spark.micro_batch.stateful import StageProcessor
 from thulawa.spark.micro_batch.wire import PACKED
-from thulawa.spark.session.worker_pools import own_workers
+from thulawa.spark.session.worker_pools import dedicated_workers
 
 __all__ = ["compile_program"]
 
 
 class Read(Protocol):
-    """Returns what the front makes of the topics."""
+    """Reads topics and returns the output of the first stage."""
 
-    def __call__(self, front: Through, spec: ReadSpec) -> DataFrame: ...
+    def __call__(self, first_stage: ChunkFunction, spec: ReadSpec) -> DataFrame: ...
 
 
 def compile_program(
@@ -34,35 +34,36 @@ def compile_program(
     reports: Mapping[str, LaneReport] = EMPTY,
     counts: CountReport | None = None,
 ) -> DataFrame:
-    """Give what the program sends to topics, packed; reports, while it rebuilds its stores.
+    """Return the records that a program sends to topics, as packed rows.
 
-    Each stage has workers of its own, who keep its stores; ``workers`` is what their names begin
-    with. ``reports`` are told what the lanes of the async nodes of these names have come to,
-    ``counts`` how many records nodes left out.
+    Each stateful stage has a dedicated Python worker pool, which caches its stores; ``workers`` is
+    the prefix of the pools' names. ``reports`` receive the lane statistics of async nodes, by node
+    name, and ``counts`` the numbers of dropped records. While a program restores its stores, the
+    rows are reports of the restore.
     """
-    shipped = Shipped(program, reports, counts)
-    alone = not program.plan.stages
+    shipped = ShippedProgram(program, reports, counts)
+    stateless_only = not program.plan.stages
     spec = ReadSpec(
-        telling=bool(reports) or (alone and program.options.may_drop),
-        alone=alone,
-        # a table is there before what looks into it, and what the tasks of a batch have sent
-        # through a topic is processed by timestamp: a limit must not leave half of either for later
-        whole=program.plan.global_topics | {*program.inner_topics},
-        together=program.together,
-        paced=program.paced,
+        accumulators=bool(reports) or (stateless_only and program.options.may_drop),
+        stateless_only=stateless_only,
+        # A global table is complete before a join reads it, and the records that a micro-batch
+        # sends through a repartition topic are processed by timestamp: no limit may split either.
+        unbounded_topics=program.plan.global_topics | {*program.internal_topics},
+        ordered_groups=program.ordered_groups,
+        paced_groups=program.paced_groups,
     )
-    packed = read(partial(front, shipped), spec)
+    packed = read(partial(run_first_stage, shipped), spec)
     if program.plan.stages and len(program.slots) == 1:
-        packed = packed.coalesce(1)  # for a single task nothing needs to be shuffled
+        packed = packed.coalesce(1)  # a single task needs no shuffle
     for stage in range(1, program.plan.stages + 1):
-        # the time of the batch is in the offset log: a batch that runs again has the same
+        # Spark reads the time of a micro-batch from the offset log: a rerun sees the same time
         timed = packed.withColumn("time", expr("unix_millis(current_timestamp())"))
-        with own_workers(packed.sparkSession, f"{workers}, stage {stage}"):
+        with dedicated_workers(packed.sparkSession, f"{workers}, stage {stage}"):
             packed = timed.groupBy("slot").transformWithStateInPandas(
                 StageProcessor(shipped, stage),
                 outputStructType=PACKED,
                 outputMode="append",
-                # with timers Spark runs batches all the time, whether or not there are records
+                # with timers Spark runs micro-batches continuously, with or without records
                 timeMode="ProcessingTime" if program.has_timers else "None",
             )
     return packed

@@ -1,4 +1,4 @@
-"""Tasks whose stores are being rebuilt from their changelogs: they process nothing meanwhile."""
+"""Tasks that restore their stores from changelogs and process nothing meanwhile."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,26 +10,26 @@ from thulawa.core.records import Headers
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.planning import Part
-from thulawa.spark.micro_batch.changelogs import BEFORE, POSITIONS, STAMP
+from thulawa.runtime.planning import StagedSubTopology
+from thulawa.spark.micro_batch.changelog_output import BEFORE, POSITIONS, STAMP
 from thulawa.spark.micro_batch.collector import TaskOutput
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.wire import SINK, Packed, records_of
 from thulawa.spark.task_context import current_task
-from thulawa.state.changelogs import POSITION, Changelog, Position
-from thulawa.state.codec import Codec
-from thulawa.state.paged import Kept, PagedStores
+from thulawa.state.codec import ColumnCodec
+from thulawa.state.paged import PagedStores, StateBackend
+from thulawa.state.store_changelog import POSITION, Position, StoreChangelog
 
-__all__ = ["Report", "Restored"]
+__all__ = ["RestoreReport", "RestoringTask"]
 
-_codec = Codec()
+_codec = ColumnCodec()
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What a task has read of a changelog in one batch.
+class RestoreReport(msgspec.Struct, frozen=True):
+    """The records of a changelog that a task has read in one micro-batch.
 
-    ``found`` is what its store has, counted and summed up anew, once a batch ends with a
-    position; ``wanted`` is what that position says.
+    ``found`` is the recomputed position of the store, if the micro-batch ends with a position
+    record; ``wanted`` is the position that this record states.
     """
 
     store: str
@@ -40,10 +40,10 @@ class Report(msgspec.Struct, frozen=True):
     wanted: Position | None = None
 
 
-class Restored:
-    """One task in the making."""
+class RestoringTask:
+    """One task whose stores are being restored."""
 
-    def __init__(self, program: Program, part: Part, number: int) -> None:
+    def __init__(self, program: Program, part: StagedSubTopology, number: int) -> None:
         assert program.recovery is not None
         self._program = program
         self._stamps = {stamp.encode() for stamp in program.recovery.stamps}
@@ -52,7 +52,7 @@ class Restored:
         tables = plan.global_tables(part.group)
         specs = plan.topology.stores
         names = dict.fromkeys((*part.group.stores, *(table.stores[0] for table in tables)))
-        self._logs = {name: Changelog(specs[name]) for name in part.group.stores}
+        self._logs = {name: StoreChangelog(specs[name]) for name in part.group.stores}
         self._stores = PagedStores({name: specs[name] for name in names})
         self._output = TaskOutput(program, part, number)
         self._tables = plan.topology, program.options, self._output.send, self._stores.backing
@@ -62,46 +62,46 @@ class Restored:
         self,
         rows: Iterable[Packed],
         now: int,  # noqa: ARG002 nothing is processed
-        kept: Kept,
+        kept: StateBackend,
     ) -> Iterator[list[Packed]]:
-        """Take the records of a batch into the stores; give a report for each changelog."""
+        """Apply the changelog records of a micro-batch; yield a report for each changelog."""
         self._stores.open(kept)
         snapshot: dict[str, Any] = dict(self._stores.snapshot or {})
         tables = GlobalTables(*self._tables, self._which)
-        read: dict[str, list[Report]] = {}
+        read: dict[str, list[RestoreReport]] = {}
         for row in sorted(rows, key=lambda row: row.place):
             if row.topic in self._program.plan.global_topics:
                 for offset, time, key, value, _ in records_of(row):
                     tables.update(row.topic, offset, key, value, time)
             else:
                 _, store = self._program.restored[row.topic]
-                read.setdefault(store, []).append(self._take(store, row, snapshot))
-        yield [self._told(reports) for reports in read.values()]
+                read.setdefault(store, []).append(self._apply(store, row, snapshot))
+        yield [self._row(reports) for reports in read.values()]
         self._stores.flush(kept, snapshot)
 
     def next_wall_clock_time(self) -> None:
-        """Want no call by the clock."""
+        """Return None: there are no timers."""
 
     def close(self) -> None:
-        """Hold nothing that needs closing."""
+        """Do nothing: there is nothing to close."""
 
     def take_lanes(self) -> dict[str, LaneSums]:
-        """Give nothing: no async node runs."""
+        """Return nothing: no async node runs."""
         return {}
 
     def take_counts(self) -> RecordCounts:
         """Return nothing: no record is processed."""
         return Counter()
 
-    def _take(self, store: str, row: Packed, snapshot: dict[str, Any]) -> Report:
+    def _apply(self, store: str, row: Packed, snapshot: dict[str, Any]) -> RestoreReport:
         entries, log = self._stores.backing(store), self._logs[store]
         count, ends = 0, False
         for _, _, key, value, headers in records_of(row):
             count += 1
-            kept = self._standing(value, headers)
+            kept = self._effective(value, headers)
             ends = key == POSITION
             if ends:
-                _move(snapshot, store, kept)
+                _set_position(snapshot, store, kept)
                 continue
             name, entry = log.read(key, kept)
             if entry is None:
@@ -109,20 +109,20 @@ class Restored:
             else:
                 entries[name] = entry
         if not ends:
-            return Report(store, self._number, count, _batch())
-        told = snapshot.get(POSITIONS, {}).get(store)
-        wanted = Position() if told is None else Position.decode(told).bare()
-        return Report(store, self._number, count, _batch(), log.position(entries), wanted)
+            return RestoreReport(store, self._number, count, _batch())
+        stated = snapshot.get(POSITIONS, {}).get(store)
+        wanted = Position() if stated is None else Position.decode(stated).bare()
+        return RestoreReport(store, self._number, count, _batch(), log.position(entries), wanted)
 
-    def _standing(self, value: bytes | None, headers: Headers) -> bytes | None:
-        """Give the value that counts: that before a batch which is taken back."""
+    def _effective(self, value: bytes | None, headers: Headers) -> bytes | None:
+        """Return the value that counts: for a micro-batch that is undone, the one before it."""
         if self._stamps and headers:
             named = dict(headers)
             if named.get(STAMP) in self._stamps:
                 return named.get(BEFORE)
         return value
 
-    def _told(self, reports: list[Report]) -> Packed:
+    def _row(self, reports: list[RestoreReport]) -> Packed:
         last = reports[-1]
         total = sum(one.records for one in reports)
         data = msgspec.json.encode(msgspec.structs.replace(last, records=total))
@@ -131,13 +131,13 @@ class Restored:
 
 
 def _batch() -> int:
-    """Return the number of the batch at hand; 0 outside Spark."""
+    """Return the number of the current micro-batch; 0 outside Spark."""
     task = current_task()
     return 0 if task is None or task.batch is None else task.batch
 
 
-def _move(snapshot: dict[str, Any], store: str, position: bytes | None) -> None:
-    """Note the position of a store, and what the task knew there."""
+def _set_position(snapshot: dict[str, Any], store: str, position: bytes | None) -> None:
+    """Set the position of a store and the task snapshot at that position."""
     positions = dict(snapshot.get(POSITIONS, {}))
     if position is not None:
         positions[store] = position
@@ -146,4 +146,4 @@ def _move(snapshot: dict[str, Any], store: str, position: bytes | None) -> None:
     elif positions.pop(store, None) and positions:
         snapshot[POSITIONS] = positions
     else:
-        snapshot.clear()  # a task that was never called, after all
+        snapshot.clear()  # the task had never run

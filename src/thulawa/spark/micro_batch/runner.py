@@ -1,10 +1,10 @@
-"""The query of an application: started from its checkpoint, watched, stopped."""
+"""The streaming query of an application: start it from its checkpoint, monitor and stop it."""
 
 import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -13,74 +13,64 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from thulawa.core.types import Offsets
-from thulawa.runtime.batch_size import FetchControl, Fetching
-from thulawa.spark.connectors.read_limits import set_read_limit
+from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
+from thulawa.spark.internals import (
+    active_session,
+    clone_session,
+    last_progress,
+    set_read_limit,
+    silence_logger,
+)
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.brokers import Topics
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.dropped_records import CountReport
-from thulawa.spark.micro_batch.failures import failure_of
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.progress import Fetches, FetchStatistics, records_between
+from thulawa.spark.micro_batch.progress import (
+    BatchSizeController,
+    BatchSizeStatistics,
+    records_between,
+)
 from thulawa.spark.micro_batch.query import compile_program
+from thulawa.spark.micro_batch.query_errors import failure_of
 from thulawa.spark.micro_batch.scheduler_pools import pool_of
-from thulawa.spark.session.worker_pools import Seat
+from thulawa.spark.session.worker_pools import WorkerPoolSlot
 
-__all__ = ["StreamsQuery", "active", "own_session"]
+__all__ = ["StreamsQuery", "own_session"]
 
 _log = logging.getLogger("thulawa.streams")
-_LOOK_SECONDS = 0.5  # between looks at a running query
+_POLL_SECONDS = 0.5  # between checks of a running query
 _DELETION_SECONDS = 30.0  # as Kafka Streams' repartition.purge.interval.ms
-_DRAIN_LOOK_SECONDS = 0.02
-_TIMER_TRIGGER = 100  # ms between batches that only look at the clock
-# warns whenever a batch takes longer than that, as each does that has anything to do
+_DRAIN_POLL_SECONDS = 0.02
+_TIMER_TRIGGER = 100  # ms between batches that only check timers
+# warns about every batch that takes longer than the trigger interval, as most do
 _FALLING_BEHIND = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
-# What a batch costs when it has little to do is what these spare.
+# These reduce the fixed cost of a micro-batch.
 _SETTINGS = {
-    "spark.sql.codegen.wholeStage": "false",  # rows are few: little to gain, and code to compile
-    "spark.sql.adaptive.enabled": "false",  # tasks keep their place after the last shuffle
+    "spark.sql.codegen.wholeStage": "false",  # few rows: compiling costs more than it saves
+    "spark.sql.adaptive.enabled": "false",  # tasks keep their numbers after the last shuffle
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "false",
-    "spark.sql.streaming.stopActiveRunOnRestart": "false",  # whoever runs already goes on
+    "spark.sql.streaming.stopActiveRunOnRestart": "false",  # a running query is not replaced
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**24),  # a row is up to a megabyte
-    # Hadoop starts a process to set the mode of each file it makes; checksums are files as well
+    # Hadoop runs a process to set the mode of each file, and writes checksum files as well
     "fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
 
-@contextmanager
-def active(spark: SparkSession) -> Iterator[None]:
-    """Let a session be the one of this thread: only there Spark looks for formats in Python."""
-    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
-
-
 def own_session(spark: SparkSession, program: Program, settings: Mapping[str, str]) -> SparkSession:
-    """Give a session for an application alone: settings are not the user's, formats are."""
-    own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
+    """Return a session for one application, with its own settings and the user's formats."""
+    own = clone_session(spark)
     chosen = {"spark.sql.shuffle.partitions": str(len(program.slots)), **_SETTINGS, **settings}
     for name, value in chosen.items():
         own.conf.set(name, value)
     return own
 
 
-def _silence(spark: SparkSession, logger: str) -> None:
-    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001
-    log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)
-
-
 class StreamsQuery:
-    """A running query in a session of its own (`own_session`)."""
+    """A running query in its own session (`own_session`)."""
 
     def __init__(  # noqa: PLR0913 options by name
         self,
@@ -89,59 +79,61 @@ class StreamsQuery:
         topics: Topics,
         checkpoint: Checkpoint,
         *,
-        max_records: int | Fetching | None,
+        max_records: int | AdaptiveBatchSize | None,
         trigger: int | None,
         weight: int,
         reports: Mapping[str, LaneReport],
         counts: CountReport | None = None,
     ) -> None:
-        most = max_records.first if isinstance(max_records, Fetching) else max_records
+        most = max_records.first if isinstance(max_records, AdaptiveBatchSize) else max_records
         self.topics = program.topics
         if program.has_timers:
             topics.tick(program.clock_topic)
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
-            _silence(spark, _FALLING_BEHIND)
-        self._inner = program.inner_topics
+            silence_logger(spark, _FALLING_BEHIND)
+        self._internal_topics = program.internal_topics
         self._next_deletion = time.monotonic() + _DELETION_SECONDS
         self._name = program.application_id
         self._spark = spark
         self._checkpoint = checkpoint
         self._log = topics
-        self._told: Offsets = {}
-        self._failed_looks: set[str] = set()
-        self._fetches: Fetches | None = None
+        self._published: Offsets = {}
+        self._failed_checks: set[str] = set()
+        self._batch_size: BatchSizeController | None = None
         starts = {name: at for name, at in checkpoint.starts().items() if name in self.topics}
         read = partial(topics.read, spark, self.topics, most, starts=starts)
         with ExitStack() as unless_started:
-            self._seat = Seat()
-            unless_started.callback(self._seat.leave)
-            rows = compile_program(program, read, f"streams {self._seat.number}", reports, counts)
+            self._worker_slot = WorkerPoolSlot()
+            unless_started.callback(self._worker_slot.release)
+            rows = compile_program(
+                program, read, f"streams {self._worker_slot.number}", reports, counts
+            )
             writer = topics.write(rows, self._name).queryName(self._name)
             writer = writer.option("checkpointLocation", checkpoint.query_path)
             if trigger is not None:
                 writer = writer.trigger(processingTime=f"{trigger} milliseconds")
-            with active(spark), pool_of(spark, self._name, weight):
+            with active_session(spark), pool_of(spark, self._name, weight):
                 self._query = writer.start()
                 unless_started.callback(self._query.stop)
             self._commit = topics.committer(self._name)
-            if isinstance(max_records, Fetching):
-                self._fetches = Fetches(
+            if isinstance(max_records, AdaptiveBatchSize):
+                self._batch_size = BatchSizeController(
                     self._name,
-                    FetchControl(max_records),
+                    BatchSizeEstimator(max_records),
                     lambda limit: set_read_limit(spark, self._query, limit),
                 )
             unless_started.pop_all()
 
     def progress(self) -> list[dict[str, Any]]:
-        """Give Spark's reports of the last batches, each with the number of its ``records``.
+        """Return Spark's progress reports, each with the number of ``records`` that were read.
 
-        Its rows are no measure: in one travels what the log has stored as one batch.
+        Spark's own row counts say nothing, because a packed row holds many records.
         """
         return [_counted(json.loads(one.json)) for one in self._query.recentProgress]
 
     def committed_offsets(self) -> Offsets:
-        """Give how far the last committed batch has read."""
+        """Return the end offsets of the last committed batch."""
         return self._checkpoint.committed_offsets()
 
     @property
@@ -150,46 +142,46 @@ class StreamsQuery:
         return self._checkpoint.has_more()
 
     def wait(self) -> Exception | None:
-        """Wait for the query's end; give the error that ended it.
+        """Wait for the query's end; return the error that ended it, or None.
 
-        A query that cannot be waited for is stopped: nobody would know when another may start.
+        A query whose end cannot be awaited is stopped, because another must not start before.
         """
         try:
             with suppress(StreamingQueryException):  # is raised again below
-                while not self._query.awaitTermination(_LOOK_SECONDS):
-                    self._look("tell how far it is", self._tell)
-                    self._look("size its batches", self._fetch)
-                    self._look("delete records that it has read", self._delete_read)
-            # a wait with a time limit is over when the query is told to stop, or has failed:
-            # before it has let go of what it holds, and another with its id may start
+                while not self._query.awaitTermination(_POLL_SECONDS):
+                    self._attempt("publish its offsets", self._publish_offsets)
+                    self._attempt("adapt the batch size", self._adapt_batch_size)
+                    self._attempt("delete processed records", self._delete_processed)
+            # A wait with a timeout returns as soon as the query is asked to stop or has failed,
+            # before it has released its resources and another query with its id may start.
             self._query.awaitTermination()
         except StreamingQueryException as error:
             return failure_of(error)
         except BaseException:
-            with suppress(Exception):  # Spark itself may have gone
+            with suppress(Exception):  # Spark itself may have ended
                 self._query.stop()
             raise
         finally:
-            self._seat.leave()
-            self._look("tell how far it is", self._tell)
+            self._worker_slot.release()
+            self._attempt("publish its offsets", self._publish_offsets)
         return None
 
     def rounds(self) -> Iterator[tuple[str, ...]]:
-        """Yield the topics that have to be read to their end, one round after the other.
+        """Yield the topics that have to be read to their end, round by round.
 
-        A record passes each repartition once at most: after the last round, whatever was in the
-        topics before the first has left the application.
+        A record passes each repartition at most once, so after the last round everything that was
+        in the topics before the first one has left the application.
         """
         yield self.topics
-        yield from repeat(self._inner, len(self._inner))
+        yield from repeat(self._internal_topics, len(self._internal_topics))
 
     @property
-    def fetching(self) -> FetchStatistics | None:
-        """How many records the next batch may take, and what binds; None: a fixed number."""
-        return None if self._fetches is None else self._fetches.statistics
+    def batch_size(self) -> BatchSizeStatistics | None:
+        """The limit of the next batch and what determines it; None if the limit is fixed."""
+        return None if self._batch_size is None else self._batch_size.statistics
 
     def lag(self) -> Offsets:
-        """Give how many records each partition holds that no committed batch has read."""
+        """Return the number of records of each partition that no committed batch has read."""
         done, starts = self.committed_offsets(), self._log.start_offsets(self.topics)
         return {
             topic: {
@@ -201,57 +193,52 @@ class StreamsQuery:
             for topic, ends in self._log.end_offsets(self.topics).items()
         }
 
-    def _look(self, what: str, look: Callable[[], None]) -> None:
-        """Look at the query. That this fails is no end of it, and is said once."""
+    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+        """Run an action whose failure does not end the query, and is logged once."""
         try:
-            look()
-        except Exception:  # noqa: BLE001 whatever it is, the query is well
-            if what not in self._failed_looks:
-                _log.warning(
-                    "could not %s, which ends no query: %s", what, self._name, exc_info=True
-                )
-            self._failed_looks.add(what)
+            action()
+        except Exception:  # noqa: BLE001 the query itself has not failed
+            if what not in self._failed_checks:
+                _log.warning("%s could not %s; its query goes on", self._name, what, exc_info=True)
+            self._failed_checks.add(what)
 
-    def _fetch(self) -> None:
-        if self._fetches is not None:
-            self._fetches.look(self._last_report())
+    def _adapt_batch_size(self) -> None:
+        if self._batch_size is not None:
+            self._batch_size.update(last_progress(self._query))
 
-    def _tell(self) -> None:
-        """Tell others how far the query is."""
+    def _publish_offsets(self) -> None:
+        """Commit the offsets of the last batch to the consumer group, if there is one."""
         batch = self._checkpoint.last_batch()
         offsets = self._checkpoint.offsets_of(batch)
-        if offsets != self._told:
+        if offsets != self._published:
             self._commit(offsets, self._checkpoint.query or "", batch)
-        self._told = offsets
+        self._published = offsets
 
-    def _delete_read(self) -> None:
-        """Delete what committed batches have read of inner topics: nobody reads it again."""
-        if not self._inner or time.monotonic() < self._next_deletion:
+    def _delete_processed(self) -> None:
+        """Delete the records of repartition topics that committed batches have read."""
+        if not self._internal_topics or time.monotonic() < self._next_deletion:
             return
         self._next_deletion = time.monotonic() + _DELETION_SECONDS
         read = self.committed_offsets()
-        self._log.delete_records({name: read[name] for name in self._inner if name in read})
-
-    def _last_report(self) -> dict[str, Any] | None:
-        report: Any = self._query._jsq.lastProgress()  # noqa: SLF001 Python's would make it over
-        found: dict[str, Any] | None = None if report is None else json.loads(report.json())
-        return found
+        self._log.delete_records(
+            {name: read[name] for name in self._internal_topics if name in read}
+        )
 
     def drain(self, timeout: float) -> bool:
-        """Read no further records; return whether no batch is at hand any more.
+        """Stop reading; return whether the current batch has committed within the timeout.
 
-        Where Spark does not let the limit be changed, the next batch may begin before the stop,
-        and leaves no trace.
+        If Spark does not allow the limit to change, another batch may begin before the stop, and
+        leaves no trace.
         """
         deadline = time.monotonic() + timeout
-        self._fetches = None  # it would set the limit again
+        self._batch_size = None  # it would change the limit again
         set_read_limit(self._spark, self._query, 0)
         while self._query.isActive and (
-            self._query.status["isTriggerActive"] or self._checkpoint.batch_at_hand
+            self._query.status["isTriggerActive"] or self._checkpoint.has_open_batch()
         ):
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_DRAIN_LOOK_SECONDS)
+            time.sleep(_DRAIN_POLL_SECONDS)
         return True
 
     def stop(self) -> None:

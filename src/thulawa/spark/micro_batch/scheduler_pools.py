@@ -1,8 +1,8 @@
-"""Several applications on one session: each has a pool of Spark's fair scheduler.
+"""A pool of Spark's fair scheduler for each application on a session.
 
-Pools share the cores by weight, whatever each of them has waiting; within a pool jobs go one
-after the other. Spark reads weights from a file when it starts, and gives every other pool the
-weight 1; so a pool with a weight of its own is made here, before its first job.
+Pools share the cores by weight, however many jobs each has waiting; in a pool jobs run in order.
+Spark reads weights from a file when it starts and gives other pools the weight 1, so a pool with
+another weight is created here before its first job.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.spark.internals import add_scheduler_pool
 
 __all__ = ["is_fair", "pool_of"]
 
@@ -18,20 +19,20 @@ _POOL = "spark.scheduler.pool"
 
 
 def is_fair(spark: SparkSession) -> bool:
-    """Tell whether a session shares its cores between pools."""
+    """Return whether a session uses the fair scheduler."""
     return spark.sparkContext.getConf().get("spark.scheduler.mode", "FIFO").upper() == "FAIR"
 
 
 @contextmanager
 def pool_of(spark: SparkSession, application_id: str, weight: int) -> Iterator[None]:
-    """Let what is started here run in the application's pool.
+    """Run the jobs that are started in this context in the application's pool.
 
-    In a session that is not fair there is no such thing: a weight is refused then.
+    Raise `ConfigurationError` for a weight other than 1 in a session without the fair scheduler.
     """
     if not is_fair(spark):
         if weight != 1:
             raise ConfigurationError(
-                f"weight={weight} needs a session whose scheduler is fair: take thulawa.session(), "
+                f"weight={weight} needs a session with the fair scheduler: use thulawa.session(), "
                 'or set "spark.scheduler.mode" to "FAIR" before the session starts'
             )
         yield
@@ -42,15 +43,11 @@ def pool_of(spark: SparkSession, application_id: str, weight: int) -> Iterator[N
     try:
         yield
     finally:
-        context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]  # None takes it off
+        context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]  # None removes it
 
 
 def _pool(spark: SparkSession, application_id: str, weight: int) -> str:
-    """Give the name of the pool; a weight that has changed since is another pool."""
+    """Create the pool of an application and a weight; return its name."""
     name = f"{application_id} weight {weight}"
-    root = spark.sparkContext._jsc.sc().taskScheduler().rootPool()  # noqa: SLF001
-    if root.getSchedulableByName(name) is None:
-        scheduler = spark._jvm.org.apache.spark.scheduler  # type: ignore[union-attr]  # noqa: SLF001
-        fifo = scheduler.SchedulingMode.FIFO()
-        root.addSchedulable(scheduler.Pool(name, fifo, 0, weight))
+    add_scheduler_pool(spark, name, weight)
     return name

@@ -1,8 +1,8 @@
-"""Whether the executors of a cluster see a checkpoint folder as the driver does.
+"""Check that driver and executors of a cluster share the checkpoint folder.
 
-Executors write state into the checkpoint and the driver writes the offsets that belong to it. On
-hosts that share no disk each of them would write to its own, and nothing would fail until a task
-moves to another host and finds no state there.
+Executors write state into the checkpoint, and the driver writes the offsets that belong to it.
+Without a shared disk each host would write to its own, and nothing would fail until a task moves to
+another host and finds no state there.
 """
 
 import shutil
@@ -21,11 +21,11 @@ from thulawa.spark.session.shipping import is_local, ship
 
 __all__ = ["check_shared"]
 
-_LONG_ENOUGH = 0.1  # seconds of a task: so that no executor does the others' as well
+_TASK_SECONDS = 0.1  # long enough that no executor runs the tasks of all
 
 
 class _View(NamedTuple):
-    """What one task has found: its host, what is wrong there, and the file it has written."""
+    """The result of one task: its host, the problem there, and the file it has written."""
 
     host: str
     problem: str
@@ -35,7 +35,7 @@ class _View(NamedTuple):
 def check_shared(spark: SparkSession, folder: Path) -> None:
     """Raise `ConfigurationError` unless executors read and write the folder of the driver.
 
-    As many small tasks look as there are cores. On a local master there is nothing to look at.
+    Runs as many small tasks as there are cores; does nothing on a local master.
     """
     if is_local(spark.sparkContext.master):
         return
@@ -46,20 +46,20 @@ def check_shared(spark: SparkSession, folder: Path) -> None:
     try:
         tasks = max(2, spark.sparkContext.defaultParallelism)
         looked = spark.sparkContext.parallelize(range(tasks), tasks)
-        views = looked.mapPartitions(partial(_look, str(probe))).collect()
+        views = looked.mapPartitions(partial(_probe, str(probe))).collect()
         for view in views:
             problem = view.problem
             if not problem and not (probe / view.answer).exists():
                 problem = "does not write where the driver reads"
             if problem:
-                raise _refused(folder, view.host, problem)
+                raise _error(folder, view.host, problem)
     finally:
         shutil.rmtree(probe, ignore_errors=True)
 
 
-def _look(probe: str, numbers: Iterator[int]) -> Iterator[_View]:
+def _probe(probe: str, numbers: Iterator[int]) -> Iterator[_View]:
     host, answer = socket.gethostname(), uuid4().hex
-    time.sleep(_LONG_ENOUGH)
+    time.sleep(_TASK_SECONDS)
     for _ in numbers:
         if not Path(probe, "driver").exists():
             yield _View(host, "does not see what the driver writes there", "")
@@ -72,10 +72,9 @@ def _look(probe: str, numbers: Iterator[int]) -> Iterator[_View]:
             yield _View(host, "", answer)
 
 
-def _refused(folder: Path, host: str, problem: str) -> ConfigurationError:
+def _error(folder: Path, host: str, problem: str) -> ConfigurationError:
     return ConfigurationError(
         f"the checkpoint {folder} is not one folder for the driver on {socket.gethostname()} and "
         f"its executors: one on {host} {problem}.\n"
-        "State would be written to disks that others do not see. Give a checkpoint= in a folder "
-        "that is mounted on all hosts, writable for all"
+        "Set checkpoint= to a folder that is mounted on all hosts and writable for all"
     )

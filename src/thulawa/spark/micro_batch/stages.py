@@ -1,4 +1,4 @@
-"""What a stage does with the rows of a batch: each task its own, the others passed on."""
+"""Run the tasks of a stage with the rows of a micro-batch, and pass other rows on."""
 
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
@@ -6,30 +6,30 @@ from typing import Any
 
 import pandas as pd
 
-from thulawa.runtime.planning import Part
+from thulawa.runtime.planning import StagedSubTopology
 from thulawa.spark.micro_batch.dropped_records import decode_counts
-from thulawa.spark.micro_batch.program_shipping import Shipped
-from thulawa.spark.micro_batch.task_host import hosted
+from thulawa.spark.micro_batch.program_shipping import ShippedProgram
+from thulawa.spark.micro_batch.task_host import find_task
 from thulawa.spark.micro_batch.wire import CLOCK, COUNTS, Packed
 
-__all__ = ["Stage"]
+__all__ = ["StageRunner"]
 
-_FRAME_BYTES = 2**19  # many times what Python's writer keeps back until there is more
+_FRAME_BYTES = 2**19  # many times the size of Python's write buffer
 
 
-class Stage:
-    """The tasks of one stage over the state of one partition of Spark."""
+class StageRunner:
+    """Runs the tasks of one stage with the state of one Spark partition."""
 
-    def __init__(self, program: Shipped, stage: int, handle: Any, state: Any) -> None:
+    def __init__(self, program: ShippedProgram, stage: int, handle: Any, state: Any) -> None:
         self._program = program.open()
-        self._tell = program.tell
+        self._report_lanes = program.report_lanes
         self._count = program.count
         self._stage = stage
         self._handle = handle
         self._state = state
 
     def run_rows(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Run the tasks that have rows; give all that is for others."""
+        """Run the tasks that have rows; yield their outputs and the rows of other stages."""
         mine: dict[tuple[int, int], list[Packed]] = {}
         others: list[Packed] = []
         batch_time = 0
@@ -42,19 +42,19 @@ class Stage:
                     self._count(decode_counts(packed.data))
                 else:
                     mine.setdefault(self._part_of(packed), []).append(packed)
-        # Spark's sort by slot has put them in any order if it has spilled
+        # Spark's sort by slot does not preserve their order if it spills
         yield from _frames(sorted(others, key=attrgetter("place")))
         for (group, number), batch in mine.items():
             yield from self._run(group, number, batch, batch_time)
 
     def run_by_clock(self, slot: int, batch_time: int) -> Iterator[pd.DataFrame]:
-        """Run the tasks of a slot that have no rows."""
+        """Run the tasks of a slot without rows, because a timer has expired."""
         for part in self._parts():
             for number in range(len(part.tasks)):
                 if self._program.slot_of(number) == slot:
                     yield from self._run(part.group.id, number, [], batch_time)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[StagedSubTopology]:
         return [part for part in self._program.plan.parts.values() if part.stage == self._stage]
 
     def _part_of(self, row: Packed) -> tuple[int, int]:
@@ -67,11 +67,11 @@ class Stage:
         self, group: int, number: int, rows: list[Packed], batch_time: int
     ) -> Iterator[pd.DataFrame]:
         program = self._program
-        task = hosted(program, program.plan.parts[group], number)
+        task = find_task(program, program.plan.parts[group], number)
         kept = _State(self._state, f"{program.prefixes[group]}/{number}/")
         for out in task.run(rows, program.now(batch_time), kept):
             yield from _frames(out)
-        self._tell(task.take_lanes())
+        self._report_lanes(task.take_lanes())
         self._count(task.take_counts())
         due = task.next_wall_clock_time()
         if due is not None and program.has_timers:
@@ -79,7 +79,7 @@ class Stage:
 
 
 class _State:
-    """The part of Spark's state that belongs to one task."""
+    """The part of Spark's map state that belongs to one task."""
 
     def __init__(self, state: Any, prefix: str) -> None:
         self._state = state
@@ -97,7 +97,7 @@ class _State:
 
 
 def _frames(rows: Iterable[Packed]) -> Iterator[pd.DataFrame]:
-    """Give rows to Spark some at a time: it takes the first while the next are made ready."""
+    """Yield rows in frames of bounded size: Spark reads one while the next is built."""
     frame: list[Packed] = []
     size = 0
     for row in rows:

@@ -1,20 +1,20 @@
-"""Tasks in a Python worker: made once, kept over batches, never ahead of what is committed."""
+"""Tasks in a Python worker, cached between micro-batches and never ahead of committed state."""
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 
-from thulawa.core.gc_freeze import uncollected
+from thulawa.core.gc_freeze import gc_disabled
 from thulawa.engine.lane_sums import LaneSums
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.planning import Part
-from thulawa.runtime.shuffled import Shuffled, split_by_sender
+from thulawa.runtime.planning import StagedSubTopology
+from thulawa.runtime.shuffled import ShuffledRecords, split_by_sender
 from thulawa.runtime.task import Task
 from thulawa.spark.event_loop import run_async
-from thulawa.spark.micro_batch.changelogs import TaskChangelogs
+from thulawa.spark.micro_batch.changelog_output import TaskChangelogs
 from thulawa.spark.micro_batch.collector import TaskOutput
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.restoring import Restored
+from thulawa.spark.micro_batch.restoring import RestoringTask
 from thulawa.spark.micro_batch.wire import (
     AT_END,
     BEHIND,
@@ -25,16 +25,16 @@ from thulawa.spark.micro_batch.wire import (
     records_of,
     unpack_records,
 )
-from thulawa.state.codec import Codec
-from thulawa.state.paged import Kept, PagedStores
+from thulawa.state.codec import ColumnCodec
+from thulawa.state.paged import PagedStores, StateBackend
 
-__all__ = ["Hosted", "hosted"]
+__all__ = ["HostedTask", "find_task"]
 
 
-class Hosted:
+class HostedTask:
     """One task of a stage with its stores."""
 
-    def __init__(self, program: Program, part: Part, number: int) -> None:
+    def __init__(self, program: Program, part: StagedSubTopology, number: int) -> None:
         self._program = program
         self._part = part
         self._number = number
@@ -48,30 +48,32 @@ class Hosted:
         self._globals: GlobalTables | None = None
 
     def run(
-        self, rows: Iterable[Packed], now: int, kept: Kept
+        self, rows: Iterable[Packed], now: int, kept: StateBackend
     ) -> Generator[Iterable[Packed], None, None]:
-        """Process the rows of a batch; give what leaves, then keep what the stores hold.
+        """Process the rows of a micro-batch; yield the outputs, then write the stores to ``kept``.
 
-        So Spark carries the outputs while the stores are written. Nothing stays of a batch that
-        fails, or that is given up before its end.
+        In this order Spark moves the outputs while the stores are written. Nothing remains of a
+        micro-batch that fails or is abandoned.
         """
         try:
-            with uncollected():
+            with gc_disabled():
                 yield from self._run(rows, now, kept)
         except BaseException:
             self.close()
             raise
 
-    def _run(self, rows: Iterable[Packed], now: int, kept: Kept) -> Iterator[Iterable[Packed]]:
+    def _run(
+        self, rows: Iterable[Packed], now: int, kept: StateBackend
+    ) -> Iterator[Iterable[Packed]]:
         same = self._stores.open(kept)
         if self._task is not None and not same:
             self.close()
-            self._stores.forget()  # what a processor puts when it is closed is of no batch
+            self._stores.forget()  # what a processor writes in close() belongs to no micro-batch
         if self._task is None:
-            self._task = self._made(now)
+            self._task = self._create(now)
         task = self._task
         task.context.wall_clock_time = now
-        shuffled = Shuffled()
+        shuffled = ShuffledRecords()
         for row in sorted(rows, key=lambda row: row.place):
             if row.data in (BEHIND, AT_END):
                 task.set_behind(row.topic, row.part, behind=row.data == BEHIND)
@@ -88,17 +90,17 @@ class Hosted:
         self._stores.flush(kept, snapshot)
 
     def close(self) -> None:
-        """Let the task go; what it knows is in the state."""
+        """Evict the task; its state is in the stores."""
         task, self._task = self._task, None
         if task is not None:
             task.abandon()
 
     def take_lanes(self) -> dict[str, LaneSums]:
-        """Give what the lanes of async nodes have come to since this was last asked."""
+        """Return the lane statistics of async nodes since the last call."""
         return {} if self._task is None else self._task.take_lanes()
 
     def take_counts(self) -> RecordCounts:
-        """Return the counts of records that nodes left out since this was last asked."""
+        """Return the drop counts since the last call."""
         counts: RecordCounts = Counter() if self._task is None else self._task.take_counts()
         if self._globals is not None:
             counts.update(self._globals.counts)
@@ -106,14 +108,14 @@ class Hosted:
         return counts
 
     def next_wall_clock_time(self) -> int | None:
-        """Tell when the task wants to be called even without records."""
+        """Return when the task needs to run even without records; None: never."""
         return None if self._task is None else self._task.next_wall_clock_time
 
-    def _add_repartitioned(self, shuffled: Shuffled, row: Packed) -> None:
+    def _add_repartitioned(self, shuffled: ShuffledRecords, row: Packed) -> None:
         repartition = self._program.plan.repartitions[row.topic]
-        codec = Codec(repartition.value_serde)
+        codec = ColumnCodec(repartition.value_serde)
         if not repartition.is_topic:
-            place = row.place.rpartition("/")[0]  # it ends with the number of the row
+            place = row.place.rpartition("/")[0]  # without the row number at its end
             shuffled.add(row.topic, row.part, place, unpack_records(row.data, codec))
             return
         senders = split_by_sender(opened_records(block_of(row), codec))
@@ -130,8 +132,8 @@ class Hosted:
             return
         task.add_block(row.topic, row.part, block_of(row))
 
-    def _made(self, now: int) -> Task:
-        self._output.clear()  # what a failed attempt left
+    def _create(self, now: int) -> Task:
+        self._output.clear()  # left by a failed attempt
         topology, options = self._program.plan.topology, self._program.options
         tables = self._program.plan.global_tables(self._part.group)
         self._globals = GlobalTables(
@@ -154,19 +156,19 @@ class Hosted:
         return task
 
 
-_tasks: dict[tuple[str, int, int], Hosted | Restored] = {}
+_tasks: dict[tuple[str, int, int], HostedTask | RestoringTask] = {}
 
 
-def hosted(program: Program, part: Part, number: int) -> Hosted | Restored:
-    """Give the task of this number, as this worker has it.
+def find_task(program: Program, part: StagedSubTopology, number: int) -> HostedTask | RestoringTask:
+    """Return this worker's task of a number; create it if there is none.
 
-    A worker is that of one application at a time (`session.worker_pools`): when another run
-    comes, or another application, the one before it has ended.
+    A worker serves one application at a time (`session.worker_pools`), so tasks of another run are
+    evicted: that run has ended.
     """
     place = (program.run, part.group.id, number)
     for old in [name for name in _tasks if name[0] != program.run]:
         _tasks.pop(old).close()
     if place not in _tasks:
-        kind = Hosted if program.recovery is None else Restored
+        kind = HostedTask if program.recovery is None else RestoringTask
         _tasks[place] = kind(program, part, number)
     return _tasks[place]

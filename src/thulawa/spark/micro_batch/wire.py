@@ -1,11 +1,10 @@
-"""What travels between the stages of a query: packed records, a handful of rows per batch.
+"""The rows that pass between the stages of a query: packed records, a few rows per micro-batch.
 
-Spark's cost is by the row, so records travel packed: one row holds many records of one
-partition, or all that one task has for another. ``slot`` is the column rows are shuffled by,
-``stage`` and ``task`` say who they are for (stage `SINK`: they leave). ``place`` puts rows back in
-order after a shuffle, whose sort does not keep the order of rows of one slot once it spills: no two
-rows of a batch for one partition have the same place. A stage is told the time of the batch with
-each row.
+Spark's costs grow with the number of rows, so a row holds many records of one partition, or
+all records that one task sends to another. Rows are shuffled by ``slot``; ``stage`` and ``task``
+address them (stage `SINK`: they go to the sink). ``place`` is a sort key, because a shuffle that
+spills does not preserve the order of the rows of a slot; no two rows of a micro-batch for one
+partition have the same place. Each row also carries the time of the micro-batch.
 """
 
 from collections import defaultdict
@@ -19,7 +18,7 @@ from thulawa.brokers.embedded.packing import Fields, fields_of, packed_plainly
 from thulawa.brokers.records import ProducerRecord
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import Block, RawRecord
-from thulawa.state.codec import Codec
+from thulawa.state.codec import ColumnCodec
 
 __all__ = [
     "ANY",
@@ -63,23 +62,23 @@ _PACKED_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-ROW_BYTES = 2**24  # a row is cut before it holds more than this, uncompressed
+ROW_BYTES = 2**24  # most of a row, uncompressed
 SINK = -1
-ANY = -1  # in the place of a partition: the key of each record decides
-CLOCK = ""  # in the place of a topic: the row only wakes its task
-COUNTS = "/counts"  # in the place of a topic: counts of the front, to be reported
-BEHIND, AT_END = b"+", b"-"  # in the place of records: whether the broker has more of a partition
+ANY = -1  # partition: chosen by the key of each record
+CLOCK = ""  # topic of a row without records, which only wakes its task
+COUNTS = "/counts"  # topic of a row with drop counts of the first stage
+BEHIND, AT_END = b"+", b"-"  # data of a row that says whether a partition has unread records
 
 
 class Topic(NamedTuple):
-    """A partition of a topic, or of a repartition."""
+    """A partition of a topic or of a repartition."""
 
     name: str
     partition: int
 
 
 class Packed(NamedTuple):
-    """One row."""
+    """One row between stages."""
 
     slot: int
     stage: int
@@ -91,7 +90,7 @@ class Packed(NamedTuple):
 
 
 def packed_batch(rows: Iterable[Packed]) -> pa.RecordBatch:
-    """Give rows to Spark."""
+    """Return rows as an Arrow batch."""
     columns = list(zip(*rows, strict=True)) or [()] * len(_PACKED_SCHEMA)
     arrays = [
         pa.array(column, kind.type) for column, kind in zip(columns, _PACKED_SCHEMA, strict=True)
@@ -103,23 +102,23 @@ def packed_batch(rows: Iterable[Packed]) -> pa.RecordBatch:
 
 
 def block_of(row: Packed) -> Block:
-    """Give the records of a source that a row holds; its place ends with the first one's offset."""
+    """Return the source records of a row; its place ends with the offset of the first one."""
     return as_block(unpack(row.data, int(row.place.rpartition("/")[2])))
 
 
 def as_block(columns: Columns) -> Block:
-    """Give records of a log as a task takes them."""
+    """Return records of a log as a block for a task."""
     headers: Any = columns.headers
     return Block(columns.offsets, columns.timestamps, columns.keys, columns.values, headers)
 
 
 def records_of(row: Packed) -> Iterable[RawRecord]:
-    """Give the records of a source that a row holds, one by one."""
+    """Return the source records of a row, one by one."""
     return block_of(row).records()
 
 
-def opened_records(block: Block, codec: Codec) -> list[RawRecord]:
-    """Return the records of a repartition's topic as they were sent: keys and values, not bytes."""
+def opened_records(block: Block, codec: ColumnCodec) -> list[RawRecord]:
+    """Return the records of a repartition topic with decoded keys and values."""
     decode = codec.decode
     return [
         (offset, time, decode(key)[0], decode(value)[0], headers)
@@ -128,13 +127,13 @@ def opened_records(block: Block, codec: Codec) -> list[RawRecord]:
 
 
 class Outgoing:
-    """Records for topics, by topic and by the partition that somebody chose for them."""
+    """Buffer of output records, by topic and chosen partition."""
 
     __slots__ = ("_columns", "_rows")
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int | None], list[ProducerRecord]] = defaultdict(list)
-        self._columns: dict[str, list[Fields]] = defaultdict(list)  # they come before the rows
+        self._columns: dict[str, list[Fields]] = defaultdict(list)  # sent before the rows
 
     def add(
         self,
@@ -145,17 +144,17 @@ class Outgoing:
         timestamp: int,
         headers: Headers,
     ) -> None:
-        """Take one record."""
-        # a plain tuple: it is one until somebody asks for its parts by name, and nobody does
+        """Add one record."""
+        # a plain tuple is cheaper, and nothing reads its fields by name
         record: Any = (key, value, headers, timestamp, None)
         self._rows[topic, partition].append(record)
 
-    def taker(self, topic: str) -> Callable[[Any], None]:
-        """Give what takes records of a topic as they are: key, value, headers, timestamp, None."""
+    def adder(self, topic: str) -> Callable[[Any], None]:
+        """Return a function that adds tuples of key, value, headers, timestamp and None."""
         return self._rows[topic, None].append
 
-    def take_columns(self, topic: str, records: Fields) -> None:
-        """Take many records of a topic."""
+    def add_columns(self, topic: str, records: Fields) -> None:
+        """Add many records of a topic."""
         rows = self._rows[topic, None]
         if rows:
             self._columns[topic].append(fields_of(rows))
@@ -163,7 +162,7 @@ class Outgoing:
         self._columns[topic].append(records)
 
     def take(self) -> Iterator[tuple[str, int, bytes]]:
-        """Give the records in batches, topic, partition or `ANY`, batch; none of them stays."""
+        """Remove all records; yield them packed, as topic, partition or `ANY`, and data."""
         for topic, parts in self._columns.items():
             for records in parts:
                 for data in packed_plainly(records, topic):
@@ -176,14 +175,14 @@ class Outgoing:
             rows.clear()
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Discard all records."""
         self._columns.clear()
         for rows in self._rows.values():
             rows.clear()
 
 
 def unpack_outgoing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the records of packed rows to a sink that takes rows."""
+    """Yield the records of packed rows as one row each, for a sink that takes records."""
     for batch in batches:
         for topic, part, data in zip(
             *(batch.column(name).to_pylist() for name in ("topic", "part", "data")), strict=True
@@ -218,16 +217,16 @@ def _outgoing_rows(topic: str, part: int, columns: Columns) -> pa.RecordBatch:
 # --- records between tasks
 
 
-def pack_records(records: list[RawRecord], codec: Codec) -> Iterator[bytes]:
-    """Yield what one task has for another, in order, cut such that no row is beyond `ROW_BYTES`.
+def pack_records(records: list[RawRecord], codec: ColumnCodec) -> Iterator[bytes]:
+    """Yield the records that one task sends to another, encoded in rows of at most `ROW_BYTES`.
 
-    Spark and Arrow hold no row of 2 GiB. A single record is not cut.
+    Spark and Arrow allow no row of 2 GiB. A single record is never split.
     """
-    return codec.encode_cut(records, ROW_BYTES)
+    return codec.encode_chunks(records, ROW_BYTES)
 
 
-def unpack_records(data: bytes, codec: Codec) -> list[RawRecord]:
-    """Give what one task had for another."""
+def unpack_records(data: bytes, codec: ColumnCodec) -> list[RawRecord]:
+    """Return the records that one task sent to another."""
     return codec.decode(data)
 
 
@@ -235,7 +234,7 @@ def unpack_records(data: bytes, codec: Codec) -> list[RawRecord]:
 
 
 def slots(count: int) -> list[int]:
-    """Give one number for each of ``count`` shuffle partitions, such that Spark puts it there.
+    """Return, for each of ``count`` shuffle partitions, a number that Spark's hash sends there.
 
     >>> slots(4)
     [12, 6, 2, 0]
@@ -249,7 +248,7 @@ def slots(count: int) -> list[int]:
 
 
 def _spark_hash(value: int, seed: int = 42) -> int:
-    """Hash an int as Spark does: Murmur3, seed 42; the sign matters for the remainder."""
+    """Return Spark's hash of an int: Murmur3 with seed 42, as a signed number."""
     mask = 0xFFFFFFFF
 
     def rotated(number: int, bits: int) -> int:

@@ -1,10 +1,9 @@
-"""Spark's classes made ready for the JVM, so that it starts sooner.
+"""A class archive of Spark, with which the JVM starts faster.
 
-The classes that Spark loads to run a first query the JVM reads, checks and links anew at each
-start. ``python -m thulawa.spark.session.jvm_archive`` has it write them once, as it has them in
-memory (class data sharing), into a file of some 160 MB in the virtual environment, whose jars they
-are from; `options` has a session use it. The JVM passes over a file that is of another Java or of
-other jars.
+At each start the JVM reads, verifies and links the classes that Spark loads for a first query.
+``python -m thulawa.spark.session.jvm_archive`` makes it write them once (class data sharing), into
+a file of some 160 MB in the virtual environment; sessions use it by `options`. The JVM ignores an
+archive of another Java version or of other jars.
 """
 
 import os
@@ -17,33 +16,33 @@ from typing import Any
 
 __all__ = ["make", "options"]
 
-_QUIETLY = "-Xlog:cds*=off"
+_NO_LOG = "-Xlog:cds*=off"
 _SECONDS_TO_WRITE = 120
 
 
 def options() -> str:
-    """Give what makes the JVM use the file, if there is one."""
-    file = _place()
-    return f"-XX:SharedArchiveFile={file} {_QUIETLY}" if file is not None and file.exists() else ""
+    """Return the JVM options that use the archive; empty if there is none."""
+    file = _archive_path()
+    return f"-XX:SharedArchiveFile={file} {_NO_LOG}" if file is not None and file.exists() else ""
 
 
 def make() -> Path | None:
-    """Write the file, unless it is there; None: there is no Java."""
-    file = _place()
+    """Create the archive unless it exists, and return it; None if there is no Java."""
+    file = _archive_path()
     if file is None or file.exists():
         return file
-    shutil.rmtree(file.parent, ignore_errors=True)  # that of another version
+    shutil.rmtree(file.parent, ignore_errors=True)  # of another version
     file.parent.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         written = Path(folder, file.name)
-        _run_queries(Path(folder), f"-XX:ArchiveClassesAtExit={written} {_QUIETLY}")
+        _run_queries(Path(folder), f"-XX:ArchiveClassesAtExit={written} {_NO_LOG}")
         written.rename(file)
     return file
 
 
-def _place() -> Path | None:
-    """Name the file for this Java and this Spark."""
-    import pyspark  # noqa: PLC0415 whoever only asks for the options has it already
+def _archive_path() -> Path | None:
+    """Return the path of the archive for this Java and this Spark."""
+    import pyspark  # noqa: PLC0415 a caller of options() has loaded it
 
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
@@ -55,11 +54,12 @@ def _place() -> Path | None:
 
 
 def _run_queries(folder: Path, java_options: str) -> None:
-    """Start Spark, do what most programs do first, and let the JVM come to its end."""
+    """Start Spark, run typical first queries, and end the JVM, which writes the archive."""
     from thulawa.brokers.embedded import Log, ProducerRecord  # noqa: PLC0415 see above
     from thulawa.spark.connectors.log_sink import log_sink  # noqa: PLC0415
+    from thulawa.spark.internals import end_jvm  # noqa: PLC0415
     from thulawa.spark.map_by_key.api import map_by_key  # noqa: PLC0415
-    from thulawa.spark.session.builder import session  # noqa: PLC0415
+    from thulawa.spark.session.spark_session import session  # noqa: PLC0415
 
     settings = {
         "spark.driver.extraJavaOptions": java_options,
@@ -71,7 +71,6 @@ def _run_queries(folder: Path, java_options: str) -> None:
         "spark.ui.showConsoleProgress": "false",
     }
     spark = session("thulawa-jvm-archive", master="local[2]", settings=settings)
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 to wait for its end
     log = f"file:{folder}/topics"
     with Log(log) as topics:
         topics.create_topic("in")
@@ -83,10 +82,7 @@ def _run_queries(folder: Path, java_options: str) -> None:
     named = mapped.withColumnRenamed("said", "value")
     writer = log_sink(named, log, topic="out").trigger(availableNow=True)
     writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
-    spark.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # the JVM ends when its parent does, and writes then
-    gateway.proc.wait(_SECONDS_TO_WRITE)
+    end_jvm(spark, _SECONDS_TO_WRITE)  # the JVM writes the archive when it exits
 
 
 async def _same(row: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Send the library along to the workers of a cluster, where it need not be installed.
+"""Send the library to the workers of a cluster, where it need not be installed.
 
-Workers on other machines need this library's third-party packages, not the library: they get
-what the driver runs, so that both are always of one version.
+Workers on other machines need this library's third-party packages, not the library: they get the
+driver's copy, so that both always have the same version.
 """
 
 import atexit
@@ -20,10 +20,10 @@ _shipped: WeakSet[SparkContext] = WeakSet()
 
 
 def ship(spark: SparkSession) -> None:
-    """Let the workers of a session import this library; once for each context.
+    """Send the library to the workers of a session, once for each context.
 
-    Nothing is to be done for a local master, whose workers see the driver's files, nor where
-    the driver itself runs from an archive, which it was given with ``--py-files``.
+    Do nothing for a local master, whose workers see the driver's files, nor if the driver itself
+    runs from an archive that was passed with ``--py-files``.
     """
     context = spark.sparkContext
     package = Path(__file__).parents[2]
@@ -34,12 +34,12 @@ def ship(spark: SparkSession) -> None:
 
 
 def is_local(master: str | None) -> bool:
-    """Tell whether the workers of a master are on the driver's machine and see its files."""
+    """Return whether the workers of a master run on the driver's machine and see its files."""
     return master is None or master == "local" or master.startswith("local[")
 
 
 def _archive(package: Path) -> Path:
-    """Pack the package; the archive is there until the driver ends: workers fetch it from there."""
+    """Create an archive of the package, which exists until the driver ends."""
     folder = Path(tempfile.mkdtemp(prefix="thulawa-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     archive = folder / f"{package.name}.zip"

@@ -1,10 +1,10 @@
-"""Python workers that a part of a query does not share with others.
+"""Dedicated Python worker pools for operators that cache state.
 
-Spark hands out the worker that has been idle longest among those of the same environment. Sources,
-sinks and whatever stands between them would meet another worker in each batch, one that lacks what
-they have left in theirs: stores, opened resources, caches. So what leaves something has an
-environment, and with it workers, of its own. Spark keeps a process for each until it ends: let the
-names be few.
+Of the workers with the same environment, Spark assigns the one that has been idle longest. An
+operator would get another worker in each micro-batch, without the stores, open resources and caches
+that it left in the previous one. So operators that cache state run in an environment, and thus a
+worker pool, of their own. Spark keeps the processes of each pool until it ends, so pool names
+should be few.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from threading import Lock, RLock
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Seat", "own_workers"]
+__all__ = ["WorkerPoolSlot", "dedicated_workers"]
 
 _VARIABLE = "THULAWA_WORKERS"
 _naming = RLock()  # the environment is one for all threads
 
 
 @contextmanager
-def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
-    """Let functions that are handed to Spark meanwhile run in workers of this name alone."""
+def dedicated_workers(spark: SparkSession, name: str) -> Iterator[None]:
+    """Run the functions that are passed to Spark in this context in the worker pool of a name."""
     environment = spark.sparkContext.environment
     with _naming:
         before = environment.get(_VARIABLE)
@@ -35,19 +35,19 @@ def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
                 environment[_VARIABLE] = before
 
 
-class Seat:
-    """The smallest number that nobody has, for as long as it is held.
+class WorkerPoolSlot:
+    """The smallest free number of a worker pool, held until it is released.
 
-    >>> first, second = Seat(), Seat()
+    >>> first, second = WorkerPoolSlot(), WorkerPoolSlot()
     >>> first.number < second.number
     True
-    >>> first.leave()
-    >>> Seat().number == first.number
+    >>> first.release()
+    >>> WorkerPoolSlot().number == first.number
     True
     """
 
     _lock = Lock()
-    _taken: set[int] = set()  # noqa: RUF012 of all seats
+    _taken: set[int] = set()  # noqa: RUF012 shared by all slots
 
     def __init__(self) -> None:
         with self._lock:
@@ -55,8 +55,8 @@ class Seat:
             self._taken.add(self.number)
             self._held = True
 
-    def leave(self) -> None:
-        """Let another have the number; once left, it is no longer this one's to leave."""
+    def release(self) -> None:
+        """Release the number; a second call does nothing."""
         with self._lock:
             if self._held:
                 self._taken.discard(self.number)

@@ -1,12 +1,10 @@
-"""Which Python the workers run, and how it is started.
+"""Choose the Python interpreter of workers, and make it start faster.
 
-Spark puts two archives of PySpark's sources and one of its jars before all other places in which
-a worker looks for modules. Python keeps nothing that it has compiled from an archive, so each
-process compiles PySpark anew: two thirds of its start, and a query on the embedded log starts
-eight of them. Where PySpark is installed as a package, as it is where the driver found it, a
-script of a few lines takes the archives off the path. It adds the folder of the driver's program,
-whose modules the driver can import. It is for workers on the driver's own machine; those of a
-cluster may not have it.
+Spark puts two archives of PySpark's sources and one of its jars first on the module path of
+workers. Python does not cache bytecode of archives, so each process compiles PySpark again: two
+thirds of its start time, and a query on the embedded log starts eight processes. If PySpark is
+installed as a package, a short script removes the archives from the path and adds the folder of the
+driver's program. It is only used for workers on the driver's machine; a cluster may not have it.
 """
 
 import os
@@ -14,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pyspark
-from pyspark import SparkContext
-from pyspark.find_spark_home import _find_spark_home
+
+from thulawa.spark.internals import is_jvm_running, spark_home
 
 __all__ = ["choose_worker_python"]
 
@@ -23,19 +21,19 @@ _SCRIPT = Path(__file__).with_name("worker-python")
 
 
 def choose_worker_python(*, local: bool) -> None:
-    """Have the workers run this interpreter, unless ``PYSPARK_PYTHON`` names another.
+    """Set ``PYSPARK_PYTHON`` to this interpreter, unless it names another.
 
-    A context made in this process looks there for the workers' interpreter, and nowhere else.
+    A context of this process reads the workers' interpreter from there and nowhere else.
     """
     ours = str(_SCRIPT)
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen not in (None, ours):
         return
-    # a JVM that was started before has none of what is set now
-    heard = SparkContext._gateway is None or chosen == ours  # noqa: SLF001
-    if local and heard and os.access(ours, os.X_OK) and _is_package():
+    # a JVM that is running does not see variables that are set now
+    visible = not is_jvm_running() or chosen == ours
+    if local and visible and os.access(ours, os.X_OK) and _is_package():
         os.environ["THULAWA_PYTHON"] = sys.executable
-        os.environ["THULAWA_SPARK"] = _find_spark_home()
+        os.environ["THULAWA_SPARK"] = spark_home()
         os.environ["THULAWA_PROGRAM"] = _program_folder()
         os.environ["PYSPARK_PYTHON"] = ours
     else:
@@ -43,12 +41,12 @@ def choose_worker_python(*, local: bool) -> None:
 
 
 def _is_package() -> bool:
-    """Tell whether PySpark is files in a folder, which holds its Spark too: of one version."""
+    """Return whether PySpark is an installed package that includes its Spark."""
     folder = Path(pyspark.__file__).parent
-    return folder.is_dir() and folder.samefile(_find_spark_home())
+    return folder.is_dir() and folder.samefile(spark_home())
 
 
 def _program_folder() -> str:
-    """Give where Python found the program; empty: it was not a file."""
+    """Return the folder of the program; empty if it was not a file."""
     place = sys.path[0] if sys.path else ""
     return os.path.abspath(place) if place and Path(place).is_dir() else ""  # noqa: PTH100 as it is

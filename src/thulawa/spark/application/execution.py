@@ -1,0 +1,110 @@
+"""The options of `Streams`: where an application runs and how."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.routing import Policies
+from thulawa.brokers.kafka.transactions import Guarantee
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.names import check_name
+from thulawa.core.serdes import Serde
+from thulawa.runtime.batch_size import AdaptiveBatchSize
+from thulawa.runtime.partition_groups import PartitionGrouper, by_number
+from thulawa.runtime.restarts import Restart, policy_of
+from thulawa.runtime.task_options import TaskOptions
+
+__all__ = ["ErrorAction", "Execution"]
+
+ErrorAction: TypeAlias = Literal["stop", "restart"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """The options of `Streams`, which takes them as keyword arguments.
+
+    .. versionadded:: 0.1.0
+    """
+
+    application_id: str
+    """Identifies the application: its state, offsets and internal topics have it in their names."""
+
+    log: str | Connection
+    """The broker: ``file:./topics``, ``kafka://host:9092``, or a `Connection` with passwords."""
+
+    checkpoint: str | None = None
+    """The local folder of offsets and state, which belongs to this application alone.
+
+    By default ``checkpoints/<application_id>`` in the folder of the log or, with Kafka, in the
+    working folder.
+    """
+
+    spark: Any = None
+    """The Spark session; by default `thulawa.session`."""
+
+    options: TaskOptions | None = None
+    """The options of tasks."""
+
+    key_serde: Serde[Any] | None = None
+    """The serde of keys where a topic names none; by default text."""
+
+    value_serde: Serde[Any] | None = None
+    """The serde of values where a topic names none; by default JSON."""
+
+    grouper: PartitionGrouper = by_number
+    """Which partitions form a task."""
+
+    max_records: int | AdaptiveBatchSize | None = 100_000
+    """The most records of a batch; None: all there are; adaptive: as many as take a given time."""
+
+    processing_guarantee: Guarantee = "exactly_once"
+    """``at_least_once`` saves the transactions on Kafka."""
+
+    policies: Policies | None = None
+    """On Kafka: what to do with oversized records and with records for missing topics."""
+
+    transaction_timeout: Duration | None = None
+    """On Kafka: the time within which a batch must end; by default 5 minutes."""
+
+    trigger: Duration | None = None
+    """The interval between batches; by default a batch starts when the previous one has ended."""
+
+    weight: int = 1
+    """The application's share of the cores among the applications of a session."""
+
+    on_error: ErrorAction | Restart | Callable[[Exception], ErrorAction] = "stop"
+    """What to do after an error that no handler took; a function decides by the error."""
+
+    allow_state_loss: bool = False
+    """Whether to start a changed program with empty stores where it would lose their state."""
+
+    changelogs: bool = False
+    """Whether every store has a changelog, from which a lost checkpoint is restored."""
+
+    clock: Callable[[int], int] | None = None
+    """Returns the wall-clock time of a batch from its time in milliseconds; for tests."""
+
+    settings: Mapping[str, str] | None = field(default=None)
+    """Spark settings of the query's session."""
+
+    def __post_init__(self) -> None:
+        check_name(self.application_id, "application")
+        if isinstance(self.max_records, int) and self.max_records < 1:
+            raise ConfigurationError("max_records must be at least 1, or None for all there are")
+        if type(self.weight) is not int or self.weight < 1:
+            raise ConfigurationError(f"weight must be a whole number from 1, not {self.weight!r}")
+        policy_of(self.on_error)
+        if self.trigger is not None:
+            milliseconds(self.trigger, name="trigger")
+
+    @property
+    def task_options(self) -> TaskOptions:
+        """The options of tasks with the defaults of `Streams`."""
+        chosen = self.options or TaskOptions()
+        return replace(
+            chosen,
+            commit=chosen.commit or "batch",  # Spark commits batches, and caches flush with them
+            max_ahead="1 day" if chosen.max_ahead is None else chosen.max_ahead,
+        )

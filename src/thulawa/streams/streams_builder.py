@@ -1,0 +1,194 @@
+"""StreamsBuilder: the entry point of the DSL."""
+
+from typing import Any, TypeVar, overload
+
+from thulawa.core.errors import ConfigurationError, TopologyError
+from thulawa.state.specs import StoreSpec
+from thulawa.streams.graph_builder import ExplicitNames, GraphBuilder
+from thulawa.streams.kip28 import BuilderAliases
+from thulawa.streams.kstream import KStream
+from thulawa.streams.ktable import GlobalKTable, KTable
+from thulawa.streams.operator_options import Consumed, Materialized, or_default, with_default_serdes
+from thulawa.topology.nodes import GlobalTable, Source, Table
+from thulawa.topology.topology import Topology
+
+__all__ = ["StreamsBuilder"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class StreamsBuilder(BuilderAliases):
+    """Read topics as streams and tables; ``build`` returns the topology.
+
+    ``explicit_names`` allows generated names of stores and repartitions ("off"), warns about them
+    ("warn") or rejects them ("error").
+
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("in").map_values(lambda v: v + 1).to("out")
+    >>> print(builder.build().describe())
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [in])
+          --> KSTREAM-MAPVALUES-0000000001
+        Processor: KSTREAM-MAPVALUES-0000000001 (stores: [])
+          --> KSTREAM-SINK-0000000002
+          <-- KSTREAM-SOURCE-0000000000
+        Sink: KSTREAM-SINK-0000000002 (topic: out)
+          <-- KSTREAM-MAPVALUES-0000000001
+    <BLANKLINE>
+    <BLANKLINE>
+    """
+
+    def __init__(self, *, explicit_names: ExplicitNames = "off") -> None:
+        if explicit_names not in ("off", "warn", "error"):
+            raise ConfigurationError(
+                f"explicit_names={explicit_names!r} is not supported; use 'off', 'warn' or 'error'"
+            )
+        self._graph = GraphBuilder(explicit_names)
+
+    @overload
+    def stream(self, topics: str | list[str]) -> KStream[Any, Any]: ...
+
+    @overload
+    def stream(self, topics: str | list[str], consumed: Consumed[K, V]) -> KStream[K, V]: ...
+
+    def stream(
+        self, topics: str | list[str], consumed: Consumed[Any, Any] | None = None
+    ) -> KStream[Any, Any]:
+        """Read one or several topics as a stream.
+
+        >>> builder = StreamsBuilder()
+        >>> builder.stream(["orders", "returns"]).to("both")
+        >>> builder.build().subtopologies()[0].sources[0].topics
+        ('orders', 'returns')
+        """
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not names:
+            raise ConfigurationError("a stream needs at least one topic")
+        return KStream.source(self._graph, names, or_default(consumed, Consumed))
+
+    @overload
+    def table(
+        self, topic: str, *, materialized: Materialized[Any, Any] | None = None
+    ) -> KTable[Any, Any]: ...
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        consumed: Consumed[K, V],
+        materialized: Materialized[K, V] | None = None,
+    ) -> KTable[K, V]: ...
+
+    def table(
+        self,
+        topic: str,
+        consumed: Consumed[Any, Any] | None = None,
+        materialized: Materialized[Any, Any] | None = None,
+    ) -> KTable[Any, Any]:
+        """Read a topic as a table: each record is an update of its key.
+
+        >>> from thulawa.testing import preview
+        >>> preview(lambda table: table.map_values(lambda v: v * 2), ("a", 1), ("a", None))
+        [('a', 2), ('a', None)]
+        """
+        options = or_default(consumed, Consumed)
+        graph = self._graph
+        store = graph.store_name(materialized, f"{topic}-")
+        source = graph.named(options, "KSTREAM-SOURCE-", "-source")
+        name = graph.named(options, "KTABLE-SOURCE-")
+        source = graph.add_source(
+            Source(
+                name=source,
+                topics=(topic,),
+                key_serde=options.key_serde,
+                value_serde=options.value_serde,
+                timestamp_extractor=options.timestamp_extractor,
+                offset_reset=options.offset_reset,
+            )
+        )
+        node = Table(name=name, parents=(source,), operation="source")
+        graph.source_table(
+            node, store, with_default_serdes(materialized, None, options.value_serde)
+        )
+        return KTable(graph, name, options.key_serde, options.value_serde)
+
+    @overload
+    def global_table(
+        self, topic: str, *, materialized: Materialized[Any, Any] | None = None
+    ) -> GlobalKTable[Any, Any]: ...
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        consumed: Consumed[K, V],
+        materialized: Materialized[K, V] | None = None,
+    ) -> GlobalKTable[K, V]: ...
+
+    def global_table(
+        self,
+        topic: str,
+        consumed: Consumed[Any, Any] | None = None,
+        materialized: Materialized[Any, Any] | None = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Read a topic as a table that is complete in every task.
+
+        >>> from thulawa.testing import preview
+        >>> preview(
+        ...     lambda s, global_table: s.left_join(
+        ...         global_table, lambda k, v: "rate", lambda v, rate: (v, rate)
+        ...     ),
+        ...     ("global_table", "rate", 2),
+        ...     ("s", "k", 10),
+        ... )
+        [('k', [10, 2])]
+        """
+        if materialized is not None and materialized.history is not None:
+            raise TopologyError("a global table cannot be versioned")
+        options = or_default(consumed, Consumed)
+        graph = self._graph
+        store = graph.store_name(materialized, f"{topic}-")
+        source = graph.named(options, "KSTREAM-SOURCE-", "-source")
+        name = graph.named(options, "KTABLE-SOURCE-")
+        graph.add_store(
+            store, materialized=with_default_serdes(materialized, None, options.value_serde)
+        )
+        graph.add(
+            GlobalTable(
+                name=name,
+                stores=(store.name,),
+                source=source,
+                topic=topic,
+                key_serde=options.key_serde,
+                value_serde=options.value_serde,
+            )
+        )
+        return GlobalKTable(graph, name, store.name)
+
+    def add_state_store(self, store: StoreSpec) -> "StreamsBuilder":
+        """Add a store that processors access by name.
+
+        >>> from thulawa.streams import Processor
+        >>> from thulawa.testing import TopologyTestDriver
+        >>> builder = StreamsBuilder().add_state_store(StoreSpec(name="seen"))
+        >>> class First(Processor):
+        ...     def process(self, record):
+        ...         if self.context.state_store("seen").put_if_absent(record.key, True) is None:
+        ...             self.context.forward(record)
+        >>> builder.stream("in").process(First, "seen").to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.create_input_topic("in").pipe_key_value_list([("a", 1), ("a", 2), ("b", 3)])
+        ...     driver.create_output_topic("out").read_key_values_to_list()
+        [('a', 1), ('b', 3)]
+        """
+        self._graph.topology.add_store(store)
+        return self
+
+    def build(self) -> Topology:
+        """Return a copy of the topology built so far."""
+        topology = self._graph.topology
+        if not topology.nodes:
+            raise TopologyError("the topology is empty: it reads no topic")
+        return topology.copy()
