@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from thulawa.brokers.errors import OffsetOutOfRange as OffsetOutOfRange
     from thulawa.brokers.errors import RecordTooLarge as RecordTooLarge
     from thulawa.brokers.errors import TopicDiffers as TopicDiffers
+    from thulawa.brokers.errors import TransactionOpen as TransactionOpen
     from thulawa.brokers.errors import UnknownTopic as UnknownTopic
     from thulawa.brokers.kafka.errors import AuthenticationFailed as AuthenticationFailed
     from thulawa.brokers.kafka.errors import BrokerFailed as BrokerFailed
@@ -64,6 +65,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "OffsetOutOfRange",
             "RecordTooLarge",
             "TopicDiffers",
+            "TransactionOpen",
             "UnknownTopic",
         ),
         "thulawa.brokers.kafka.errors": (

@@ -9,6 +9,7 @@
         ├── RecordTooLarge (ValueError)     larger than the topic accepts
         ├── OffsetOutOfRange (LookupError)  removed by retention, or not yet written
         ├── Fenced                          a later transaction of the same writer has begun
+        ├── TransactionOpen (TimeoutError)  a transaction stays open: its records cannot be read
         ├── LogError                        of the embedded log alone: `brokers.embedded.errors`
         └── KafkaError                      of Kafka alone: `brokers.kafka.errors`
 
@@ -23,6 +24,7 @@ __all__ = [
     "OffsetOutOfRange",
     "RecordTooLarge",
     "TopicDiffers",
+    "TransactionOpen",
     "UnknownTopic",
 ]
 
@@ -107,3 +109,9 @@ class Fenced(BrokerError):
         "nothing to do when a task was run again; otherwise check that no other query has this "
         "application and sink, and that transaction_timeout is longer than a batch takes"
     )
+
+
+class TransactionOpen(BrokerError, TimeoutError):
+    """A transaction stays open, so that the records behind its first one cannot be read."""
+
+    action = "stop the application that writes these topics, or wait for its transaction timeout"

@@ -22,11 +22,13 @@ fences every earlier transaction of the same task that is still open, in whichev
         print(record.partition, record.offset, record.key, record.value)
 """
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from thulawa.brokers.errors import TransactionOpen
 from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch
@@ -45,6 +47,7 @@ __all__ = [
     "TopicMetadata",
     "Transaction",
     "WriterId",
+    "await_committed",
     "open_broker",
     "read_to_end",
 ]
@@ -85,6 +88,11 @@ class WriterId:
     marker_topic: str | None = None
     log_key: str = ""
     timeout: float = 300.0
+
+    @property
+    def group(self) -> str:
+        """The consumer group of its markers on Kafka."""
+        return f"{self.application}-{self.name}"
 
 
 class Committed(NamedTuple):
@@ -153,8 +161,9 @@ class Broker(Protocol):
     ) -> None:
         """Create a topic; do nothing if it exists with as many partitions and this compaction.
 
-        ``unlimited`` sets no retention: records stay until `delete_records` removes them. Raise
-        `TopicDiffers` if the topic exists otherwise.
+        ``unlimited`` sets no retention: records stay until `delete_records` removes them. Compacted
+        and unlimited topics accept records of 16 MiB. Raise `TopicDiffers` if the topic exists
+        otherwise.
         """
 
     def delete_topic(self, topic: str) -> None:
@@ -276,3 +285,17 @@ def read_to_end(
     starts = broker.start_offsets(topic)[topic] | dict(since or {})
     ranges = {TopicPartition(topic, number): (starts[number], end) for number, end in ends.items()}
     return broker.read(ranges, timeout=timeout)
+
+
+def await_committed(broker: Broker, *topics: str, timeout: float = 60.0) -> None:
+    """Wait until no transaction is open in these topics: all their records can be read then.
+
+    Raise `TransactionOpen` after ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while broker.end_offsets(*topics) != broker.end_offsets(*topics, committed=False):
+        if time.monotonic() > deadline:
+            raise TransactionOpen(
+                f"a transaction has been open for {timeout:.0f} s", topic=", ".join(topics)
+            )
+        time.sleep(0.1)

@@ -206,6 +206,8 @@ class Log:
 
     def markers(self, writer: str) -> dict[int, LastBatch]:
         """Return the last batch and the layout of each task of a writer."""
+        if schema.current(self._folder) is None:
+            return {}
         with self._database.snapshot() as sql:
             return writing.last_batches(sql, writer)
 

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from confluent_kafka.admin import AdminClient
 
+from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
@@ -31,10 +32,12 @@ __all__ = ["KafkaBroker"]
 
 _APPEND_TIMEOUT = 30.0  # seconds
 _DELIVERY_TIMEOUT = 120.0
+# they accept what the embedded log accepts: state may be larger than any output
+_INTERNAL = {"segment.bytes": str(50 * 2**20), "max.message.bytes": str(LARGEST_RECORD + 2**20)}
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
-_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), "segment.bytes": str(50 * 2**20)}
+_COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), **_INTERNAL}
 # the settings of Kafka Streams' repartition topics: no record is removed before it has been read
-_UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": str(50 * 2**20)}
+_UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1", **_INTERNAL}
 
 
 class KafkaBroker:

@@ -17,7 +17,6 @@ from thulawa.core.types import Headers, TopicPartition
 from thulawa.priority.placement import LOOK_BACK
 
 __all__ = [
-    "await_committed",
     "columns_of",
     "first_times",
     "headers_of",
@@ -198,19 +197,6 @@ def newest(connection: Connection, topic: str, most: int = LOOK_BACK) -> dict[in
         for message in messages:
             found[message.partition() or 0].append(headers_of(message))
     return found
-
-
-def await_committed(connection: Connection, *topics: str, patience: float = 60.0) -> None:
-    """Wait until no transaction is open in these topics; what is there can all be read then."""
-    admin = Topics(connection)
-    deadline = time.monotonic() + patience
-    while admin.end_offsets(*topics) != admin.end_offsets(*topics, committed=False):
-        if time.monotonic() > deadline:
-            raise BrokerUnreachable(
-                f"a transaction has been open for {patience:.0f} s; does somebody still write?",
-                topic=", ".join(topics),
-            )
-        time.sleep(0.1)
 
 
 def _until(
