@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from thulawa.brokers.embedded.errors import LogBusy as LogBusy
     from thulawa.brokers.embedded.errors import LogError as LogError
     from thulawa.brokers.embedded.errors import LogFailed as LogFailed
-    from thulawa.brokers.embedded.errors import OffsetOutOfRange as OffsetOutOfRange
-    from thulawa.brokers.embedded.errors import TopicExists as TopicExists
+    from thulawa.brokers.errors import BrokerError as BrokerError
+    from thulawa.brokers.errors import Fenced as Fenced
+    from thulawa.brokers.errors import OffsetOutOfRange as OffsetOutOfRange
+    from thulawa.brokers.errors import RecordTooLarge as RecordTooLarge
+    from thulawa.brokers.errors import TopicDiffers as TopicDiffers
+    from thulawa.brokers.errors import TransactionOpen as TransactionOpen
+    from thulawa.brokers.errors import UnknownTopic as UnknownTopic
     from thulawa.brokers.kafka.errors import AuthenticationFailed as AuthenticationFailed
     from thulawa.brokers.kafka.errors import BrokerFailed as BrokerFailed
     from thulawa.brokers.kafka.errors import BrokerUnreachable as BrokerUnreachable
-    from thulawa.brokers.kafka.errors import Fenced as Fenced
     from thulawa.brokers.kafka.errors import KafkaError as KafkaError
-    from thulawa.brokers.kafka.errors import OffsetsLost as OffsetsLost
-    from thulawa.brokers.kafka.errors import RecordTooLarge as RecordTooLarge
-    from thulawa.brokers.kafka.errors import TopicDiffers as TopicDiffers
-    from thulawa.brokers.kafka.errors import UnknownTopic as UnknownTopic
     from thulawa.core.errors import AttemptTimedOut as AttemptTimedOut
     from thulawa.core.errors import BadKey as BadKey
     from thulawa.core.errors import BadLane as BadLane
@@ -58,19 +58,21 @@ __all__, __getattr__, __dir__ = lazy_names(
             "LogBusy",
             "LogError",
             "LogFailed",
+        ),
+        "thulawa.brokers.errors": (
+            "BrokerError",
+            "Fenced",
             "OffsetOutOfRange",
-            "TopicExists",
+            "RecordTooLarge",
+            "TopicDiffers",
+            "TransactionOpen",
+            "UnknownTopic",
         ),
         "thulawa.brokers.kafka.errors": (
             "AuthenticationFailed",
             "BrokerFailed",
             "BrokerUnreachable",
-            "Fenced",
             "KafkaError",
-            "OffsetsLost",
-            "RecordTooLarge",
-            "TopicDiffers",
-            "UnknownTopic",
         ),
         "thulawa.core.errors": (
             "AttemptTimedOut",

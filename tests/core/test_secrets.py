@@ -12,7 +12,7 @@ from thulawa.core.errors import ConfigurationError
 from thulawa.core.registry import HttpSchemaRegistry
 from thulawa.core.secrets import masked_address
 from thulawa.health.influx import Influx
-from thulawa.spark.micro_batch.brokers import topics_at
+from thulawa.spark.micro_batch.brokers import streams_broker
 
 ADDRESSES = [
     "admin:hunter2@localhost:8086",
@@ -32,7 +32,7 @@ ADDRESSES = [
         Connection,
         HttpSchemaRegistry,
         Log,
-        topics_at,
+        streams_broker,
     ],
     ids=["influx", "kafka", "registry", "log", "streams"],
 )

@@ -30,11 +30,12 @@ from tests.health.helpers import model
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
+from thulawa.brokers.port import open_broker
+from thulawa.core.types import TopicPartition
 from thulawa.dev.kafka_broker import Broker
 from thulawa.health.application import WindowCounts
-from thulawa.health.changelog import Changelog, restore
-from thulawa.health.model import Cell, Place
-from thulawa.health.spark_jobs import inputs_at
+from thulawa.health.changelog import CountsChangelog, restore
+from thulawa.health.model import Cell
 
 WINDOW, EXPIRE, PARTITIONS = 1_000, 60_000, 6
 # a fault of the broker at a commit, seen once under load: the instance ends, as the page says
@@ -223,7 +224,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     draw = random.Random(seed)
     began = time.monotonic()
     with (brokered if options.kafka else embedded)(folder) as (log, append):
-        changelog = inputs_at(log, "metrics", "chaos").changelog
+        changelog = CountsChangelog(open_broker(log), "metrics", "chaos")
         changelog.prepare(["tx"])
         messages = Messages(append, options.messages, draw)
         chaos = Chaos(folder, log, options.on, draw, options.instances)
@@ -254,10 +255,10 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def await_end(
-    changelog: Changelog, sent: Sequence[tuple[int, int, str]], chaos: Chaos
+    changelog: CountsChangelog, sent: Sequence[tuple[int, int, str]], chaos: Chaos
 ) -> dict[Cell, int | None]:
     """Wait until everything is counted; give what the topic holds."""
-    places = [Place("tx", number) for number in range(PARTITIONS)]
+    places = [TopicPartition("tx", number) for number in range(PARTITIONS)]
     last = last_counted(sent)
     deadline = time.monotonic() + PATIENCE
     while True:

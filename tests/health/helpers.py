@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.health.changelog import Changelog
+from thulawa.brokers.port import open_broker
+from thulawa.core.types import TopicPartition
+from thulawa.health.changelog import CountsChangelog
 from thulawa.health.columns import Added, Rule
-from thulawa.health.model import Cell, Count, Place
-from thulawa.health.tasks import CountLog, Range, added_by
+from thulawa.health.model import Cell, Count
+from thulawa.health.tasks import CountRanges, Range, added_by
 
 FIRST = 1501273548000
 # one text for each window of each partition: v is valid, i is not
@@ -69,11 +71,12 @@ def lines_of(log: Log, topic: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def counted(log: Log, ranges: Sequence[Range], rule: Rule) -> dict[Place, list[Added]]:
+def counted(log: Log, ranges: Sequence[Range], rule: Rule) -> dict[TopicPartition, list[Added]]:
     """Count ranges as a task of Spark would."""
     import pyarrow as pa  # noqa: PLC0415
 
-    (batch,) = CountLog(log.address, [ranges], rule)([pa.record_batch({"id": pa.array([0])})])
+    task = CountRanges(open_broker(log.address), [ranges], rule)
+    (batch,) = task([pa.record_batch({"id": pa.array([0])})])
     return added_by(batch)
 
 
@@ -93,7 +96,9 @@ def model(messages: Iterable[tuple[int, int, str]], window: int, expire: int) ->
     }
 
 
-def written(changelog: Changelog, place: Place, counts: Sequence[Count], now: int = 1) -> bool:
+def written(
+    changelog: CountsChangelog, place: TopicPartition, counts: Sequence[Count], now: int = 1
+) -> bool:
     """Write totals of a partition that was read up to the last of them."""
     end = max(count.offset for count in counts)
     return bool(changelog.write({place: counts}, now, {place: end}))

@@ -10,11 +10,12 @@ import pytest
 from tests.health.helpers import FIRST, LINES, is_valid, lines_of, story, values
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord, Retention
+from thulawa.brokers.port import open_broker
 from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.core.types import TopicPartition
 from thulawa.health import Count
-from thulawa.health.model import Place
 from thulawa.health.partition_leases import Fixed, Leases
-from thulawa.health.spark_jobs import inputs_at
+from thulawa.health.spark_jobs import partition_owner
 
 
 def counting(address: str, **more: Any) -> LocalCounts:
@@ -235,7 +236,7 @@ def test_options_that_cannot_work_are_rejected(
 
 
 def test_leases_are_shared_evenly_and_released(tmp_path: Path) -> None:
-    places = [Place("tx", number) for number in range(5)]
+    places = [TopicPartition("tx", number) for number in range(5)]
     one = Leases(tmp_path)
     assert one.owned(places) == set(places)
     other = Leases(tmp_path)
@@ -250,7 +251,9 @@ def test_leases_are_shared_evenly_and_released(tmp_path: Path) -> None:
 
 
 def test_a_topic_may_have_the_name_of_a_member(tmp_path: Path) -> None:
-    places = [Place(f"{start}{number}", 0) for number in range(3) for start in ("member-", "")]
+    places = [
+        TopicPartition(f"{start}{number}", 0) for number in range(3) for start in ("member-", "")
+    ]
     one, other = Leases(tmp_path), Leases(tmp_path)
     for _ in range(2):
         shares = [one.owned(places), other.owned(places)]
@@ -267,21 +270,21 @@ def test_jobs_of_one_application_have_separate_leases(
 ) -> None:
     address = f"file:{tmp_path}/topics"
     jobs = [("metrics", ["tx"]), (output, topics)]
-    owners = [inputs_at(address, out, "health").shared(wanted) for out, wanted in jobs]
+    broker = open_broker(address)
+    owners = [partition_owner(broker, f"health/{out}", wanted) for out, wanted in jobs]
     for _ in range(2):
         for owner, (_, wanted) in zip(owners, jobs, strict=True):
-            places = {Place(topic, number) for topic in wanted for number in range(3)}
+            places = {TopicPartition(topic, number) for topic in wanted for number in range(3)}
             assert owner.owned(places) == places
     for owner in owners:
         owner.close()
 
 
 def test_topics_may_be_named_in_any_order_to_be_shared(tmp_path: Path) -> None:
-    places = [Place(topic, number) for topic in ("tx", "ty") for number in range(2)]
+    places = [TopicPartition(topic, number) for topic in ("tx", "ty") for number in range(2)]
     orders = [["tx", "ty"], ["ty", "tx"]]
-    one, other = (
-        inputs_at(f"file:{tmp_path}/topics", "metrics", "health").shared(order) for order in orders
-    )
+    broker = open_broker(f"file:{tmp_path}/topics")
+    one, other = (partition_owner(broker, "health/metrics", order) for order in orders)
     one.owned(places), other.owned(places)  # gives up what the other is to have
     assert [len(one.owned(places)), len(other.owned(places))] == [2, 2]
     one.close()
@@ -289,7 +292,7 @@ def test_topics_may_be_named_in_any_order_to_be_shared(tmp_path: Path) -> None:
 
 
 def test_partitions_may_be_named() -> None:
-    places = [Place("tx", number) for number in range(3)]
+    places = [TopicPartition("tx", number) for number in range(3)]
     assert Fixed({"tx": [0, 2, 7]}).owned(places) == {places[0], places[2]}
     assert Fixed().owned(places) == set(places)
 

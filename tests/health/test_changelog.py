@@ -14,16 +14,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.health.helpers import counted, model, written
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.health.changelog import restore
+from thulawa.brokers.port import open_broker
+from thulawa.core.types import TopicPartition
+from thulawa.health.changelog import CountsChangelog, restore
 from thulawa.health.columns import Rule
-from thulawa.health.embedded_counts import LogChangelog
-from thulawa.health.model import Cell, Count, Place
+from thulawa.health.model import Cell, Count
 from thulawa.health.tasks import Range
 from thulawa.health.totals import Totals
 
 WINDOW, EXPIRE, PARTITIONS, INSTANCES = 10, 50, 2, 3
 RULE = Rule(lambda value: (value or b"").decode(), WINDOW, EXPIRE)
-PLACES = [Place("tx", number) for number in range(PARTITIONS)]
+PLACES = [TopicPartition("tx", number) for number in range(PARTITIONS)]
 instances = st.integers(0, INSTANCES - 1)
 partitions = st.integers(0, PARTITIONS - 1)
 messages = st.tuples(partitions, st.integers(0, 300), st.sampled_from(["valid", "invalid"]))
@@ -33,8 +34,8 @@ class Instance:
     """One that counts: what it knows of each partition, and what it has yet to write."""
 
     def __init__(self) -> None:
-        self.totals: dict[Place, Totals] = {}
-        self.waiting: dict[Place, tuple[list[Count], int]] = {}
+        self.totals: dict[TopicPartition, Totals] = {}
+        self.waiting: dict[TopicPartition, tuple[list[Count], int]] = {}
 
 
 class Counting(RuleBasedStateMachine):
@@ -43,7 +44,7 @@ class Counting(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.log = Log(f"file:{self.folder.name}/topics")
         self.log.create_topic("tx", partitions=PARTITIONS)
-        self.changelog = LogChangelog(self.log.address, "metrics", "health")
+        self.changelog = CountsChangelog(open_broker(self.log.address), "metrics", "health")
         self.changelog.prepare(["tx"])
         self.instances = [Instance() for _ in range(INSTANCES)]
         self.messages: list[tuple[int, int, str]] = []
@@ -55,7 +56,7 @@ class Counting(RuleBasedStateMachine):
         self.messages += came
 
     @rule(which=instances, place=st.sampled_from(PLACES), most=st.integers(1, 15))
-    def an_instance_counts(self, which: int, place: Place, most: int) -> None:
+    def an_instance_counts(self, which: int, place: TopicPartition, most: int) -> None:
         one = self.instances[which]
         if place in one.waiting:
             return  # a round ends before the next one begins
@@ -68,7 +69,7 @@ class Counting(RuleBasedStateMachine):
             one.waiting[place] = totals.add(found.get(place, ()), position=end), end
 
     @rule(which=instances, place=st.sampled_from(PLACES))
-    def an_instance_writes(self, which: int, place: Place) -> None:
+    def an_instance_writes(self, which: int, place: TopicPartition) -> None:
         one = self.instances[which]
         if place not in one.waiting:
             return
@@ -99,7 +100,7 @@ class Counting(RuleBasedStateMachine):
         everything = dict.fromkeys(range(PARTITIONS), len(self.messages))
         assert self._in_topic() == self._expected(everything)
         self.log.close()
-        self.changelog.log.close()
+        self.changelog._broker.close()
         self.folder.cleanup()
 
     def _positions(self) -> dict[int, int]:
@@ -136,8 +137,8 @@ TestAnyInstancesInAnyOrder = Counting.TestCase
 
 
 def test_records_of_other_partitions_are_skipped(tmp_path: Path) -> None:
-    changelog = LogChangelog(f"file:{tmp_path}/topics", "metrics", "health")
-    changelog.log.create_topic("tx", partitions=2)
+    changelog = CountsChangelog(open_broker(f"file:{tmp_path}/topics"), "metrics", "health")
+    changelog._broker.create_topic("tx", partitions=2)
     changelog.prepare(["tx"])
     for place in PLACES:
         cell = Cell("tx", place.partition, 0, "valid")
@@ -147,8 +148,8 @@ def test_records_of_other_partitions_are_skipped(tmp_path: Path) -> None:
 
 
 def test_only_the_last_batch_is_published_again(tmp_path: Path) -> None:
-    changelog = LogChangelog(f"file:{tmp_path}/topics", "metrics", "health")
-    changelog.log.create_topic("tx")
+    changelog = CountsChangelog(open_broker(f"file:{tmp_path}/topics"), "metrics", "health")
+    changelog._broker.create_topic("tx")
     changelog.prepare(["tx"])
     first, second = Cell("tx", 0, 0, "valid"), Cell("tx", 0, 10, "valid")
     written(changelog, PLACES[0], [Count(first, 1, 1)], 5)

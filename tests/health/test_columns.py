@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.health.helpers import model
 from thulawa.core.errors import WrongResult
+from thulawa.core.types import TopicPartition
 from thulawa.health import Cell, in_columns
 from thulawa.health.columns import Counter, Messages, Rule, Since
-from thulawa.health.model import Place
 from thulawa.health.statuses import Status, statuses
 from thulawa.health.totals import Totals
 
@@ -38,7 +38,7 @@ def count(
 def test_batches_of_any_size_have_the_same_totals(
     messages: list[tuple[int, str]], cuts: list[int], expire: int
 ) -> None:
-    rule, totals = Rule(name, 10, expire), Totals(Place("tx", 0), expire)
+    rule, totals = Rule(name, 10, expire), Totals(TopicPartition("tx", 0), expire)
     edges = sorted({0, len(messages), *(cut for cut in cuts if cut < len(messages))})
     for start, end in pairwise(edges):
         counter = count(rule, messages[start:end], start, totals.since)
@@ -64,7 +64,7 @@ def test_a_late_message_of_an_expired_window_is_not_counted() -> None:
 
 
 def test_an_expired_window_has_a_last_total_and_then_a_tombstone() -> None:
-    totals = Totals(Place("tx", 0), 50)
+    totals = Totals(TopicPartition("tx", 0), 50)
     counter = count(Rule(name, 10, 50), [(0, "v"), (100, "v")], 0)
     changes = totals.add(counter.added(), position=2)
     old, new = Cell("tx", 0, 0, "valid"), Cell("tx", 0, 100, "valid")

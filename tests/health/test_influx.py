@@ -16,10 +16,11 @@ import pytest
 
 from tests.health.helpers import FIRST, SUMS, counted, is_valid, story
 from thulawa.brokers.embedded import Log
+from thulawa.core.types import TopicPartition
 from thulawa.dev.maven import cache_folder
 from thulawa.health import Count, Influx
 from thulawa.health.columns import Rule, Since
-from thulawa.health.model import Cell, Place
+from thulawa.health.model import Cell
 from thulawa.health.tasks import Range
 from thulawa.health.totals import Totals
 
@@ -84,7 +85,7 @@ def ask(url: str, database: str, query: str) -> list[dict[str, Any]]:
 
 def story_counts(folder: Path) -> list[Count]:
     rule = Rule(is_valid, 1_000, 86_400_000)
-    places = [Place("tx", 0), Place("tx", 1)]
+    places = [TopicPartition("tx", 0), TopicPartition("tx", 1)]
     with Log(story(folder)) as log:
         ranges = [Range(one, Since(), log.end_offsets("tx")[one.partition]) for one in places]
         found = counted(log, ranges, rule)

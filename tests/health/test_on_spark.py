@@ -7,6 +7,7 @@ import pytest
 
 from tests.health.helpers import FIRST, LINES, SUMS, is_valid, lines_of, story, values
 from thulawa.brokers.embedded import Log, ProducerRecord, UnknownTopic
+from thulawa.brokers.errors import TopicDiffers
 from thulawa.errors import ConfigurationError
 from thulawa.health import Count, WindowCounts, count_windows, merged, read_counts
 from thulawa.health.dataframes import DataFrameSink
@@ -129,7 +130,7 @@ def test_topics_and_rows_that_cannot_be_counted_are_rejected(
         read_counts(spark, "localhost:9092", "metrics")
     with Log(address) as log:
         log.create_topic("plain")
-    with pytest.raises(ConfigurationError, match="compacted"):
+    with pytest.raises(TopicDiffers, match="not compacted"):
         counting(spark, address, output="plain").start()
     with pytest.raises(ConfigurationError, match="another"):
         counting(spark, address, output="tx")

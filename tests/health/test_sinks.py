@@ -17,12 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.health.helpers import FIRST, is_valid, story, written
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.port import open_broker
+from thulawa.core.types import TopicPartition
 from thulawa.errors import ConfigurationError
 from thulawa.health import Cell, Count, Influx, InfluxUnreachable, Prometheus
-from thulawa.health.embedded_counts import LogChangelog
+from thulawa.health.changelog import CountsChangelog
 from thulawa.health.influx import lines
 from thulawa.health.merging import Merging
-from thulawa.health.model import Place
 
 VALID = Cell("tx", 0, 1_000, "valid")
 DASHBOARD = Path(__file__).parents[2] / "grafana" / "topic-health.json"
@@ -247,15 +248,15 @@ class Sums:
     """A topic, and sums that follow it."""
 
     def __init__(self, folder: Path) -> None:
-        self.changelog = LogChangelog(f"file:{folder}/topics", "metrics", "health")
-        self.changelog.log.create_topic("tx", partitions=2)
+        self.changelog = CountsChangelog(open_broker(f"file:{folder}/topics"), "metrics", "health")
+        self.changelog._broker.create_topic("tx", partitions=2)
         self.changelog.prepare(["tx"])
         self.merging = Merging(expire=5_000)
 
     def write(self, partition: int, *counts: tuple[int, int | None, int]) -> None:
         """Write window, total and offset of some cells of a partition."""
         changes = [Count(Cell("tx", partition, at, "valid"), value, o) for at, value, o in counts]
-        assert written(self.changelog, Place("tx", partition), changes)
+        assert written(self.changelog, TopicPartition("tx", partition), changes)
 
     def follow(self) -> list[tuple[int, int | None]]:
         return [(one.cell.window, one.value) for one in self.merging.follow(self.changelog)]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from thulawa.core.errors import StateError
+from thulawa.core.types import TopicPartition
 from thulawa.runtime.recovery_plan import Generation, Progress, batch_stamp, recover
 from thulawa.state.specs import StoreSpec
 from thulawa.state.store_changelog import POSITION, Position, StoreChangelog
@@ -82,10 +83,12 @@ class Application:
         self.may_crash()
         states = {task: self.read(task, todo.stamps) for task in range(self.tasks)}
         first = self.draw.randrange(3)  # restoring takes some batches of its own
-        starts = {p: todo.starts.get(("in", p), 0) for p in range(len(brokers.sources))}
+        starts = {
+            p: todo.starts.get(TopicPartition("in", p), 0) for p in range(len(brokers.sources))
+        }
         made = Checkpoint(query, first, starts, states=states)
         if todo.ends is not None:
-            made.planned = {p: todo.ends.get(("in", p), 0) for p in starts}
+            made.planned = {p: todo.ends.get(TopicPartition("in", p), 0) for p in starts}
         brokers.generation = Generation(query, first, todo.done, tuple(sorted(todo.stamps)))
         for task in todo.done:
             self.may_crash()
@@ -114,7 +117,7 @@ class Application:
         self.may_crash()
         records = [n for p, end in ends.items() for n in self.brokers.sources[p][starts[p] : end]]
         stamp = batch_stamp(checkpoint.query, number)
-        read = [Progress(("in", p), stamp, starts[p], end) for p, end in ends.items()]
+        read = [Progress(TopicPartition("in", p), stamp, starts[p], end) for p, end in ends.items()]
         states = {}
         for task in self.draw.sample(range(self.tasks), self.tasks):
             mine = [n for n in records if n % self.tasks == task]

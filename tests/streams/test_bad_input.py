@@ -319,7 +319,7 @@ def test_a_call_that_never_returns_is_tried_again_and_then_set_aside() -> None:
         assert driver.create_output_topic("out").read_values_to_list() == ["other", "after"]
         letter = driver.create_output_topic("dead").read_record()
     assert letter.value == b'"poison"'
-    assert b"AttemptTimedOut" in dict(letter.headers)["__streams.errors.exception"]
+    assert b"AttemptTimedOut" in (dict(letter.headers)["__streams.errors.exception"] or b"")
     assert calls.count("poison") == 3
 
 

@@ -151,7 +151,7 @@ def _planned(letters: Letters, to: str | None, *, skip: bool) -> Iterable[_Plan]
     wanted = (
         {to} if to else {one.error_header("topic") for some in waiting.values() for one in some}
     )
-    topics = letters.topics(wanted - {"", None})
+    topics = letters.existing(wanted - {"", None})
     for partition, some in sorted(waiting.items()):
         plan = _Plan(partition, [], [], None)
         last = None

@@ -1,136 +1,77 @@
-"""Dead-letter topics of an embedded log or of Kafka.
+"""Dead-letter topics on any broker, for ``thulawa dlq``.
 
-Letters are replayed in one transaction with their position in the dead-letter topic, so each is
-replayed once, however often the command is interrupted.
+Letters are sent back in one transaction with their position in the dead-letter topic, so that each
+one goes back once, however often and wherever the command is interrupted.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import UnknownTopic
-from thulawa.brokers.kafka.reading import read_to_end
-from thulawa.brokers.kafka.routing import OutRecord
-from thulawa.brokers.kafka.topics import Topics, reachable
-from thulawa.brokers.kafka.transactions import Batch, SinkSpec, forget_kept, last_batches, write
-from thulawa.cli.topics import open_log
+from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
+from thulawa.brokers.records import ProducerRecord
+from thulawa.core.markers import LastBatch
 from thulawa.runtime.dead_letter_records import DeadLetterRecord
 
 __all__ = ["Letters", "letters_at"]
 
-_WHO = "thulawa-dlq"
-_RUN = "replay"
-
-
-class Letters(Protocol):
-    """A dead-letter topic."""
-
-    def read(self) -> Iterator[DeadLetterRecord]:
-        """Yield all letters, each partition in order."""
-
-    def topics(self, names: Collection[str]) -> set[str]:
-        """Return which of these topics exist."""
-
-    def replayed(self) -> dict[int, int]:
-        """Return the offset of the last replayed letter of each partition."""
-
-    def send(
-        self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
-    ) -> None:
-        """Send letters of a partition to topics, and commit ``last`` as replayed."""
-
-    def close(self) -> None:
-        """Close files and connections."""
-
-
-def letters_at(address: str, topic: str) -> closing[Any]:
-    """Open a dead-letter topic at ``kafka://host:port``, or in the folder of an embedded log."""
-    if address.startswith("kafka://"):
-        return closing(_KafkaLetters(Connection.of(address), topic))
-    log = open_log(address)
-    log.describe(topic)
-    return closing(_LogLetters(log, topic))
+_APPLICATION = "thulawa-dlq"
 
 
 @dataclass(frozen=True, slots=True)
-class _LogLetters:
-    log: Log
+class Letters:
+    """The letters of one dead-letter topic."""
+
+    broker: Broker
     topic: str
 
     def read(self) -> Iterator[DeadLetterRecord]:
-        for partition, start in self.log.start_offsets(self.topic).items():
-            for one in self.log.read(self.topic, partition, start):
-                yield DeadLetterRecord(
-                    one.partition, one.offset, one.timestamp, one.key, one.value, one.headers
-                )
+        """Yield all letters, those of a partition in their order.
 
-    def topics(self, names: Collection[str]) -> set[str]:
-        return set(self.log.topics()) & set(names)
+        Letters of transactions that are still open are left out.
+        """
+        for _, partition, offset, timestamp, key, value, headers in read_to_end(
+            self.broker, self.topic
+        ):
+            yield DeadLetterRecord(partition, offset, timestamp, key, value, headers)
+
+    def existing(self, topics: Collection[str]) -> set[str]:
+        """Return those of the topics that exist."""
+        return set(self.broker.partitions(*topics))
 
     def replayed(self) -> dict[int, int]:
-        partitions = self.log.end_offsets(self.topic)
-        found = {number: self.log.last_batch(self._marker(number)) for number in partitions}
-        return {number: last for number, last in found.items() if last is not None}
+        """Return, for each partition, the offset of the last letter that was sent back."""
+        markers = self.broker.markers(self._writer())
+        return {partition: last.number for partition, last in markers.items()}
 
     def send(
         self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
     ) -> None:
-        records: dict[str, list[ProducerRecord]] = {}
-        for topic, one in letters:
-            record = ProducerRecord(one.key, one.value, one.original_headers, one.timestamp)
-            records.setdefault(topic, []).append(record)
-        self.log.append(records, marker=self._marker(partition), batch=last)
+        """Send letters of a partition to topics, and store that it is done up to ``last``."""
+        with self.broker.transaction(self._writer(), partition, LastBatch(last)) as transaction:
+            for topic, one in letters:
+                record = ProducerRecord(one.key, one.value, one.original_headers, one.timestamp)
+                transaction.write(topic, [record])
 
-    def close(self) -> None:
-        self.log.close()
+    def _writer(self) -> WriterId:
+        # with the topic's id: the letters of a topic that is created again have not been sent back
+        identity = self.broker.describe(self.topic).id
+        return WriterId(
+            application=_APPLICATION,
+            name=self.topic,
+            query="replay" if identity is None else f"replay/{identity}",
+            log_key=f"{_APPLICATION}/{self.topic}/{identity}",
+        )
 
-    def _marker(self, partition: int) -> tuple[str, int]:
-        # with the topic id: letters of a topic that was created again have not been replayed
-        return f"{_WHO}/{self.topic}/{self.log.describe(self.topic).id}", partition
 
-
-class _KafkaLetters:
-    def __init__(self, connection: Connection, topic: str) -> None:
-        reachable(connection)
-        self._connection = connection
-        self._admin = Topics(connection)
-        self._topic = topic
-        if self._admin.partitions(topic)[topic] is None:
-            raise UnknownTopic("there is no such topic", topic=topic)
-        self._sink = SinkSpec(connection=connection, application=_WHO, name=topic)
-        # with the topic id: letters of a topic that was created again have not been replayed
-        identity = self._admin.identity(topic)
-        self._run = _RUN if identity is None else f"{_RUN}/{identity.decode()}"
-
-    def read(self) -> Iterator[DeadLetterRecord]:
-        # uncommitted records of a running application are skipped
-        for chunk in read_to_end(self._connection, self._topic, committed=True):
-            for one in chunk:
-                _, timestamp = one.timestamp()
-                headers: Any = tuple(one.headers() or ())
-                key: Any = one.key()
-                yield DeadLetterRecord(
-                    one.partition() or 0, one.offset() or 0, timestamp, key, one.value(), headers
-                )
-
-    def topics(self, names: Collection[str]) -> set[str]:
-        found = self._admin.partitions(*names)
-        return {name for name, count in found.items() if count is not None}
-
-    def replayed(self) -> dict[int, int]:
-        return last_batches(self._sink, self._run)
-
-    def send(
-        self, partition: int, letters: Sequence[tuple[str, DeadLetterRecord]], last: int
-    ) -> None:
-        records = [
-            OutRecord(topic, one.key, one.value, -1, one.timestamp, list(one.original_headers))
-            for topic, one in letters
-        ]
-        write(self._sink, Batch(self._run, last, partition), [records])
-
-    def close(self) -> None:
-        forget_kept()
+@contextmanager
+def letters_at(address: str, topic: str) -> Iterator[Letters]:
+    """Open a dead-letter topic at ``kafka://host:port``, or in the folder of an embedded log."""
+    known = address.startswith("file:") or "://" in address
+    broker = open_broker(address if known else f"file:{address}", option="--log")
+    try:
+        broker.check()
+        broker.describe(topic)  # raises if it does not exist
+        yield Letters(broker, topic)
+    finally:
+        broker.close()

@@ -6,7 +6,9 @@ value alone then allocates nothing. `Record` is what the Processor API hands to 
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from thulawa.core.types import Headers
 
 __all__ = [
     "LAST_OUTPUT_TIMESTAMP",
@@ -25,7 +27,6 @@ V = TypeVar("V")
 K1 = TypeVar("K1")
 V1 = TypeVar("V1")
 
-Headers: TypeAlias = tuple[tuple[str, bytes], ...]
 LAST_TIMESTAMP = 2**63 - 1  # what eight bytes can hold
 LAST_OUTPUT_TIMESTAMP = 253_402_300_799_999  # the year 9999: what any reader can show
 

@@ -25,8 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from thulawa.brokers.errors import BrokerError
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerFailed, KafkaError, ToolMissing
+from thulawa.brokers.kafka.errors import BrokerFailed, ToolMissing
 from thulawa.brokers.kafka.topics import reachable
 from thulawa.core.errors import ConfigurationError
 from thulawa.dev.kafka_nodes import Node, free_ports, plan, properties
@@ -203,7 +204,7 @@ class Broker:
                 raise BrokerFailed(self._last_words())
             try:
                 reachable(self.connection, timeout=5, brokers=len(self._nodes))
-            except KafkaError as error:
+            except BrokerError as error:
                 if time.monotonic() > deadline:
                     raise BrokerFailed(f"no answer after {_TIMEOUT:.0f} s: {error}") from error
                 time.sleep(0.1)

@@ -13,16 +13,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, get_args
 
+from thulawa.brokers.port import open_broker
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
-from thulawa.health.changelog import restore
+from thulawa.core.types import TopicPartition
+from thulawa.health.changelog import CountsChangelog, restore
 from thulawa.health.columns import Added, Rule
 from thulawa.health.merging import Merging
-from thulawa.health.model import Count, Place
+from thulawa.health.model import Count
 from thulawa.health.partition_leases import Fixed, Owner, Partitions
 from thulawa.health.sinks import AnySink, Sink, put_all, seed_all
-from thulawa.health.spark_jobs import Inputs, counted_rows, first_offsets, inputs_at
+from thulawa.health.spark_jobs import (
+    counted_ranges,
+    counted_rows,
+    first_offsets,
+    partition_owner,
+)
 from thulawa.health.statuses import Status
 from thulawa.health.tasks import Range, added_by
 from thulawa.health.totals import Totals
@@ -86,8 +93,8 @@ class WindowCounts:
         _check_division(partitions, self._topics)
         self._rule = Rule.of(status, window, expire)
         self._every = milliseconds(every, name="every") / 1000
-        self._inputs: Inputs = inputs_at(log, output, application_id)
-        self._changelog = self._inputs.changelog
+        self._broker = open_broker(log)
+        self._changelog = CountsChangelog(self._broker, output, application_id)
         self._division: Division = (
             partitions
             if isinstance(partitions, str)
@@ -100,8 +107,8 @@ class WindowCounts:
         self._spark = spark
         self._clock = clock
         self._owner: Owner | None = None
-        self._totals: dict[Place, Totals] = {}
-        self._others: dict[Place, int] = {}
+        self._totals: dict[TopicPartition, Totals] = {}
+        self._others: dict[TopicPartition, int] = {}
         self._identities: dict[str, bytes | None] = {}
         self._begun = False
         self._lock = threading.RLock()
@@ -270,9 +277,10 @@ class WindowCounts:
                 else:
                     return self._commit(counted, {one.place: one.end for one in ranges})
 
-    def _counted(self, ranges: Sequence[Range]) -> dict[Place, list[Added]]:
+    def _counted(self, ranges: Sequence[Range]) -> dict[TopicPartition, list[Added]]:
         """Count ranges in a Spark job."""
-        return added_by(self._inputs.counted(self._session(), ranges, self._rule).toArrow())
+        counted = counted_ranges(self._session(), self._broker, ranges, self._rule)
+        return added_by(counted.toArrow())
 
     def _acquire_all(self) -> None:
         """Acquire the partitions for a query of the user's, which reads them in any case."""
@@ -287,7 +295,7 @@ class WindowCounts:
     def _acquire(self) -> None:
         """Update which partitions are this instance's, and restore the totals of new ones."""
         places = [
-            Place(topic, number)
+            TopicPartition(topic, number)
             for topic in self._topics
             for number in range(self._changelog.partitions(topic))
         ]
@@ -298,7 +306,7 @@ class WindowCounts:
                 put_all(self._sinks, sums)
             shared = self._division == "shared"
             self._owner = (
-                self._inputs.shared(self._topics)
+                partition_owner(self._broker, self._changelog.job, self._topics)
                 if shared
                 else Fixed(None if isinstance(self._division, str) else self._division)
             )
@@ -333,7 +341,7 @@ class WindowCounts:
             if self._identities.setdefault(topic, identity) != identity:
                 raise _made_anew(topic)
 
-    def _begin(self, place: Place, totals: Totals, passed: int, start: int) -> None:
+    def _begin(self, place: TopicPartition, totals: Totals, passed: int, start: int) -> None:
         """Set the position to the first message that exists; raise if messages were lost."""
         # messages before ``passed`` that are not in the totals were late, not lost
         reached = max(totals.position, passed)
@@ -364,7 +372,7 @@ class WindowCounts:
             )
         return bool(firsts)
 
-    def _starts(self, places: Iterable[Place]) -> dict[Place, int]:
+    def _starts(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         topics = {place.topic for place in places}
         starts = {topic: self._changelog.start_offsets(topic) for topic in topics}
         return {place: starts[place.topic][place.partition] for place in places}
@@ -381,9 +389,11 @@ class WindowCounts:
                     ranges.append(Range(place, totals.since, end))
         return ranges
 
-    def _commit(self, counted: Mapping[Place, list[Added]], ends: Mapping[Place, int]) -> int:
+    def _commit(
+        self, counted: Mapping[TopicPartition, list[Added]], ends: Mapping[TopicPartition, int]
+    ) -> int:
         """Add counts to the totals, write and publish what changed; return how many messages."""
-        changes: dict[Place, list[Count]] = {}
+        changes: dict[TopicPartition, list[Count]] = {}
         for place in sorted({*counted, *ends}):
             added = counted.get(place, ())
             changes[place] = self._totals[place].add(added, position=ends.get(place, 0))
@@ -409,14 +419,14 @@ class WindowCounts:
             put_all(self._sinks, self._merging.follow(self._changelog))
         return sum(one.messages for found in counted.values() for one in found)
 
-    def _ends(self) -> dict[Place, int]:
+    def _ends(self) -> dict[TopicPartition, int]:
         return {
-            Place(topic, number): end
+            TopicPartition(topic, number): end
             for topic in self._topics
             for number, end in self._changelog.end_offsets(topic).items()
         }
 
-    def _reached(self, ends: Mapping[Place, int]) -> bool:
+    def _reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         with self._lock:
             if self._error is not None:
                 raise self._error

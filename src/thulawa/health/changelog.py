@@ -10,13 +10,25 @@ missing between the last offset written and this one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from thulawa.health.model import Count, Place, decode
+from thulawa.brokers.errors import Fenced, UnknownTopic
+from thulawa.brokers.port import Broker, WriterId
+from thulawa.brokers.records import ProducerRecord
+from thulawa.core.markers import LastBatch, OlderBatch
+from thulawa.core.types import TopicPartition
+from thulawa.health.model import Count, decode, encode_key, encode_value
 from thulawa.health.totals import Totals
 
-__all__ = ["IDENTITY", "Changelog", "Restored", "Stored", "restore"]
+__all__ = ["CountsChangelog", "Restored", "Stored", "restore"]
+
+_QUERY = "counts"
+# short: the open transaction of a killed instance delays all readers of the output for so long
+_TRANSACTION_TIMEOUT, _READ_TIMEOUT = 15.0, 60.0
+_ATTEMPTS, _AT_ONCE = 10, 8
 
 
 IDENTITY = "topic.id"
@@ -35,48 +47,141 @@ class Stored(NamedTuple):
     identity: bytes | None = None
 
 
-class Changelog(Protocol):
-    """Where counts are kept."""
+class CountsChangelog:
+    """The compacted topic of the counts, on any broker.
+
+    The marker of a counted partition is the last offset that was read for it, in the same
+    transaction as its changes; on Kafka it is the offset of a consumer group on the very partition
+    that is counted, so that Kafka's own tools show the lag.
+    """
+
+    def __init__(self, broker: Broker, output: str, application: str) -> None:
+        self._broker = broker
+        self._output = output
+        # a separator that no name contains: two jobs must not share an identity
+        self.job = f"{application}/{output}"
+        self._output_partitions = 1
+        self._ids: dict[str, bytes] = {}
 
     def prepare(self, inputs: Iterable[str]) -> None:
-        """See that the inputs are there; make the output, compacted, unless it is there."""
+        """Create the output, compacted, unless it exists; raise if an input does not."""
+        for topic in inputs:
+            self.partitions(topic)
+        self._output_partitions = self._broker.partitions(self._output).get(self._output, 1)
+        self._broker.create_topic(self._output, self._output_partitions, compact=True)
 
-    def claim(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Take partitions over: what an earlier owner had not finished writing is undone.
+    def claim(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Abort what earlier owners of partitions have not finished writing.
 
-        Gives the offset up to which each was read for what was written last. What lies before it
-        is in the topic, or was not to be counted.
+        Return the offset up to which each was read for what was written last. Messages before it
+        are in the totals, or were not to be counted.
         """
+        numbers: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            numbers.setdefault(topic, []).append(number)
+        found: dict[TopicPartition, int] = {}
+        for topic, claimed in numbers.items():
+            writer = self._writer(topic)
+            self._broker.fence(writer, claimed)
+            last = self._broker.markers(writer, claimed)
+            for number in claimed:
+                marker = last.get(number)
+                found[TopicPartition(topic, number)] = 0 if marker is None else marker.number + 1
+        return found
 
-    def read(self, since: dict[int, int] | None = None) -> Iterator[list[Stored]]:
-        """Give the records up to the end as it is now, in the order of each partition.
+    def read(self, since: dict[int, int] | None = None) -> Iterator[Stored]:
+        """Yield the records up to the end as it is now, those of a partition in their order.
 
-        ``since`` holds the offsets to begin at, and holds those behind the end afterwards.
+        ``since`` holds the offsets to begin at, and those of the end when all is read.
         """
+        ends = self._broker.end_offsets(self._output, committed=False)[self._output]
+        starts = self._broker.start_offsets(self._output)[self._output] | dict(since or {})
+        ranges = {
+            TopicPartition(self._output, number): (starts[number], end)
+            for number, end in ends.items()
+        }
+        for record in self._broker.read(ranges, timeout=_READ_TIMEOUT):
+            identity = dict(record.headers).get(IDENTITY)
+            yield Stored(record.key or b"", record.value, record.timestamp, identity)
+        if since is not None:
+            since.update(ends)
 
     def write(
-        self, changes: Mapping[Place, Sequence[Count]], now: int, ends: Mapping[Place, int]
-    ) -> set[Place]:
-        """Write changes, each partition's by itself; give those that got through.
+        self,
+        changes: Mapping[TopicPartition, Sequence[Count]],
+        now: int,
+        ends: Mapping[TopicPartition, int],
+    ) -> set[TopicPartition]:
+        """Write changes, each partition's in a transaction; return those that were written.
 
         ``ends`` are the offsets up to which partitions were read for them, perhaps without any
-        change. Of those that do not get through somebody has written as far already.
+        change. For the others another instance has written as far already. Several at once: a
+        transaction is mostly waiting for answers.
         """
+        with ThreadPoolExecutor(_AT_ONCE, "counts") as pool:
+            done = pool.map(lambda at: self._write(at, changes[at], now, ends[at]), changes)
+            return {partition for partition, one in zip(changes, done, strict=True) if one}
+
+    def _write(self, source: TopicPartition, changes: Sequence[Count], now: int, end: int) -> bool:
+        identity = self._ids.get(source.topic)
+        headers = () if identity is None else ((IDENTITY, identity),)
+        to = source.partition % self._output_partitions
+        records = [
+            ProducerRecord(encode_key(one.cell), encode_value(one), headers, now, to)
+            for one in changes
+        ]
+        for _ in range(_ATTEMPTS):
+            with suppress(Fenced):  # by another instance: ask again how far it has come
+                return self._commit(source, records, end)
+        return self._commit(source, records, end)
+
+    def _commit(self, source: TopicPartition, records: list[ProducerRecord], end: int) -> bool:
+        writer, batch = self._writer(source.topic), LastBatch(end - 1)
+        try:
+            with self._broker.transaction(writer, source.partition, batch) as transaction:
+                transaction.write(self._output, records)
+        except OlderBatch:  # another instance has counted further
+            return False
+        return not transaction.skipped
 
     def identity(self, topic: str) -> bytes | None:
-        """Return the id of an input, which differs when it is made anew; None: it has none.
+        """Return the id of an input, which a topic that is created again does not have.
 
-        What is written from then on says that it counts this topic.
+        Changes that are written from now on name it. None: the broker has no ids.
         """
+        found = self._broker.topic_ids(topic).get(topic)
+        if found is None:
+            self._ids.pop(topic, None)
+            return None
+        self._ids[topic] = found.encode()
+        return self._ids[topic]
 
     def partitions(self, topic: str) -> int:
-        """Give how many partitions an input has."""
+        """Return how many partitions an input has; raise if it does not exist."""
+        found = self._broker.partitions(topic)
+        if topic not in found:
+            raise UnknownTopic("there is no such topic to count", topic=topic)
+        return found[topic]
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Give, for each partition of an input, the offset of the next message."""
+        """Return, for each partition of an input, the offset behind its committed messages."""
+        return self._broker.end_offsets(topic)[topic]
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """Give, for each partition of an input, the first offset that is still there."""
+        """Return, for each partition of an input, the first offset that still exists."""
+        return self._broker.start_offsets(topic)[topic]
+
+    def _writer(self, topic: str) -> WriterId:
+        identity = self._ids.get(topic) or self.identity(topic) or b""
+        return WriterId(
+            application=f"{self.job}/{topic}",
+            name=_QUERY,
+            query=_QUERY,
+            marker_topic=topic,
+            # with the topic's id: one that is created again is counted from its first message
+            log_key=f"{self.job}/{topic}/{identity.decode()}",
+            timeout=_TRANSACTION_TIMEOUT,
+        )
 
 
 @dataclass(slots=True)
@@ -92,21 +197,22 @@ class Restored:
     identity: bytes | None = None
 
 
-def restore(changelog: Changelog, places: Iterable[Place], expire: int) -> dict[Place, Restored]:
+def restore(
+    changelog: CountsChangelog, places: Iterable[TopicPartition], expire: int
+) -> dict[TopicPartition, Restored]:
     """Read the topic to its end; records of other partitions are passed over."""
     found = {place: Restored(Totals(place, expire)) for place in places}
     if not found:
         return found
-    for chunk in changelog.read():
-        for key, value, timestamp, identity in chunk:
-            count = decode(key, value)
-            one = found.get(count.cell.place)
-            if one is None:
-                continue
-            one.totals.restore(count)
-            one.identity = identity or one.identity
-            if timestamp != one.written:
-                one.last, one.written = [], timestamp
-            if count.value is not None:
-                one.last.append(count)
+    for key, value, timestamp, identity in changelog.read():
+        count = decode(key, value)
+        one = found.get(count.cell.place)
+        if one is None:
+            continue
+        one.totals.restore(count)
+        one.identity = identity or one.identity
+        if timestamp != one.written:
+            one.last, one.written = [], timestamp
+        if count.value is not None:
+            one.last.append(count)
     return found

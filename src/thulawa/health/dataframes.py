@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
 
 from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.port import open_broker
 from thulawa.health.model import Count
-from thulawa.health.spark_jobs import inputs_at
 from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, register
 
 __all__ = ["DataFrameSink", "read_counts"]
@@ -57,7 +57,7 @@ def read_counts(spark: SparkSession, log: str, output: str, *, merge: bool = Fal
 
     .. versionadded:: 0.1.0
     """
-    inputs_at(log, output, "reader").changelog.partitions(output)  # raises if there is none
+    open_broker(log).describe(output)  # raises if there is none
     rows = _records(spark, log, output)
     key = F.from_json(F.col("key").cast("string"), _KEY).alias("key")
     value = F.from_json(F.col("value").cast("string"), _VALUE).alias("value")

@@ -12,7 +12,7 @@ that have expired by its end get no sum.
 
 from collections.abc import Iterable
 
-from thulawa.health.changelog import Changelog
+from thulawa.health.changelog import CountsChangelog
 from thulawa.health.model import Cell, Count, decode
 
 __all__ = ["Merging", "merged"]
@@ -46,20 +46,19 @@ class Merging:
         self._since: dict[int, int] = {}
         self._first = True
 
-    def follow(self, changelog: Changelog) -> list[Count]:
+    def follow(self, changelog: CountsChangelog) -> list[Count]:
         """Read the topic from the last position to its end; return the sums that changed."""
         changed: set[Cell] = set()
         ended: set[Cell] = set()
         newest = dict(self._newest)
-        for chunk in changelog.read(self._since):
-            for stored in chunk:
-                count = decode(stored.key, stored.value)
-                whole = count.cell._replace(partition=None)
-                if count.value is None:
-                    ended.add(whole)
-                elif self._replace(count, whole):
-                    changed.add(whole)
-                    newest[whole.topic] = max(newest.get(whole.topic, whole.window), whole.window)
+        for stored in changelog.read(self._since):
+            count = decode(stored.key, stored.value)
+            whole = count.cell._replace(partition=None)
+            if count.value is None:
+                ended.add(whole)
+            elif self._replace(count, whole):
+                changed.add(whole)
+                newest[whole.topic] = max(newest.get(whole.topic, whole.window), whole.window)
         self._newest = newest
         if self._first:
             changed = {whole for whole in changed if not self._final(whole)}

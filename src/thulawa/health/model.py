@@ -11,15 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from thulawa.core.errors import StateError
+from thulawa.core.types import TopicPartition
 
-__all__ = ["Cell", "Count", "Place", "decode", "encode_key", "encode_value"]
-
-
-class Place(NamedTuple):
-    """A partition that is counted."""
-
-    topic: str
-    partition: int
+__all__ = ["Cell", "Count", "decode", "encode_key", "encode_value"]
 
 
 class Cell(NamedTuple):
@@ -34,10 +28,10 @@ class Cell(NamedTuple):
     status: str
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         """Return the partition of the cell."""
         assert self.partition is not None, "a merged cell has no partition"
-        return Place(self.topic, self.partition)
+        return TopicPartition(self.topic, self.partition)
 
 
 class Count(NamedTuple):

@@ -11,15 +11,17 @@ process, in whatever way, and needs no clock. On Kafka it is membership in a con
 
 import fcntl
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
 from uuid import uuid4
 
-from thulawa.health.model import Place
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.membership import Membership
+from thulawa.core.types import TopicPartition
 
-__all__ = ["Fixed", "Leases", "Owner", "Partitions"]
+__all__ = ["Fixed", "GroupMembership", "Leases", "Owner", "Partitions"]
 
 Partitions: TypeAlias = Mapping[str, Iterable[int]]
 
@@ -33,7 +35,7 @@ class Owner(Protocol):
     def joined(self) -> bool:
         """Return whether the first assignment has been made, even an empty one."""
 
-    def owned(self, places: Iterable[Place]) -> set[Place]:
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions that belong to this instance now; called before each round."""
 
     def close(self) -> None:
@@ -49,10 +51,14 @@ class Fixed:
         self._chosen = (
             None
             if partitions is None
-            else {Place(topic, number) for topic, ones in partitions.items() for number in ones}
+            else {
+                TopicPartition(topic, number)
+                for topic, ones in partitions.items()
+                for number in ones
+            }
         )
 
-    def owned(self, places: Iterable[Place]) -> set[Place]:
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Return the fixed set."""
         return set(places) if self._chosen is None else set(places) & self._chosen
 
@@ -70,9 +76,9 @@ class Leases:
         folder.mkdir(parents=True, exist_ok=True)
         self._name = f"{_MEMBER}{uuid4().hex}"
         self._member = self._joined()
-        self._held: dict[Place, int] = {}
+        self._held: dict[TopicPartition, int] = {}
 
-    def owned(self, places: Iterable[Place]) -> set[Place]:
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Acquire leases up to this instance's share, and release those beyond it."""
         wanted = sorted(places)
         share = self._share(len(wanted))
@@ -120,13 +126,33 @@ class Leases:
         assert lock is not None, "the name is unique"
         return lock
 
-    def _try(self, place: Place) -> None:
+    def _try(self, place: TopicPartition) -> None:
         lock = _locked(self._folder / f"{place.topic}-{place.partition}")
         if lock is not None:
             self._held[place] = lock
 
-    def _release(self, place: Place) -> None:
+    def _release(self, place: TopicPartition) -> None:
         os.close(self._held.pop(place))
+
+
+class GroupMembership:
+    """Partitions divided by a consumer group of Kafka."""
+
+    def __init__(self, connection: Connection, group: str, topics: Sequence[str]) -> None:
+        self._membership = Membership(connection, group, topics)
+
+    @property
+    def joined(self) -> bool:
+        """Return whether the group has made its first assignment, even an empty one."""
+        return self._membership.joined
+
+    def owned(self, places: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return the partitions that the group has assigned to this instance."""
+        return {TopicPartition(*one) for one in self._membership.assigned()} & set(places)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._membership.close()
 
 
 def _locked(path: Path) -> int | None:

@@ -8,32 +8,26 @@ those of Kafka by its client. `count_windows` counts the rows of any DataFrame.
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
 
-from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.broker import KafkaBroker
+from thulawa.brokers.port import Broker
 from thulawa.core.durations import Duration
 from thulawa.core.errors import ConfigurationError
-from thulawa.health.changelog import Changelog
+from thulawa.core.types import TopicPartition
 from thulawa.health.columns import Rule, Since
-from thulawa.health.embedded_counts import LogChangelog
-from thulawa.health.kafka_counts import GroupMembership, KafkaChangelog
-from thulawa.health.kafka_tasks import CountKafka
-from thulawa.health.model import Place
-from thulawa.health.partition_leases import Leases, Owner
+from thulawa.health.partition_leases import GroupMembership, Leases, Owner
 from thulawa.health.statuses import Status
-from thulawa.health.tasks import CountLog, CountRows, Range
+from thulawa.health.tasks import CountRanges, CountRows, Range
 
 __all__ = [
-    "Inputs",
     "count_windows",
-    "counted_kafka",
-    "counted_log",
+    "counted_ranges",
     "counted_rows",
     "first_offsets",
-    "inputs_at",
+    "partition_owner",
 ]
 
 SCHEMA = "topic string, partition int, window bigint, status string, count bigint, offset bigint"
@@ -58,7 +52,7 @@ def count_windows(
     return lambda df: counted_rows(df, rule, {})
 
 
-def counted_rows(df: DataFrame, rule: Rule, since: Mapping[Place, Since]) -> DataFrame:
+def counted_rows(df: DataFrame, rule: Rule, since: Mapping[TopicPartition, Since]) -> DataFrame:
     """Count the rows of a DataFrame from where counting stands."""
     if missing := [name for name in _COLUMNS if name not in df.columns]:
         raise ConfigurationError(f"to count, a column {missing[0]!r} is needed beside {df.columns}")
@@ -68,30 +62,23 @@ def counted_rows(df: DataFrame, rule: Rule, since: Mapping[Place, Since]) -> Dat
     return narrow.mapInArrow(CountRows(rule, dict(since)), SCHEMA)
 
 
-def first_offsets(df: DataFrame) -> dict[Place, int]:
+def first_offsets(df: DataFrame) -> dict[TopicPartition, int]:
     """Give where the rows of each partition begin."""
     firsts = df.groupBy("topic", "partition").agg(F.min("offset"))
-    return {Place(topic, partition): first for topic, partition, first in firsts.collect()}
+    return {TopicPartition(topic, partition): first for topic, partition, first in firsts.collect()}
 
 
-def counted_log(
-    spark: SparkSession, address: str, ranges: Sequence[Range], rule: Rule
+def counted_ranges(
+    spark: SparkSession, broker: Broker, ranges: Sequence[Range], rule: Rule
 ) -> DataFrame:
-    """Count messages of the embedded log, as many partitions at once as Spark has cores."""
-    shares = _shares(spark, ranges)
-    return _run(spark, shares, CountLog(address, shares, rule))
+    """Count committed messages of topics, as many partitions at once as Spark has cores.
 
-
-def counted_kafka(
-    spark: SparkSession, connection: Connection, ranges: Sequence[Range], rule: Rule
-) -> DataFrame:
-    """Count messages of Kafka, committed ones only, as many partitions at once as Spark has cores.
-
-    Read in the worker: to pass messages through Spark's rows costs several times as much as to
-    read and count them.
+    They are read in the Python worker: to pass them through Spark's rows costs several times as
+    much as to read and count them.
     """
     shares = _shares(spark, ranges)
-    return _run(spark, shares, CountKafka(connection, shares, rule))
+    task = CountRanges(broker, shares, rule)
+    return spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, SCHEMA)
 
 
 def _shares(spark: SparkSession, ranges: Sequence[Range]) -> list[list[Range]]:
@@ -101,66 +88,14 @@ def _shares(spark: SparkSession, ranges: Sequence[Range]) -> list[list[Range]]:
     return [largest_first[number::tasks] for number in range(tasks)]
 
 
-def _run(spark: SparkSession, shares: list[list[Range]], task: CountLog | CountKafka) -> DataFrame:
-    return spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, SCHEMA)
+def partition_owner(broker: Broker, job: str, topics: Sequence[str]) -> Owner:
+    """Join the instances of a job that count the same topics, and share partitions with them.
 
-
-class Inputs(Protocol):
-    """Where the topics are: what `WindowCounts` asks of the embedded log, or of Kafka."""
-
-    @property
-    def changelog(self) -> Changelog:
-        """The output topic."""
-
-    def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
-        """Count messages."""
-
-    def shared(self, topics: Sequence[str]) -> Owner:
-        """Join those who count these topics for the same application into the same output."""
-
-
-class LogInputs:
-    """The embedded log."""
-
-    def __init__(self, address: str, output: str, application: str) -> None:
-        self.changelog = LogChangelog(address, output, application)
-        self._job = Path(application, output)
-
-    def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
-        """Count messages."""
-        return counted_log(spark, self.changelog.log.address, ranges, rule)
-
-    def shared(self, topics: Sequence[str]) -> Owner:
-        """Share by locks on files beside the log."""
-        folder = Path(self.changelog.log.address.removeprefix("file:"))
-        # a digest: a path may not be as long as many names
-        same = sha256("/".join(sorted(topics)).encode()).hexdigest()[:16]
-        return Leases(folder / "leases" / self._job / same)
-
-
-class KafkaInputs:
-    """Kafka."""
-
-    def __init__(self, connection: Connection, output: str, application: str) -> None:
-        self.changelog = KafkaChangelog(connection, output, application)
-        self._connection = connection
-        self._job = f"{application}/{output}"
-
-    def counted(self, spark: SparkSession, ranges: Sequence[Range], rule: Rule) -> DataFrame:
-        """Count messages."""
-        return counted_kafka(spark, self._connection, ranges, rule)
-
-    def shared(self, topics: Sequence[str]) -> Owner:
-        """Share by a consumer group; Kafka gives a member partitions of its own topics alone."""
-        return GroupMembership(self._connection, f"{self._job}/members", topics)
-
-
-def inputs_at(address: str, output: str, application: str) -> Inputs:
-    """Give the topics at an address: ``file:./topics`` or ``kafka://host:9092``."""
-    if address.startswith("file:"):
-        return LogInputs(address, output, application)
-    if address.startswith("kafka://"):
-        return KafkaInputs(Connection.of(address), output, application)
-    raise ConfigurationError(
-        f"log={address!r} is not known; use file:PATH for an embedded log, or kafka://HOST:PORT"
-    )
+    On Kafka by a consumer group, on the embedded log by locks on files beside it.
+    """
+    if isinstance(broker, KafkaBroker):
+        return GroupMembership(broker.connection, f"{job}/members", topics)
+    folder = Path(broker.address.removeprefix("file:"))
+    # a digest: a path may not be as long as many names
+    same = sha256("/".join(sorted(topics)).encode()).hexdigest()[:16]
+    return Leases(folder / "leases" / job / same)

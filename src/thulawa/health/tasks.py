@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from thulawa.brokers.embedded import Log
-from thulawa.brokers.embedded.arrow import by_partition, gathered, read_arrow
+from thulawa.brokers.embedded.arrow import by_partition, gathered
+from thulawa.brokers.port import Broker
 from thulawa.core.gc_freeze import freeze_gc, gc_disabled
+from thulawa.core.types import TopicPartition
 from thulawa.health.columns import Added, Counter, Messages, Rule, Since
-from thulawa.health.model import Place
 
-__all__ = ["COUNTED", "CountLog", "CountRows", "Range", "added_by", "counted_shares"]
+__all__ = ["COUNTED", "CountRanges", "CountRows", "Range", "added_by", "counted_shares"]
 
 COUNTED = pa.schema(
     [
@@ -33,7 +33,7 @@ _ROWS, _BYTES = 50_000, 32 * 1024 * 1024
 class Range(NamedTuple):
     """Messages of a partition to count: from the next offset up to ``end``."""
 
-    place: Place
+    place: TopicPartition
     since: Since
     end: int
 
@@ -43,15 +43,15 @@ class CountRows:
     """Counts Arrow batches of topic, partition, offset, timestamp (ms) and value."""
 
     rule: Rule
-    since: Mapping[Place, Since]
+    since: Mapping[TopicPartition, Since]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the messages of one task add to each cell."""
         freeze_gc()
-        counters: dict[Place, Counter] = {}
+        counters: dict[TopicPartition, Counter] = {}
         for whole in gathered(batches, rows=_ROWS, size=_BYTES):
             for topic, partition, part in by_partition(whole):
-                place = Place(topic, partition)
+                place = TopicPartition(topic, partition)
                 if place not in counters:
                     counters[place] = Counter(self.rule, self.since.get(place, Since()))
                 counters[place].add(Messages.of(part))
@@ -59,23 +59,20 @@ class CountRows:
 
 
 @dataclass(frozen=True, slots=True)
-class CountLog:
-    """Counts ranges of the embedded log; its input rows are indexes into ``shares``."""
+class CountRanges:
+    """Counts ranges of topics, read in the task; its input rows are indexes into ``shares``."""
 
-    address: str
+    broker: Broker
     shares: Sequence[Sequence[Range]]
     rule: Rule
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the messages of the shares add to each cell."""
-        with Log(self.address) as log:
+        yield counted_shares(batches, self.shares, self.rule, self._read)
 
-            def read(wanted: Range) -> Iterator[Messages]:
-                topic, partition = wanted.place
-                rows = read_arrow(log, topic, partition, wanted.since.offset, wanted.end)
-                return map(Messages.of, gathered(rows, rows=_ROWS, size=_BYTES))
-
-            yield counted_shares(batches, self.shares, self.rule, read)
+    def _read(self, wanted: Range) -> Iterator[Messages]:
+        columns = self.broker.read_columns(wanted.place, wanted.since.offset, wanted.end)
+        return (Messages(*one) for one in columns)
 
 
 def counted_shares(
@@ -86,7 +83,7 @@ def counted_shares(
 ) -> pa.RecordBatch:
     """Read and count the ranges of the shares whose indexes are the rows of a task."""
     freeze_gc()
-    counters: dict[Place, Counter] = {}
+    counters: dict[TopicPartition, Counter] = {}
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
     with gc_disabled():
         for one in (one for number in numbers for one in shares[number]):
@@ -96,16 +93,16 @@ def counted_shares(
     return _rows(counters)
 
 
-def added_by(counted: pa.Table | pa.RecordBatch) -> dict[Place, list[Added]]:
+def added_by(counted: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Added]]:
     """Return the rows of all tasks by partition; a cell may occur in the rows of several tasks."""
-    found: dict[Place, list[Added]] = {}
+    found: dict[TopicPartition, list[Added]] = {}
     columns = (counted[name].to_pylist() for name in COUNTED.names)
     for topic, partition, *added in zip(*columns, strict=True):
-        found.setdefault(Place(topic, partition), []).append(Added(*added))
+        found.setdefault(TopicPartition(topic, partition), []).append(Added(*added))
     return found
 
 
-def _rows(counters: Mapping[Place, Counter]) -> pa.RecordBatch:
+def _rows(counters: Mapping[TopicPartition, Counter]) -> pa.RecordBatch:
     rows = [(*place, *added) for place, counter in counters.items() for added in counter.added()]
     columns = zip(*rows, strict=True) if rows else [()] * len(COUNTED)
     return pa.record_batch(

@@ -8,8 +8,9 @@ may always overwrite the other.
 import heapq
 from collections.abc import Iterable
 
+from thulawa.core.types import TopicPartition
 from thulawa.health.columns import Added, Since
-from thulawa.health.model import Cell, Count, Place
+from thulawa.health.model import Cell, Count
 
 __all__ = ["Totals"]
 
@@ -17,7 +18,7 @@ __all__ = ["Totals"]
 class Totals:
     """The cells of one partition whose windows have not expired."""
 
-    def __init__(self, place: Place, expire: int) -> None:
+    def __init__(self, place: TopicPartition, expire: int) -> None:
         self._place = place
         self._expire = expire
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}

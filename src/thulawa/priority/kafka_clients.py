@@ -16,11 +16,12 @@ from urllib.parse import quote, unquote
 
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer
 from confluent_kafka import KafkaError as Code
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
+from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable, UnknownTopic, translated
+from thulawa.brokers.kafka.errors import BrokerUnreachable, translated
 from thulawa.brokers.kafka.reading import headers_of, newest
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.errors import ConfigurationError
@@ -150,7 +151,7 @@ class BucketConsumer:
         buckets: Buckets,
         bucket: str,
         settings: Mapping[str, Any] | None = None,
-        on_revoke: Callable[[Consumer, list[Place]], None] | None = None,
+        on_revoke: Callable[[Consumer, list[ClientPartition]], None] | None = None,
     ) -> None:
         if bucket not in buckets.urgency:
             raise ConfigurationError(f"there is no bucket {bucket!r}; there are {buckets.names}")
@@ -224,7 +225,7 @@ class BucketConsumer:
             if one.error() is None and partition is not None and offset is not None:
                 first.setdefault(partition, offset)
         for partition, offset in first.items():
-            self._consumer.seek(Place(self._topic, partition, offset))
+            self._consumer.seek(ClientPartition(self._topic, partition, offset))
 
     def _store(self, message: Message) -> None:
         try:
@@ -238,7 +239,7 @@ class BucketConsumer:
         if not self._settled and time.monotonic() >= self._tried + _RETRY:
             self._assign_part(self._consumer, timeout=0)
 
-    def _assigned(self, consumer: Consumer, _: list[Place]) -> None:
+    def _assigned(self, consumer: Consumer, _: list[ClientPartition]) -> None:
         consumer.assign([])  # else an error leaves the built-in assignment
         self._assign_part(consumer, timeout=_TIMEOUT)
 
@@ -252,7 +253,7 @@ class BucketConsumer:
         if count is None:
             raise UnknownTopic("there is no such topic", topic=self._topic)
         places = self._buckets.assign_members(count, members)[own]
-        consumer.assign([Place(self._topic, place) for place in places])
+        consumer.assign([ClientPartition(self._topic, place) for place in places])
         self._settled = True
 
     def _members(self, timeout: float) -> dict[str, str]:

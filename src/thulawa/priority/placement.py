@@ -16,8 +16,8 @@ __all__ = ["LOOK_BACK", "Newest", "Placement", "Placing", "check_newest", "unsta
 LOOK_BACK = 32
 """The number of newest records of each partition that a writer checks."""
 
-Headers = Iterable[tuple[str, Any]] | None
-Newest = Mapping[int, Iterable[Headers]]
+AnyHeaders = Iterable[tuple[str, Any]] | None
+Newest = Mapping[int, Iterable[AnyHeaders]]
 """The headers of the newest records of each partition, the newest last."""
 
 _REMEMBERED = 65_536
@@ -32,7 +32,7 @@ def check_newest(buckets: Buckets, newest: Newest) -> int:
     return len(newest)
 
 
-def unstamped(headers: Headers) -> list[tuple[str, Any]]:
+def unstamped(headers: AnyHeaders) -> list[tuple[str, Any]]:
     """Return headers without a stamp."""
     return [one for one in headers or () if one[0] != STAMP]
 
@@ -87,7 +87,7 @@ class Placing:
         self.dropped = 0
 
     def __call__(
-        self, topic: str, key: Any, headers: Headers
+        self, topic: str, key: Any, headers: AnyHeaders
     ) -> tuple[int, list[tuple[str, Any]]] | None:
         """Return the partition and the headers of a record; None if it is dropped."""
         placement = self._placements.get(topic)

@@ -6,11 +6,11 @@ The headers are those of Kafka Streams (KIP-1034), ``__streams.errors.*``, and T
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypeAlias
+
+from thulawa.core.types import Headers
 
 __all__ = ["ERRORS", "ROW", "DeadLetterRecord", "ReplayRejection"]
 
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 ERRORS = "__streams.errors."
 ROW = "thulawa.dead_letter"
 """The header of dead letters whose value is a row of `map_by_key`."""

@@ -7,18 +7,12 @@ group differently, as long as every partition is in exactly one group.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.types import TopicPartition
 
 __all__ = ["Assignment", "PartitionGrouper", "TopicPartition", "by_number", "partition_groups"]
-
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
-    topic: str
-    partition: int
 
 
 # partitions per topic -> groups of partitions, one task each

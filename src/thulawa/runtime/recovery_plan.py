@@ -17,13 +17,11 @@ committed it and its stamps: if the new checkpoint is lost during that batch, th
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeAlias
 
 from thulawa.core.errors import StateError
+from thulawa.core.types import TopicPartition
 
-__all__ = ["Generation", "Progress", "RecoveryPlan", "TopicPartition", "batch_stamp", "recover"]
-
-TopicPartition: TypeAlias = tuple[str, int]
+__all__ = ["Generation", "Progress", "RecoveryPlan", "batch_stamp", "recover"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Fuse:
         sqlite3.connect = self._connect  # type: ignore[assignment]
 
     def _called(self, frame: FrameType, event: str, argument: object) -> Any:
-        return self._line if "/thulawa/log/" in frame.f_code.co_filename else None
+        return self._line if "/thulawa/brokers/embedded/" in frame.f_code.co_filename else None
 
     def _line(self, frame: FrameType, event: str, argument: object) -> Any:
         self._burn()

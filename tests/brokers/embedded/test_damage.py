@@ -130,7 +130,7 @@ def test_a_writer_that_waits_too_long_is_told_and_nothing_is_written(log: Log) -
 
 
 def test_errors_can_be_pickled() -> None:
-    error = OffsetOutOfRange(topic="visits", partition=1, offset=5, start=7, end=9)
+    error = OffsetOutOfRange("gone", topic="visits", partition=1, offset=5, start=7, end=9)
     other = LogError("message", topic="visits")
     for original in (error, other):
         copy = pickle.loads(pickle.dumps(original))  # noqa: S301 - made here

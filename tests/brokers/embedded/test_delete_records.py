@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from thulawa.brokers.embedded import Log, LogError, OffsetOutOfRange, ProducerRecord
+from thulawa.brokers.embedded import Log, OffsetOutOfRange, ProducerRecord, UnknownTopic
 
 
 def offsets(log: Log, partition: int) -> list[int]:
@@ -40,5 +40,5 @@ def test_deleted_records_cannot_be_read_and_free_their_space(tmp_path: Path) -> 
         assert cleaned.records == 2_000
         with pytest.raises(OffsetOutOfRange):
             list(log.read("t", 0, 0))
-        with pytest.raises(LogError):
+        with pytest.raises(UnknownTopic):
             log.delete_records("t", {1: 5})

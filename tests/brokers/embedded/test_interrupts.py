@@ -18,7 +18,7 @@ def interrupted(work: Callable[[], object], at: int) -> bool:
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal left
-        if "/thulawa/log/" not in frame.f_code.co_filename:
+        if "/thulawa/brokers/embedded/" not in frame.f_code.co_filename:
             return None
         left -= event == "line"
         if left == 0:

@@ -79,7 +79,7 @@ def test_large_batches_are_read_a_few_at_a_time(log: Log) -> None:
     log.create_topic("visits")
     for _ in range(4):
         log.append({"visits": [ProducerRecord(b"k", bytes(6 * 1024 * 1024))]})
-    fetched = fetch(log._database, log._find("visits"), 0, 0)
+    fetched = fetch(log._database, log.topic("visits"), 0, 0)
     assert (len(fetched.chunks), fetched.next) == (2, 2)
     assert [len(chunk) for chunk in log.read_columns("visits", 0, 0)] == [1, 1, 1, 1]
 

@@ -6,16 +6,15 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from tests.brokers.kafka.conftest import PASSWORDS
+from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import fill
+from thulawa.brokers.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import (
     AuthenticationFailed,
     BrokerFailed,
     BrokerUnreachable,
     ToolMissing,
-    TopicDiffers,
-    UnknownTopic,
 )
 from thulawa.brokers.kafka.groups import commit_offsets, committed_offsets, lag
 from thulawa.brokers.kafka.topics import Topics, TopicSpec, reachable

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
 from tests.brokers.kafka.test_spark import copy_all
+from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import UnknownTopic
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import SinkSpec
 from thulawa.core.errors import StateLoss

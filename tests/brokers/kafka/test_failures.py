@@ -8,15 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.brokers.kafka.conftest import PASSWORDS
+from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, judge, out, read
+from thulawa.brokers.errors import Fenced, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
-    Fenced,
-    UnknownTopic,
-)
+from thulawa.brokers.kafka.errors import AuthenticationFailed, BrokerUnreachable
 from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.brokers.kafka.transactions import Batch, SinkSpec, Written, forget_kept, write

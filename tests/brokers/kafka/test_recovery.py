@@ -5,20 +5,20 @@ import time
 import pytest
 
 from tests.brokers.kafka.helpers import out, read
+from thulawa.brokers.errors import Fenced, RecordTooLarge, TopicDiffers
 from thulawa.brokers.kafka import transactions
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import Fenced, RecordTooLarge, TopicDiffers
 from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import Batch, SinkSpec, write
-from thulawa.spark.micro_batch.brokers import KafkaTopics
+from thulawa.spark.micro_batch.brokers import streams_broker
 
 
 def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
     connection: Connection, topics: Topics, name: str
 ) -> None:
     topics.ensure(name)
-    mine = KafkaTopics(connection)
+    mine = streams_broker(connection)
     sink = SinkSpec(connection=connection, application=name)
     write(sink, Batch("q", 4, 0), [out(name, [1])])
     write(sink, Batch("q", 3, 1), [out(name, [2])])
@@ -45,7 +45,7 @@ def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
 def test_compacted_topics_are_made_once_and_hold_what_is_put(
     connection: Connection, topics: Topics, name: str
 ) -> None:
-    mine = KafkaTopics(connection)
+    mine = streams_broker(connection)
     for _ in range(2):
         mine.create(name, 2, compact=True)
     with pytest.raises(TopicDiffers, match="2 partitions"):
@@ -65,4 +65,4 @@ def test_a_record_that_the_broker_refuses_is_not_taken_for_written(
 ) -> None:
     topics.ensure(name, TopicSpec(settings={"max.message.bytes": "100"}))
     with pytest.raises(RecordTooLarge, match=name):
-        KafkaTopics(connection).put(name, b"k", b"x" * 1_000)
+        streams_broker(connection).put(name, b"k", b"x" * 1_000)

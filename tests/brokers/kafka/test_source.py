@@ -108,7 +108,7 @@ def test_records_that_are_deleted_before_they_are_read_end_the_query(
     copy_all(source, sink, f"{name}-out", tmp_path / "cp")
     fill(connection, f"{name}-in", range(20, 40))
     cut(connection, f"{name}-in", 30)
-    with pytest.raises(StreamingQueryException, match=f"OffsetsLost.*{name}-in"):
+    with pytest.raises(StreamingQueryException, match=f"OffsetOutOfRange.*{name}-in"):
         copy_all(source, sink, f"{name}-out", tmp_path / "cp")
     assert judge(read(connection, f"{name}-out"), range(20)) == CLEAN
 

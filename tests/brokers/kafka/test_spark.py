@@ -9,11 +9,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tests.brokers.kafka.conftest import PASSWORDS
+from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, fill, judge, read
 from tests.spark.faults import fail, struck_within
+from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import AuthenticationFailed, BrokerUnreachable, UnknownTopic
+from thulawa.brokers.kafka.errors import AuthenticationFailed, BrokerUnreachable
 from thulawa.brokers.kafka.routing import Policies
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import SinkSpec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.brokers.kafka.conftest import PASSWORDS
+from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
 from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
@@ -91,7 +91,7 @@ def test_a_repartition_topic_is_read_once_also_without_the_checkpoint(
     updates = Counter((m.key(), m.value()) for m in read(connection, f"{name}-out"))
     assert updates == Counter((b"%d" % key, b"%d" % n) for key in range(3) for n in range(1, 31))
     assert topics.partitions(inner) == {inner: 2}
-    assert topics._setting(inner, "retention.ms") == "-1"
+    assert topics.settings(inner)["retention.ms"] == "-1"
     assert sum(topics.start_offsets(inner)[inner].values()) > 0, "what was read is deleted"
     for topic in (inner, f"{name}-counts-changelog"):
         assert topics.largest_record(topic) > LARGEST_RECORD, "as on the embedded log"
@@ -130,7 +130,7 @@ def test_a_transaction_has_the_time_that_an_application_asks_for() -> None:
     asked = Streams(
         counting("x"), application_id="x", log="kafka://localhost:1", transaction_timeout="90 s"
     )
-    sink = asked._topics.sink("x")  # type: ignore[attr-defined]
+    sink = asked._topics.formats._sink("x")  # type: ignore[attr-defined]
     assert (sink.transaction_timeout, sink.delivery_timeout) == (90.0, 90.0)
     with pytest.raises(ConfigurationError, match="exactly once at no extra cost"):
         Streams(counting("x"), application_id="x", log="file:./topics", transaction_timeout="90 s")

@@ -8,9 +8,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.brokers.kafka.helpers import CLEAN, judge, out, read
+from thulawa.brokers.errors import Fenced, RecordTooLarge, UnknownTopic
 from thulawa.brokers.kafka import transactions
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable, Fenced, RecordTooLarge, UnknownTopic
+from thulawa.brokers.kafka.errors import BrokerUnreachable
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import (
@@ -181,7 +182,7 @@ def test_a_broker_that_dies_while_a_batch_is_claimed_is_waited_for(
         restart.start()
         return True
 
-    monkeypatch.setattr(transactions._Sender, "steady", property(dies_unnoticed))
+    monkeypatch.setattr(transactions.SinkProducer, "steady", property(dies_unnoticed))
     assert write(sink, Batch("q", 1, 0), [out(topic, range(10, 20))]) == Written(10)
     restart.join()
     assert judge(read(sink.connection, topic), range(20)) == CLEAN
@@ -256,7 +257,7 @@ def test_records_that_are_still_on_their_way_are_no_success(
         connection=patient, application="a", guarantee="at_least_once", delivery_timeout=1
     )
     monkeypatch.setattr(transactions, "_ANSWER", 0.0)
-    sender = transactions._Sender(sink, 0)
+    sender = transactions.SinkProducer(sink, 0)
     sender._producer.produce("t", b"1")
     with pytest.raises(BrokerUnreachable, match="1 record"):
         sender.flush()

@@ -4,25 +4,28 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.brokers.kafka.helpers import read
 from tests.health import chaos
 from tests.health.helpers import LINES, is_valid, story_messages, written
 from tests.health.local import LocalCounts
+from thulawa.brokers.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.membership import Membership
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import forget_kept
+from thulawa.brokers.port import open_broker
+from thulawa.core.types import TopicPartition
 from thulawa.dev.kafka_broker import Broker
 from thulawa.health import WindowCounts
-from thulawa.health.changelog import restore
-from thulawa.health.kafka_counts import GroupMembership, KafkaChangelog
-from thulawa.health.model import Cell, Count, Place, decode
-from thulawa.health.spark_jobs import inputs_at
+from thulawa.health.changelog import CountsChangelog, restore
+from thulawa.health.model import Cell, Count, decode
+from thulawa.health.partition_leases import GroupMembership
+from thulawa.health.spark_jobs import partition_owner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,17 +38,17 @@ def total(topic: str, value: int, offset: int) -> list[Count]:
 
 
 @pytest.fixture
-def changelog(connection: Connection, topics: Topics, name: str) -> KafkaChangelog:
+def changelog(connection: Connection, topics: Topics, name: str) -> CountsChangelog:
     topics.ensure(name, TopicSpec(partitions=2))
-    made = KafkaChangelog(connection, f"{name}-metrics", f"{name}-app")
+    made = CountsChangelog(open_broker(connection), f"{name}-metrics", f"{name}-app")
     made.prepare([name])
     return made
 
 
 def test_a_topic_that_was_made_again_is_known_by_its_id(
-    topics: Topics, changelog: KafkaChangelog, name: str
+    topics: Topics, changelog: CountsChangelog, name: str
 ) -> None:
-    place = Place(name, 0)
+    place = TopicPartition(name, 0)
     before = changelog.identity(name)
     assert before is not None
     changelog.claim([place])
@@ -61,9 +64,9 @@ def test_a_topic_that_was_made_again_is_known_by_its_id(
 
 
 def test_who_is_behind_does_not_get_through(
-    connection: Connection, changelog: KafkaChangelog, name: str
+    connection: Connection, changelog: CountsChangelog, name: str
 ) -> None:
-    place = Place(name, 0)
+    place = TopicPartition(name, 0)
     changelog.claim([place])
     assert written(changelog, place, total(name, 3, 5), 1_000)
     assert not written(changelog, place, total(name, 2, 4), 1_001)
@@ -87,16 +90,16 @@ def test_names_that_hold_a_hyphen_are_not_mistaken_for_others(
     jobs = [(f"{name}-{a}", b, c), (name, f"{a}-{b}", c), (name, a, f"{b}-{c}")]
     for application, output, topic in jobs:
         topics.ensure(topic)
-        changelog = KafkaChangelog(connection, output, application)
+        changelog = CountsChangelog(open_broker(connection), output, application)
         changelog.prepare([topic])
-        assert changelog.claim([Place(topic, 0)]) == {Place(topic, 0): 0}
-        assert written(changelog, Place(topic, 0), total(topic, 3, 5))
+        assert changelog.claim([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 0}
+        assert written(changelog, TopicPartition(topic, 0), total(topic, 3, 5))
 
 
 def test_who_takes_a_partition_over_shuts_the_one_before_out(
-    connection: Connection, changelog: KafkaChangelog, name: str
+    connection: Connection, changelog: CountsChangelog, name: str
 ) -> None:
-    place = Place(name, 0)
+    place = TopicPartition(name, 0)
     producer = Producer(
         {
             **connection.client(),
@@ -114,19 +117,19 @@ def test_who_takes_a_partition_over_shuts_the_one_before_out(
     assert restored.totals.counts() == []
 
 
-def test_sums_are_read_on_from_where_reading_ended(changelog: KafkaChangelog, name: str) -> None:
+def test_sums_are_read_on_from_where_reading_ended(changelog: CountsChangelog, name: str) -> None:
     since: dict[int, int] = {}
-    written(changelog, Place(name, 0), total(name, 3, 5), 1_000)
-    assert sum(map(len, changelog.read(since))) == 1
+    written(changelog, TopicPartition(name, 0), total(name, 3, 5), 1_000)
+    assert len(list(changelog.read(since))) == 1
     assert list(changelog.read(since)) == []
-    written(changelog, Place(name, 0), total(name, 4, 6), 1_001)
-    (chunk,) = changelog.read(since)
+    written(changelog, TopicPartition(name, 0), total(name, 4, 6), 1_001)
+    chunk = list(changelog.read(since))
     assert decode(*chunk[0][:2]) == total(name, 4, 6)[0]
 
 
 def test_members_share_partitions(connection: Connection, topics: Topics, name: str) -> None:
     topics.ensure(name, TopicSpec(partitions=2))
-    places = [Place(name, 0), Place(name, 1)]
+    places = [TopicPartition(name, 0), TopicPartition(name, 1)]
     members = [GroupMembership(connection, f"{name}-members", [name])]
 
     def shares(expected: list[int]) -> None:
@@ -147,7 +150,7 @@ def test_members_share_partitions(connection: Connection, topics: Topics, name: 
 def removed(connection: Connection, topic: str, before: int) -> None:
     """Remove the messages before an offset, as retention does."""
     admin = AdminClient(connection.client())
-    (answer,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    (answer,) = admin.delete_records([ClientPartition(topic, 0, before)]).values()
     answer.result(30)
 
 
@@ -215,10 +218,13 @@ def test_jobs_of_one_application_do_not_take_each_others_partitions(
 ) -> None:
     for topic in (name, f"{name}-more"):
         topics.ensure(topic, TopicSpec(partitions=2))
-    address = f"kafka://{connection.bootstrap}"
+    broker = open_broker(connection)
     jobs = [("metrics", [name]), ("metrics-2", [name]), ("metrics", [f"{name}-more"])]
-    owners = [inputs_at(address, output, name).shared(wanted) for output, wanted in jobs]
-    wholes = [{Place(topic, number) for topic in wanted for number in (0, 1)} for _, wanted in jobs]
+    owners = [partition_owner(broker, f"{name}/{output}", wanted) for output, wanted in jobs]
+    wholes = [
+        {TopicPartition(topic, number) for topic in wanted for number in (0, 1)}
+        for _, wanted in jobs
+    ]
     deadline, settled = time.monotonic() + 60, 0
     while settled < 20:  # what one has at first may be taken away when another joins
         assert time.monotonic() < deadline, "partitions are nobody's"
@@ -233,11 +239,11 @@ def test_topics_that_do_not_fit_are_refused(
     connection: Connection, topics: Topics, name: str
 ) -> None:
     with pytest.raises(UnknownTopic):
-        KafkaChangelog(connection, f"{name}-metrics", name).prepare([name])
+        CountsChangelog(open_broker(connection), f"{name}-metrics", name).prepare([name])
     topics.ensure(name)
     topics.ensure(f"{name}-plain")
     with pytest.raises(TopicDiffers):
-        KafkaChangelog(connection, f"{name}-plain", name).prepare([name])
+        CountsChangelog(open_broker(connection), f"{name}-plain", name).prepare([name])
 
 
 def test_the_story_gives_its_eleven_lines(

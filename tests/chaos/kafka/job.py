@@ -24,7 +24,8 @@ from thulawa.brokers.kafka.transactions import SinkSpec
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.kafka_sink import kafka_sink
 from thulawa.spark.connectors.kafka_source import kafka_source
-from thulawa.spark.micro_batch.brokers import KafkaTopics
+from thulawa.spark.micro_batch.broker_formats import KafkaFormats
+from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.streams import StreamsBuilder
 from thulawa.streams.operator_options import Materialized
 
@@ -97,11 +98,11 @@ class _Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TrappedTopics(KafkaTopics):
+class _TrappedFormats(KafkaFormats):
     traps: Traps
 
     def write(self, rows: Any, application: str) -> Any:
-        writer = KafkaTopics.write(self, rows, application)
+        writer = KafkaFormats.write(self, rows, application)
         writer = writer.option("transactionTimeout", "60 s").option("deliveryTimeout", "30 s")
         return trapped(writer, rows.sparkSession, self.traps)
 
@@ -123,7 +124,8 @@ def _rank(
         max_records=records,
         changelogs=True,
     )
-    streams._topics = _TrappedTopics(connection, traps=traps)
+    formats = _TrappedFormats(connection, traps=traps)
+    streams._topics = StreamsBroker(streams._topics.broker, formats)
     with streams:
         streams.await_termination()
 

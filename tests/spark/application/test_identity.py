@@ -225,7 +225,7 @@ def test_a_changelog_of_other_tasks_is_not_to_be_deleted(tmp_path: Path) -> None
 def resize(folder: Path, partitions: int) -> None:
     """Add partitions, as Kafka does; the embedded log has no way to."""
     with Log(f"file:{folder}/topics") as log:
-        topic, there = log.topic_id("in"), len(log.end_offsets("in"))
+        topic, there = log.topic("in").id, len(log.end_offsets("in"))
     (database,) = (folder / "topics").glob("log-*.sqlite")
     added = [(topic, number) for number in range(there, partitions)]
     with closing(sqlite3.connect(database)) as sql, sql:

@@ -15,7 +15,7 @@ from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.engine import Options
 from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.api import map_by_key
-from thulawa.spark.map_by_key.dead_letters import UNKNOWN, RowIdentity, place_of
+from thulawa.spark.map_by_key.dead_letters import UNKNOWN, RowIdentity, dead_letter_topic
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.task_context import SparkTask
 
@@ -46,7 +46,7 @@ def arrow(rows: Sequence[dict[str, Any]], until: int | None) -> Iterator[pa.Reco
 
 
 def run(
-    log: Log,
+    log: Log | None,
     function: Any,
     rows: Sequence[dict[str, Any]],
     until: int | None = None,
@@ -61,7 +61,7 @@ def run(
         "returns": pa.schema([("answer", pa.int64())]),
         "keep": (),
         "options": Options(on_error="dead_letter"),
-        "dead_letters": place_of(f"{log.address}#dead"),
+        "dead_letters": log and dead_letter_topic(f"{log.address}#dead"),
         "row_identity": RowIdentity("place", "plan"),
     }
     operator = Operator(**settings | changes)
@@ -349,9 +349,9 @@ def test_an_attempt_that_is_overtaken_fails_and_is_right_when_run_again(
 
 def test_a_place_that_is_not_there_is_refused_when_built(log: Log) -> None:
     with pytest.raises(UnknownTopic, match="nowhere"):
-        place_of(f"{log.address}#nowhere")
-    with pytest.raises(ConfigurationError, match="names no topic of a log"):
-        place_of("kafka:dead")
+        dead_letter_topic(f"{log.address}#nowhere")
+    with pytest.raises(ConfigurationError, match="names no topic of a broker"):
+        dead_letter_topic("kafka:dead")
     for half in ({"on_error": "dead_letter"}, {"dead_letters": f"{log.address}#dead"}):
         with pytest.raises(ConfigurationError, match="go together"):
             map_by_key(len, key="n", returns="n long", **half)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import StateError
 from thulawa.runtime.planning import plan
-from thulawa.spark.micro_batch.brokers import EmbeddedTopics
+from thulawa.spark.micro_batch.brokers import streams_broker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.internal_topics import prepare_internal_topics
 from thulawa.spark.micro_batch.program import Program
@@ -23,7 +23,7 @@ class Application:
     """An application without Spark: its topics, its checkpoint, what its batches have read."""
 
     def __init__(self, folder: Path) -> None:
-        self.topics = EmbeddedTopics(f"file:{folder / 'topics'}")
+        self.topics = streams_broker(f"file:{folder / 'topics'}")
         self.checkpoint = Checkpoint(str(folder / "checkpoint"))
 
     def accept(self, made: Program) -> None:
@@ -39,7 +39,7 @@ class Application:
         )
 
     def fill(self) -> None:
-        with Log(self.topics.address) as log:
+        with Log(self.topics.broker.address) as log:
             log.append({TOPIC: [ProducerRecord(b"k", b"v", (), 1, 0)] * 3})
 
     def batch(self, number: int, offsets: Any, *, committed: bool) -> None:

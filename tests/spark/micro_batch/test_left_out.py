@@ -117,11 +117,12 @@ def test_an_oversized_record_is_the_production_handlers_affair(
         __slots__ = ()
 
         def limit(self, topic: str) -> int | None:
-            return 2_000 if super().limit(topic) else None
+            super().limit(topic)  # raises for a topic that does not exist
+            return 2_000
 
-    from thulawa.spark.micro_batch.brokers import EmbeddedTopics  # noqa: PLC0415 to be patched
+    from thulawa.spark.micro_batch.broker_formats import EmbeddedFormats  # noqa: PLC0415 to be patched
 
-    monkeypatch.setattr(EmbeddedTopics, "outlets", lambda self: Small(self.address))
+    monkeypatch.setattr(EmbeddedFormats, "outlets", lambda self: Small(self.address))
     address = f"file:{tmp_path}/topics"
     produce(address, [("a", 1, 1), ("b", 5_000, 2), ("c", 3, 3)])
     builder = StreamsBuilder()

@@ -42,9 +42,6 @@ from thulawa.brokers.embedded.errors import (
     LogBusy,
     LogError,
     LogFailed,
-    OffsetOutOfRange,
-    TopicExists,
-    UnknownTopic,
 )
 from thulawa.brokers.embedded.log import Log
 from thulawa.brokers.embedded.options import (
@@ -56,7 +53,8 @@ from thulawa.brokers.embedded.options import (
     TopicDescription,
 )
 from thulawa.brokers.embedded.producer import Producer
-from thulawa.brokers.embedded.records import ConsumerRecord, ProducerRecord
+from thulawa.brokers.errors import OffsetOutOfRange, RecordTooLarge, TopicDiffers, UnknownTopic
+from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.partitioning import partition_of
 
 __all__ = [
@@ -77,9 +75,10 @@ __all__ = [
     "PartitionDescription",
     "Producer",
     "ProducerRecord",
+    "RecordTooLarge",
     "Retention",
     "TopicDescription",
-    "TopicExists",
+    "TopicDiffers",
     "UnknownTopic",
     "partition_of",
 ]

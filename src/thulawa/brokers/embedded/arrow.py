@@ -6,15 +6,16 @@ and keys and values are found by one sum over their lengths.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thulawa.brokers.columns import counting
 from thulawa.brokers.embedded.batches import layout
 from thulawa.brokers.embedded.log import Log
 
-__all__ = ["by_partition", "counting", "gathered", "read_arrow", "unpack_arrow"]
+__all__ = ["by_partition", "gathered", "read_arrow", "unpack_arrow"]
 
 
 def read_arrow(
@@ -83,12 +84,6 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBat
             return
         own = pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition))
         yield topic, partition, batch.filter(own)
-
-
-@lru_cache(maxsize=16)
-def counting(count: int) -> pa.Array:
-    """Count from 0; nearly all batches are of one size."""
-    return pa.array(range(count), pa.int64())
 
 
 def _numbers(blob: bytes, at: int, count: int, kind: pa.DataType) -> pa.Array:

@@ -26,7 +26,7 @@ from itertools import accumulate, compress, pairwise
 from typing import Any, NamedTuple
 
 from thulawa.brokers.embedded.errors import DamagedLog
-from thulawa.brokers.embedded.records import Headers
+from thulawa.core.types import Headers
 
 __all__ = ["Columns", "Layout", "layout", "pack", "span", "summary", "unpack"]
 

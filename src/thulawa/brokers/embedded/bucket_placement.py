@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from thulawa.brokers.embedded.records import ConsumerRecord, Headers, ProducerRecord
+from thulawa.brokers.records import ConsumerRecord, ProducerRecord
+from thulawa.core.types import Headers
 from thulawa.priority.placement import LOOK_BACK, Placing
 
 __all__ = ["Readable", "newest", "placed"]

@@ -16,9 +16,9 @@ from typing import Literal, Self, TypeAlias
 
 from thulawa.brokers.embedded.database import Database
 from thulawa.brokers.embedded.reading import bounds, fetch, records_of
-from thulawa.brokers.embedded.records import ConsumerRecord
 from thulawa.brokers.embedded.topics import Topic, find
 from thulawa.brokers.embedded.waiting import Waiter
+from thulawa.brokers.records import ConsumerRecord
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.names import check_name
 from thulawa.priority.buckets import Buckets

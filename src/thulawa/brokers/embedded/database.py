@@ -19,8 +19,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import RLock
 
-from thulawa.brokers.embedded.errors import UnknownTopic, translated
+from thulawa.brokers.embedded.errors import translated
 from thulawa.brokers.embedded.schema import check_version, current
+from thulawa.brokers.errors import UnknownTopic
 
 __all__ = ["Database"]
 

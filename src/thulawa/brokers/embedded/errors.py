@@ -1,25 +1,19 @@
-"""What the embedded log raises.
+"""Errors of the embedded log alone, and how errors of SQLite become errors of `brokers.errors`.
 
 ::
 
-    ThulawaError
+    BrokerError
     └── LogError
-        ├── UnknownTopic (LookupError)     no such topic or partition
-        ├── TopicExists                    it exists with other settings
-        ├── InvalidRecord (ValueError)     refused before anything is written
-        ├── OffsetOutOfRange (LookupError) retention has removed it, or it is yet to be written
-        ├── LogBusy (TimeoutError)         another process held the log for too long
-        ├── LogFailed (OSError)            the disk refused: full, read-only, unreachable
-        ├── ForeignLog                     the file is not a log, or of a newer version
-        └── DamagedLog                     the file's content is not what was written
-
-Names and options that cannot work are a `ConfigurationError`, as everywhere.
+        ├── InvalidRecord (ValueError)  refused before anything is written
+        ├── LogBusy (TimeoutError)      another process held the log for too long
+        ├── LogFailed (OSError)         the disk refused: full, read-only, unreachable
+        ├── ForeignLog                  the file is not a log, or of a newer version
+        └── DamagedLog                  the file's content is not what was written
 """
 
 import sqlite3
-from functools import partial
 
-from thulawa.core.errors import ThulawaError
+from thulawa.brokers.errors import BrokerError
 
 __all__ = [
     "DamagedLog",
@@ -28,74 +22,20 @@ __all__ = [
     "LogBusy",
     "LogError",
     "LogFailed",
-    "OffsetOutOfRange",
-    "TopicExists",
-    "UnknownTopic",
     "translated",
 ]
 
 
-class LogError(ThulawaError):
-    """The log could not do what it was asked. Carries where, and what to do about it."""
+class LogError(BrokerError):
+    """The embedded log could not do what it was asked."""
 
     action = "see the cause"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        topic: str | None = None,
-        partition: int | None = None,
-        offset: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-
-    def __str__(self) -> str:
-        places = ("topic", self.topic), ("partition", self.partition), ("offset", self.offset)
-        where = ", ".join(f"{name} {place}" for name, place in places if place is not None)
-        return f"{super().__str__()}{f' ({where})' if where else ''}; {self.action}"
-
-
-class UnknownTopic(LogError, LookupError):
-    """There is no such topic, or the topic has no such partition."""
-
-    action = "make it with create_topic(), or see topics() and describe() for what there is"
-
-
-class TopicExists(LogError):
-    """The topic exists already, with other settings than those asked for."""
-
-    action = (
-        "ask for the settings that describe() shows; delete_topic() if nobody needs its records"
-    )
 
 
 class InvalidRecord(LogError, ValueError):
     """A record that a log cannot hold. Nothing of its batch was written."""
 
-    action = "mend the record or send it to a dead letter topic"
-
-
-class OffsetOutOfRange(LogError, LookupError):
-    """The offset is not in the log: removed by retention, or not yet written.
-
-    ``start`` and ``end`` are the bounds of the partition: records in [start, end) exist.
-    """
-
-    action = "seek to an offset between its start and its end; raise retention to keep more"
-
-    def __init__(self, *, topic: str, partition: int, offset: int, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-        message = f"the log holds the offsets {start} to {end} (not included)"
-        super().__init__(message, topic=topic, partition=partition, offset=offset)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # errors are pickled by their positional arguments, of which this one has none
-        return partial(type(self), **self.__dict__), ()
+    action = "correct the record, or send it to a dead-letter topic"
 
 
 class LogBusy(LogError, TimeoutError):
@@ -107,7 +47,7 @@ class LogBusy(LogError, TimeoutError):
 class LogFailed(LogError, OSError):
     """The file system refused: full, read-only, out of reach. Nothing was written."""
 
-    action = "mend the file system, then try again: what was confirmed before is intact"
+    action = "repair the file system, then try again: what was confirmed before is intact"
 
 
 class ForeignLog(LogError):
@@ -132,7 +72,7 @@ _PRIMARY = 0xFF  # the low byte of an extended result code
 
 
 def translated(error: sqlite3.Error, path: object) -> LogError:
-    """Give the error of this tree that a SQLite error stands for."""
+    """Return the error that a SQLite error stands for."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
     if code in _LOCKED:
         return LogBusy(f"{path} is locked by another process")

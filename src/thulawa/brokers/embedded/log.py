@@ -12,7 +12,6 @@ from thulawa.brokers.embedded import cleaning, consumer, reading, schema, topics
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.brokers.embedded.consumer import Consumer, Start
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.errors import LogError
 from thulawa.brokers.embedded.options import (
     Appended,
     Cleaned,
@@ -22,10 +21,11 @@ from thulawa.brokers.embedded.options import (
 )
 from thulawa.brokers.embedded.partitioning import Partitioner
 from thulawa.brokers.embedded.producer import Producer
-from thulawa.brokers.embedded.records import ConsumerRecord, ProducerRecord
 from thulawa.brokers.embedded.topics import Topic
+from thulawa.brokers.errors import BrokerError
+from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.errors import ConfigurationError
-from thulawa.core.markers import LastBatch
+from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.secrets import masked_address
 from thulawa.priority.buckets import Buckets
 
@@ -94,9 +94,10 @@ class Log:
         with self._database.snapshot() as sql:
             return topics.describe(sql, topic)
 
-    def topic_id(self, topic: str) -> int:
-        """Return the id of a topic: one that is deleted and created again has another."""
-        return self._find(topic).id
+    def topic(self, topic: str) -> Topic:
+        """Return a topic's settings; one that is deleted and created again has another id."""
+        with self._database.snapshot() as sql:
+            return topics.find(sql, topic)
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic, its records and its groups' positions."""
@@ -104,7 +105,7 @@ class Log:
 
     def producer(self, *, batch_records: int = 10_000, buckets: Buckets | None = None) -> Producer:
         """Make a producer; with ``buckets`` it puts records where those say."""
-        return Producer(self, self._find, batch_records=batch_records, buckets=buckets)
+        return Producer(self, self.topic, batch_records=batch_records, buckets=buckets)
 
     def consumer(
         self,
@@ -136,6 +137,7 @@ class Log:
         marker: tuple[str, int] | None = None,
         batch: int | None = None,
         layout: str = "",
+        epoch: int | None = None,
     ) -> Appended:
         """Write records to topics in one transaction: all of them, or none.
 
@@ -143,7 +145,8 @@ class Log:
         stored in the same transaction. A writer that was interrupted sends its last batch again,
         which is skipped if its number is that of the marker. A lower number raises `StateError`,
         and so does the same number with another ``layout``, which names how the writer spreads
-        its records over tasks (empty: unknown, and not compared).
+        its records over tasks (empty: unknown, and not compared). With the ``epoch`` of
+        `begin_transaction`, raise `Fenced` if a later one has begun.
         """
         checked = check_marker(marker, batch)
         written = writing.append(
@@ -153,6 +156,7 @@ class Log:
             now=self._now(),
             marker=checked,
             batch=LastBatch(batch or 0, layout),
+            epoch=epoch,
         )
         return self._cleaned(written)
 
@@ -179,6 +183,18 @@ class Log:
         )
         return self._cleaned(written)
 
+    def begin_transaction(self, marker: tuple[str, int]) -> int:
+        """Fence earlier transactions of a marker; return the epoch of the one that begins."""
+        checked = check_marker(marker, 0)
+        assert checked is not None
+        return writing.begin(self._database, checked)
+
+    def is_written(self, marker: tuple[str, int], batch: LastBatch) -> bool:
+        """Return whether a marker holds this batch; raise `OlderBatch` if it holds a later one."""
+        writer, task = marker
+        last = self.markers(writer).get(task)
+        return is_written(batch.number, last, writer=writer, task=task, layout=batch.layout)
+
     def last_batch(self, marker: tuple[str, int]) -> int | None:
         """Give the number of the last batch that was written under a marker."""
         writer, task = marker
@@ -190,6 +206,8 @@ class Log:
 
     def markers(self, writer: str) -> dict[int, LastBatch]:
         """Return the last batch and the layout of each task of a writer."""
+        if schema.current(self._folder) is None:
+            return {}
         with self._database.snapshot() as sql:
             return writing.last_batches(sql, writer)
 
@@ -288,10 +306,6 @@ class Log:
     def _now(self) -> int:
         return int(self._clock() * 1000)
 
-    def _find(self, topic: str) -> Topic:
-        with self._database.snapshot() as sql:
-            return topics.find(sql, topic)
-
     def _offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         with self._database.snapshot() as sql:
             return reading.offsets(sql, topics.find(sql, topic))
@@ -306,7 +320,7 @@ class Log:
         # the records are written: an error now would make their writer send them again
         try:
             cleaning.clean(self._database, topic, self._now, wait=False)
-        except (LogError, OSError) as error:
+        except (BrokerError, OSError) as error:
             _logger.warning("topic %s was not cleaned: %s", topic, error)
 
 

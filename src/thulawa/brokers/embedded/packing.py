@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 from thulawa.brokers.embedded.batches import Columns, pack, summary
 from thulawa.brokers.embedded.errors import InvalidRecord
 from thulawa.brokers.embedded.partitioning import Partitioner
-from thulawa.brokers.embedded.records import LARGEST_RECORD, Headers, ProducerRecord, check_record
+from thulawa.brokers.embedded.records import LARGEST_RECORD, check_record
 from thulawa.brokers.embedded.topics import Topic
+from thulawa.brokers.records import ProducerRecord
+from thulawa.core.types import Headers
 
 __all__ = [
     "BATCH_BYTES",

@@ -16,8 +16,9 @@ from uuid import uuid4
 from thulawa.brokers.embedded.bucket_placement import Readable, newest, placed
 from thulawa.brokers.embedded.options import Appended, Marker
 from thulawa.brokers.embedded.packing import check_for
-from thulawa.brokers.embedded.records import HeadersLike, ProducerRecord, as_headers
+from thulawa.brokers.embedded.records import HeadersLike, as_headers
 from thulawa.brokers.embedded.topics import Topic
+from thulawa.brokers.records import ProducerRecord
 from thulawa.core.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing

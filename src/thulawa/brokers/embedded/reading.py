@@ -14,10 +14,11 @@ from typing import TypeAlias
 
 from thulawa.brokers.embedded.batches import Columns, pack, unpack
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.errors import DamagedLog, OffsetOutOfRange, UnknownTopic
-from thulawa.brokers.embedded.records import ConsumerRecord
+from thulawa.brokers.embedded.errors import DamagedLog
 from thulawa.brokers.embedded.schema import PARTITION_BITS
 from thulawa.brokers.embedded.topics import Topic, find, id_range
+from thulawa.brokers.errors import OffsetOutOfRange, UnknownTopic
+from thulawa.brokers.records import ConsumerRecord
 
 __all__ = [
     "Fetched",
@@ -96,7 +97,12 @@ def _blobs(
         for offset in (start, end):
             if not lowest <= offset <= highest:
                 raise OffsetOutOfRange(
-                    topic=topic.name, partition=number, offset=offset, start=lowest, end=highest
+                    f"the log holds the offsets {lowest} to {highest} (not included)",
+                    topic=topic.name,
+                    partition=number,
+                    offset=offset,
+                    start=lowest,
+                    end=highest,
                 )
         if start >= end:
             return end, [], start

@@ -1,53 +1,25 @@
-"""Records on their way into the log, and as they come out of it.
-
-A key and a value are bytes or None: what they mean is the business of the serdes above. A value
-of None is a *tombstone*: in a compacted topic it says that its key is gone. Timestamps are
-milliseconds since 1970. Headers are pairs of a name and bytes (or None); a name may occur twice.
-"""
+"""Check records before the log stores them, and convert headers to the form it stores."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from thulawa.brokers.embedded.errors import InvalidRecord
+from thulawa.brokers.errors import RecordTooLarge
+from thulawa.brokers.records import ProducerRecord
+from thulawa.core.types import Headers
 
 __all__ = [
     "LARGEST_RECORD",
-    "ConsumerRecord",
-    "Headers",
     "HeadersLike",
-    "ProducerRecord",
     "as_headers",
     "check_record",
 ]
 
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 HeadersLike: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 LARGEST_RECORD = 16 * 1024 * 1024  # key and value together
 _LATEST = 2**63 - 1
 _LONGEST_HEADER_NAME = 2**16 - 1
-
-
-class ProducerRecord(NamedTuple):
-    """A record to be written. What is None is chosen by the log: now, and the key's partition."""
-
-    key: bytes | None = None
-    value: bytes | None = None
-    headers: Headers = ()
-    timestamp: int | None = None
-    partition: int | None = None
-
-
-class ConsumerRecord(NamedTuple):
-    """A record that was read, and where it stands."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
 
 
 def as_headers(headers: HeadersLike) -> Headers:
@@ -64,7 +36,7 @@ def check_record(record: ProducerRecord, topic: str) -> int:
     size = _size(key, "key", topic) + _size(value, "value", topic)
     if size > LARGEST_RECORD:
         reason = f"key and value have {size:,} bytes, more than {LARGEST_RECORD:,}"
-        raise InvalidRecord(reason, topic=topic)
+        raise RecordTooLarge(reason, topic=topic)
     return size + header_size
 
 
@@ -84,5 +56,5 @@ def _check_headers(headers: Headers, topic: str) -> int:
             raise InvalidRecord("a header's name is a str of at most 65,535 bytes", topic=topic)
         size += len(name.encode()) + _size(value, f"header {name[:40]!r}", topic)
     if size > LARGEST_RECORD:
-        raise InvalidRecord(f"the headers have more than {LARGEST_RECORD:,} bytes", topic=topic)
+        raise RecordTooLarge(f"the headers have more than {LARGEST_RECORD:,} bytes", topic=topic)
     return size

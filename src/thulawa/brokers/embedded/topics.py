@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.errors import TopicExists, UnknownTopic
 from thulawa.brokers.embedded.options import PartitionDescription, Retention, TopicDescription
 from thulawa.brokers.embedded.schema import PARTITION_BITS
+from thulawa.brokers.errors import TopicDiffers, UnknownTopic
 from thulawa.core.errors import ConfigurationError
 from thulawa.core.names import check_name
 
@@ -62,7 +62,7 @@ def create(
             retention,
             compact,
         ):
-            raise TopicExists("it exists with other settings", topic=name)
+            raise TopicDiffers("it exists with other settings", topic=name)
 
 
 def _insert(

@@ -21,19 +21,22 @@ from typing import TypeAlias
 
 from thulawa.brokers.embedded.batches import unpack
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.errors import UnknownTopic
 from thulawa.brokers.embedded.options import Appended, Marker
 from thulawa.brokers.embedded.packing import Batch, described, packed
 from thulawa.brokers.embedded.partitioning import Partitioner
-from thulawa.brokers.embedded.records import ProducerRecord
 from thulawa.brokers.embedded.schema import PARTITION_BITS
 from thulawa.brokers.embedded.topics import Topic, find
+from thulawa.brokers.errors import Fenced, UnknownTopic
+from thulawa.brokers.records import ProducerRecord
 from thulawa.core.markers import LastBatch, is_written
 
-__all__ = ["Written", "append", "append_packed", "forget", "insert_batch", "last_batches"]
+__all__ = ["Written", "append", "append_packed", "begin", "forget", "insert_batch", "last_batches"]
 
 
 _Work: TypeAlias = tuple[Topic, int, list[Batch]]  # what goes to a partition
+# Epochs are rows beside the markers, under a name that no writer can have: no new table, so that
+# older versions still read the log.
+_EPOCH = "#epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def append(
     now: int,
     marker: Marker | None = None,
     batch: LastBatch,
+    epoch: int | None = None,
 ) -> Written:
     """Write records to topics, all or none; skip them if the marker has seen the batch."""
     with database.snapshot() as sql:
@@ -62,7 +66,7 @@ def append(
         for number, batches in packed(records[name], topic, partitioner, now).items()
     ]
     partitioner.next_batch()
-    return _write(database, list(topics.values()), work, marker, batch)
+    return _write(database, list(topics.values()), work, marker, batch, epoch)
 
 
 def append_packed(
@@ -103,8 +107,11 @@ def _write(
     work: list[_Work],
     marker: Marker | None,
     batch: LastBatch,
+    epoch: int | None = None,
 ) -> Written:
     with database.transaction() as sql:
+        if marker is not None and epoch is not None:
+            _check_epoch(sql, marker, epoch)
         if marker is not None and not _advance(sql, marker, batch):
             return Written(Appended(skipped=True))
         offsets = {
@@ -123,8 +130,33 @@ def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, LastBatch]:
 
 def forget(database: Database, marker: tuple[str, int]) -> None:
     """Remove a marker."""
+    writer, task = marker
     with database.transaction() as sql:
-        sql.execute("DELETE FROM markers WHERE writer = ? AND task = ?", marker)
+        sql.execute(
+            "DELETE FROM markers WHERE writer IN (?, ?) AND task = ?",
+            (writer, writer + _EPOCH, task),
+        )
+
+
+def begin(database: Database, marker: Marker) -> int:
+    """Return an epoch that is higher than those of all transactions of a marker so far."""
+    writer, task = marker
+    with database.transaction() as sql:
+        (epoch,) = sql.execute(
+            "INSERT INTO markers (writer, task, batch) VALUES (?, ?, 1)"
+            " ON CONFLICT (writer, task) DO UPDATE SET batch = batch + 1 RETURNING batch",
+            (writer + _EPOCH, task),
+        ).fetchone()
+    return int(epoch)
+
+
+def _check_epoch(sql: sqlite3.Connection, marker: Marker, epoch: int) -> None:
+    writer, task = marker
+    found = sql.execute(
+        "SELECT batch FROM markers WHERE writer = ? AND task = ?", (writer + _EPOCH, task)
+    ).fetchone()
+    if found != (epoch,):
+        raise Fenced(f"task {task} of {writer} has begun a later transaction")
 
 
 def _advance(sql: sqlite3.Connection, marker: Marker, batch: LastBatch) -> bool:

@@ -1,21 +1,15 @@
-"""What goes wrong with Kafka, in words.
+"""Errors of Kafka alone, and how errors of its client become errors of `brokers.errors`.
 
 ::
 
-    ThulawaError
+    BrokerError
     └── KafkaError
-        ├── BrokerUnreachable (TimeoutError)   nobody answers at that address, or not in time
-        ├── AuthenticationFailed (PermissionError)  wrong password, or the broker wants one
-        ├── UnknownTopic (LookupError)         no such topic or partition; it may have been deleted
-        ├── TopicDiffers                       it exists with other settings than those asked for
-        ├── RecordTooLarge (ValueError)        more than the topic takes
-        ├── Fenced                             another attempt has taken over; this one left nothing
-        ├── OffsetsLost (LookupError)          retention has removed what was to be read
-        ├── BrokerFailed                       the broker refused, or the local one did not start
-        └── ToolMissing (FileNotFoundError)    java or mvn is not installed
+        ├── BrokerUnreachable (TimeoutError)        no answer from that address, or not in time
+        ├── AuthenticationFailed (PermissionError)  wrong password, or the broker requires one
+        ├── BrokerFailed                            it refused, or a local one did not start
+        └── ToolMissing (FileNotFoundError)         java or mvn is not installed
 
-Names and options that cannot work are a `ConfigurationError`, as everywhere. No message holds a
-secret: settings are never put into one.
+No message holds a secret: settings are never put into one.
 """
 
 import time
@@ -27,19 +21,20 @@ from typing import TypeVar
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
-from thulawa.core.errors import ThulawaError
+from thulawa.brokers.errors import (
+    BrokerError,
+    Fenced,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    UnknownTopic,
+)
 
 __all__ = [
     "AuthenticationFailed",
     "BrokerFailed",
     "BrokerUnreachable",
-    "Fenced",
     "KafkaError",
-    "OffsetsLost",
-    "RecordTooLarge",
     "ToolMissing",
-    "TopicDiffers",
-    "UnknownTopic",
     "again",
     "bounded",
     "passes",
@@ -51,68 +46,20 @@ _T = TypeVar("_T")
 _GRACE = 5.0
 
 
-class KafkaError(ThulawaError):
-    """Kafka could not do what it was asked. Says where, and what to do where that is known."""
-
-    action = ""
-
-    def __init__(
-        self, message: str, *, topic: str | None = None, partition: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.topic = topic
-        self.partition = partition
-
-    def __str__(self) -> str:
-        places = ("topic", self.topic), ("partition", self.partition)
-        where = ", ".join(f"{name} {place}" for name, place in places if place is not None)
-        advice = f"; {self.action}" if self.action else ""
-        return f"{super().__str__()}{f' ({where})' if where else ''}{advice}"
+class KafkaError(BrokerError):
+    """Kafka could not do what it was asked."""
 
 
 class BrokerUnreachable(KafkaError, TimeoutError):
     """No broker answered in time."""
 
-    action = "start the broker (thulawa kafka up), or mend the address"
+    action = "start the broker (thulawa kafka up), or correct the address"
 
 
 class AuthenticationFailed(KafkaError, PermissionError):
     """The broker does not let this client in, or does not let it do this."""
 
-    action = "mend security.protocol, sasl.mechanism, the name or the password; see the ACLs"
-
-
-class UnknownTopic(KafkaError, LookupError):
-    """There is no such topic, or the topic has no such partition."""
-
-    action = "make the topic, or mend its name; if it was deleted, its records are gone"
-
-
-class TopicDiffers(KafkaError):
-    """The topic is there, with other settings than those asked for."""
-
-    action = "ask for what is there, or delete the topic if nobody needs what it holds"
-
-
-class RecordTooLarge(KafkaError, ValueError):
-    """A record is larger than its topic, or the client, takes."""
-
-    action = 'raise max.message.bytes of the topic, or choose oversized="dead_letter"'
-
-
-class Fenced(KafkaError):
-    """Another attempt of the same task has taken over. Nothing of this one can be read."""
-
-    action = (
-        "nothing to do when a task was run again; else see that no other query has this "
-        "application and sink, and that transaction_timeout is longer than a batch takes"
-    )
-
-
-class OffsetsLost(KafkaError, LookupError):
-    """What was to be read is no longer there."""
-
-    action = "raise the topic's retention, or begin again from a new checkpoint"
+    action = "correct security.protocol, sasl.mechanism, the name or the password; see the ACLs"
 
 
 class BrokerFailed(KafkaError):
@@ -125,7 +72,7 @@ class ToolMissing(KafkaError, FileNotFoundError):
     action = "install it, or set THULAWA_KAFKA to a broker that runs already"
 
 
-_CLASSES: dict[type[KafkaError], tuple[int, ...]] = {
+_CLASSES: dict[type[BrokerError], tuple[int, ...]] = {
     BrokerUnreachable: (
         Code._ALL_BROKERS_DOWN,  # noqa: SLF001 librdkafka's own codes begin so
         Code._TRANSPORT,  # noqa: SLF001
@@ -162,7 +109,7 @@ _CLASSES: dict[type[KafkaError], tuple[int, ...]] = {
         Code.INVALID_PRODUCER_ID_MAPPING,
         Code.UNKNOWN_PRODUCER_ID,
     ),
-    OffsetsLost: (Code.OFFSET_OUT_OF_RANGE, Code._AUTO_OFFSET_RESET),  # noqa: SLF001
+    OffsetOutOfRange: (Code.OFFSET_OUT_OF_RANGE, Code._AUTO_OFFSET_RESET),  # noqa: SLF001
 }
 _BY_CODE = {code: kind for kind, codes in _CLASSES.items() for code in codes}
 
@@ -228,8 +175,8 @@ def translated(
     *,
     topic: str | None = None,
     partition: int | None = None,
-) -> KafkaError:
-    """Give the error of this tree that an error of the client stands for."""
+) -> BrokerError:
+    """Return the error that an error of the client stands for."""
     code = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(code, Code):
         return BrokerFailed(f"{doing}: {error}", topic=topic, partition=partition)

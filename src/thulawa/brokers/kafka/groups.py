@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import again, translated
-from thulawa.brokers.kafka.topics import Offsets, Topics
+from thulawa.brokers.kafka.topics import Topics
+from thulawa.core.types import Offsets
 
 __all__ = ["commit_offsets", "committed", "committed_offsets", "delete_groups", "lag"]
 

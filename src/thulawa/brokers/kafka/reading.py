@@ -3,32 +3,30 @@
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias, cast
+from typing import cast
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import KafkaError as Code
+from confluent_kafka import TopicPartition as ClientPartition
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import BrokerUnreachable, passes, translated
 from thulawa.brokers.kafka.topics import Topics
+from thulawa.brokers.records import ConsumerRecord
+from thulawa.core.types import Headers, TopicPartition
 from thulawa.priority.placement import LOOK_BACK
 
 __all__ = [
-    "Place",
-    "await_committed",
     "columns_of",
     "first_times",
     "headers_of",
     "newest",
-    "place_of",
     "read_between",
     "read_spans",
     "read_to_end",
+    "record_of",
+    "topic_partition",
 ]
-
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-Place: TypeAlias = tuple[str, int]
-"""Topic and partition."""
 
 _CHUNK = 10_000
 _POLL = 0.02  # seconds
@@ -68,13 +66,13 @@ def read_between(
     keep: bool = False,
 ) -> Iterator[list[Message]]:
     """Yield records of one topic with offsets in [start, end) by partition, as `read_spans`."""
-    named = {(topic, partition): span for partition, span in spans.items()}
+    named = {TopicPartition(topic, partition): span for partition, span in spans.items()}
     return read_spans(connection, named, patience=patience, keep=keep)
 
 
 def read_spans(
     connection: Connection,
-    spans: Mapping[Place, tuple[int, int]],
+    spans: Mapping[TopicPartition, tuple[int, int]],
     *,
     patience: float = 30.0,
     keep: bool = False,
@@ -82,7 +80,7 @@ def read_spans(
 ) -> Iterator[list[Message]]:
     """Yield the records of topic-partitions with offsets in [start, end), each in offset order.
 
-    Only committed records. Raises `OffsetsLost` where retention has removed the start, and
+    Only committed records. Raises `OffsetOutOfRange` where retention has removed the start, and
     `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more. With
     ``keep`` the consumer is kept for the next call in this process, for those that read again and
     again: to make one costs as much as to read thousands of records. ``ahead`` bounds how many
@@ -92,26 +90,29 @@ def read_spans(
     if not left:
         return
     with _consumer(connection, ahead=ahead, keep=keep) as consumer:
-        consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+        consumer.assign([ClientPartition(*place, spans[place][0]) for place in left])
         count = sum(end - spans[place][0] for place, end in left.items())
         yield from _until(consumer, left, count, patience)
 
 
 def first_times(
-    connection: Connection, spans: Mapping[Place, tuple[int, int]], *, patience: float = 30.0
-) -> dict[Place, int]:
+    connection: Connection,
+    spans: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    patience: float = 30.0,
+) -> dict[TopicPartition, int]:
     """Return the timestamp of the first record of each topic-partition in [start, end), if any."""
     left = {place: end for place, (start, end) in spans.items() if end > start}
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     with _consumer(connection, ahead=1, keep=True) as consumer:
-        consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+        consumer.assign([ClientPartition(*place, spans[place][0]) for place in left])
         deadline = time.monotonic() + patience
         while left:
             for one in _records(consumer, len(left)):
-                place = place_of(one)
+                place = topic_partition(one)
                 if (one.offset() or 0) < left.pop(place, 0):
                     found[place] = one.timestamp()[1]
-                    consumer.pause([TopicPartition(*place)])
+                    consumer.pause([ClientPartition(*place)])
             if left:
                 _drop_finished(consumer, left)
             if left and time.monotonic() > deadline:
@@ -168,6 +169,19 @@ def columns_of(
     return offsets, times, cast("list[bytes | None]", list(map(Message.value, messages)))
 
 
+def record_of(message: Message) -> ConsumerRecord:
+    """Return a message of the client as the record it is."""
+    return ConsumerRecord(
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        headers_of(message),
+    )
+
+
 def headers_of(message: Message) -> Headers:
     """Give the headers of a record that was read, as what they are: names and bytes."""
     return tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ()))
@@ -185,21 +199,8 @@ def newest(connection: Connection, topic: str, most: int = LOOK_BACK) -> dict[in
     return found
 
 
-def await_committed(connection: Connection, *topics: str, patience: float = 60.0) -> None:
-    """Wait until no transaction is open in these topics; what is there can all be read then."""
-    admin = Topics(connection)
-    deadline = time.monotonic() + patience
-    while admin.end_offsets(*topics) != admin.end_offsets(*topics, committed=False):
-        if time.monotonic() > deadline:
-            raise BrokerUnreachable(
-                f"a transaction has been open for {patience:.0f} s; does somebody still write?",
-                topic=", ".join(topics),
-            )
-        time.sleep(0.1)
-
-
 def _until(
-    consumer: Consumer, left: dict[Place, int], ahead: int, patience: float
+    consumer: Consumer, left: dict[TopicPartition, int], ahead: int, patience: float
 ) -> Iterator[list[Message]]:
     last = time.monotonic()
     partitions = len(left)
@@ -210,7 +211,9 @@ def _until(
         ends = dict(left)
         ahead, beyond = _drop_finished(consumer, left)
         if beyond or len(ends) < partitions:  # only then is there anything to leave out
-            messages = [one for one in messages if (one.offset() or 0) < ends.get(place_of(one), 0)]
+            messages = [
+                one for one in messages if (one.offset() or 0) < ends.get(topic_partition(one), 0)
+            ]
         if messages:
             last = time.monotonic()
             yield messages
@@ -231,29 +234,31 @@ def _records(consumer: Consumer, most: int) -> list[Message]:
     return [one for one in messages if one.error() is None] if told else messages
 
 
-def place_of(message: Message) -> Place:
+def topic_partition(message: Message) -> TopicPartition:
     """Return the topic and the partition of a record that was read."""
-    return cast("Place", (message.topic(), message.partition()))
+    # without a call into Python: one for every record of a read of several partitions
+    return tuple.__new__(TopicPartition, (message.topic(), message.partition()))
 
 
-def _drop_finished(consumer: Consumer, left: dict[Place, int]) -> tuple[int, bool]:
+def _drop_finished(consumer: Consumer, left: dict[TopicPartition, int]) -> tuple[int, bool]:
     """Forget partitions that are read.
 
     Return how many records may be ahead in the others, and whether any was read beyond its end.
     The position tells, not the last record: what ends a transaction has an offset too.
     """
     try:
-        places = consumer.position([TopicPartition(*place) for place in left])
+        places = consumer.position([ClientPartition(*place) for place in left])
     except KafkaException as error:
         raise translated(error, "reading", topic=next(iter(left))[0]) from error
     ahead, beyond = 0, False
     finished = []
     for one in places:
-        end = left[one.topic, one.partition]
+        place = TopicPartition(one.topic, one.partition)
+        end = left[place]
         beyond = beyond or one.offset > end
         if one.offset >= end:
-            finished.append(TopicPartition(one.topic, one.partition))
-            del left[one.topic, one.partition]
+            finished.append(ClientPartition(*place))
+            del left[place]
         else:
             ahead += end - one.offset if one.offset >= 0 else _CHUNK
     if finished and left:

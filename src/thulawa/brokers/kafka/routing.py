@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from thulawa.brokers.kafka.errors import KafkaError, RecordTooLarge, UnknownTopic
+from thulawa.brokers.errors import BrokerError, RecordTooLarge, UnknownTopic
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.types import Headers
 from thulawa.priority.placement import Placing
 
-__all__ = ["Headers", "Missing", "OutRecord", "Oversized", "Policies", "Router"]
+__all__ = ["Missing", "OutRecord", "Oversized", "Policies", "Router"]
 
-Headers: TypeAlias = list[tuple[str, str | bytes | None]]
 Missing: TypeAlias = Literal["fail", "create", "dead_letter"]
 Oversized: TypeAlias = Literal["fail", "dead_letter"]
 
@@ -122,7 +122,9 @@ class Router:
         if record.partition >= 0 or record.topic == self._policies.dead_letter:
             return record
         found = placing(record.topic, record.key, record.headers)
-        return None if found is None else record._replace(partition=found[0], headers=found[1])
+        return (
+            None if found is None else record._replace(partition=found[0], headers=tuple(found[1]))
+        )
 
     def route(self, record: OutRecord) -> OutRecord:
         """Give the record to be sent in place of this one: itself, or a dead letter."""
@@ -142,7 +144,7 @@ class Router:
         elif self._policies.missing == "fail" or topic == self._policies.dead_letter:
             raise UnknownTopic("there is no such topic", topic=topic)
 
-    def _dead(self, record: OutRecord, why: KafkaError) -> OutRecord:
+    def _dead(self, record: OutRecord, why: BrokerError) -> OutRecord:
         assert self._policies.dead_letter is not None
         self.dead_letters += 1
         facts = {
@@ -152,7 +154,7 @@ class Router:
         }
         headers = [(name, text.encode()) for name, text in facts.items()]
         key, value = record.key, record.value
-        kept: Headers = list(record.headers or ())
+        kept = record.headers or ()
         if isinstance(why, RecordTooLarge):
             whole = value or b""
             headers += [
@@ -160,9 +162,9 @@ class Router:
                 ("thulawa.errors.sha256", hashlib.sha256(whole).hexdigest().encode()),
             ]
             key, value = key and key[:_KEPT], value and value[:_KEPT]
-            kept = [(name, data and data[:_KEPT]) for name, data in kept[:8]]
+            kept = tuple((name, data and data[:_KEPT]) for name, data in kept[:8])
         return OutRecord(
-            self._policies.dead_letter, key, value, -1, record.timestamp, [*kept, *headers]
+            self._policies.dead_letter, key, value, -1, record.timestamp, (*kept, *headers)
         )
 
 

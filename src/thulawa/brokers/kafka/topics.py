@@ -22,24 +22,20 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from thulawa.brokers.errors import BrokerError, TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
-    KafkaError,
-    TopicDiffers,
-    UnknownTopic,
     again,
     translated,
 )
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.types import Offsets
 
-__all__ = ["Cleanup", "Offsets", "TopicSpec", "Topics", "reachable"]
+__all__ = ["Cleanup", "TopicSpec", "Topics", "reachable"]
 
 Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
-
-Offsets: TypeAlias = dict[str, dict[int, int]]
-"""Topic, partition, offset."""
 
 _TIMEOUT = 10.0
 _NO_ID = str(Uuid(0, 0))
@@ -158,13 +154,6 @@ class Topics:
                 found[topic] = None
         return found
 
-    def identity(self, topic: str) -> bytes | None:
-        """Return the id of a topic, which differs when it is made anew; None: brokers have none."""
-        asked = self._client.describe_topics(TopicCollection([topic]), **self._limit)
-        found = self._result(asked[topic], topic).topic_id
-        high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
-        return str(found).encode() if (high, low) != (0, 0) else None
-
     def ensure(self, topic: str, spec: TopicSpec | None = None) -> bool:
         """Make a topic unless it is there; True when this call made it.
 
@@ -192,7 +181,7 @@ class Topics:
             else:
                 more = NewPartitions(topic, least)
                 self._done(self._client.create_partitions([more], **self._limit), topic)
-        except (KafkaError, _AlreadyThere):
+        except (BrokerError, _AlreadyThere):
             # another task may have done the same at this moment, for fewer or for more
             there = self.partitions(topic)[topic]
             if there is None:
@@ -207,7 +196,7 @@ class Topics:
         while True:
             try:
                 self.end_offsets(topic)
-            except KafkaError:  # unknown here still, or its leader not yet in office
+            except BrokerError:  # unknown here still, or its leader not yet in office
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -241,7 +230,7 @@ class Topics:
 
     def largest_record(self, topic: str) -> int:
         """Give how many bytes a batch of one record may have in this topic."""
-        return int(self._setting(topic, "max.message.bytes"))
+        return int(self.settings(topic)["max.message.bytes"])
 
     def start_offsets(self, *topics: str) -> Offsets:
         """Give the offset of the first record of each partition."""
@@ -260,7 +249,7 @@ class Topics:
             raise TopicDiffers(
                 f"it has {there} partitions, {spec.partitions} were asked for", topic=topic
             )
-        cleanup = self._setting(topic, "cleanup.policy")
+        cleanup = self.settings(topic)["cleanup.policy"]
         if set(cleanup.split(",")) != set(spec.cleanup.split(",")):
             raise TopicDiffers(
                 f"its cleanup.policy is {cleanup}, {spec.cleanup} was asked for", topic=topic
@@ -294,10 +283,12 @@ class Topics:
             found[place.topic][place.partition] = answer.result(self._timeout + 1).offset
         return found
 
-    def _setting(self, topic: str, name: str) -> str:
+    def settings(self, topic: str) -> dict[str, str]:
+        """Return the settings of a topic, by their names in Kafka."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answers = self._client.describe_configs([resource], **self._limit)
-        return str(self._result(answers[resource], topic)[name].value)
+        found = self._result(answers[resource], topic)
+        return {name: str(entry.value) for name, entry in found.items()}
 
     def _done(self, answers: Mapping[str, "Future[None]"], topic: str) -> None:
         self._result(answers[topic], topic)
@@ -312,7 +303,7 @@ class Topics:
                 raise _AlreadyThere from error
             raise self._told(error, topic) from error
 
-    def _told(self, error: KafkaException, topic: str) -> KafkaError:
+    def _told(self, error: KafkaException, topic: str) -> BrokerError:
         told = translated(error, f"asking {self._connection.bootstrap}", topic=topic)
         if isinstance(told, BrokerUnreachable):
             # ask once more, in a way that says why: a wrong password looks like silence here

@@ -27,7 +27,7 @@ therefore given little time and then made by a new producer: no row has been tak
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,15 +37,9 @@ from typing import Any, Literal, TypeAlias, get_args
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as Code
 
+from thulawa.brokers.errors import BrokerError, Fenced
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import (
-    BrokerUnreachable,
-    Fenced,
-    KafkaError,
-    again,
-    bounded,
-    translated,
-)
+from thulawa.brokers.kafka.errors import BrokerUnreachable, again, bounded, translated
 from thulawa.brokers.kafka.reading import newest
 from thulawa.brokers.kafka.routing import OutRecord, Policies, Router
 from thulawa.brokers.kafka.topics import Topics
@@ -57,6 +51,7 @@ from thulawa.priority.placement import Placing
 __all__ = [
     "Batch",
     "Guarantee",
+    "SinkProducer",
     "SinkSpec",
     "Written",
     "claim",
@@ -66,6 +61,7 @@ __all__ = [
     "last_batches",
     "marker_width",
     "markers",
+    "transaction",
     "write",
 ]
 
@@ -178,26 +174,45 @@ def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -
     Returns when all of it is stored. Raises an error of `errors` when it is not, and then no
     read-committed reader will ever see any of it (with ``at_least_once``: it may see some).
     """
-    key = spec.transactional_id(batch.task)
-    sender = _kept.pop(key, None)
-    if sender is not None and sender.spec != spec:
-        sender.close()
-        sender = None
     if spec.guarantee == "at_least_once":
-        sender = sender or _Sender(spec, batch.task)
+        sender = _reused(spec, batch.task) or SinkProducer(spec, batch.task)
+        sender.new_batch()
         written = sender.send_all(chunks)
         sender.flush()
-    else:
-        sender = _claimed(sender, spec, batch)
-        if sender is None:
-            for _ in chunks:  # Spark wants its rows taken
-                pass
-            return Written(0, skipped=True)
-        with sender.aborted_on_error():
-            written = sender.send_all(chunks)
-            sender.commit(batch)
-    _kept[key] = sender
-    return written
+        _kept[spec.transactional_id(batch.task)] = sender
+        return written
+    with transaction(spec, batch) as opened:
+        if opened is not None:
+            return opened.send_all(chunks)
+        for _ in chunks:  # Spark expects its rows to be read
+            pass
+    return Written(0, skipped=True)
+
+
+@contextmanager
+def transaction(spec: SinkSpec, batch: Batch) -> "Iterator[SinkProducer | None]":
+    """Begin a transaction that holds the marker of a batch; yield None if it is written already.
+
+    It is committed where the block ends, and aborted where the block raises.
+    """
+    sender = _claimed(_reused(spec, batch.task), spec, batch)
+    if sender is None:
+        yield None
+        return
+    with sender.aborted_on_error():
+        sender.new_batch()
+        yield sender
+        sender.commit(batch)
+    _kept[spec.transactional_id(batch.task)] = sender
+
+
+def _reused(spec: SinkSpec, task: int) -> "SinkProducer | None":
+    """Return the producer that an earlier batch of the task has left, if it is of this sink."""
+    sender = _kept.pop(spec.transactional_id(task), None)
+    if sender is not None and sender.spec != spec:
+        sender.close()
+        return None
+    return sender
 
 
 def claim(spec: SinkSpec, task: int, query: str) -> int | None:
@@ -208,7 +223,7 @@ def claim(spec: SinkSpec, task: int, query: str) -> int | None:
     key = spec.transactional_id(task)
     if (kept := _kept.pop(key, None)) is not None:
         kept.close()
-    sender = _Sender(spec, task)
+    sender = SinkProducer(spec, task)
     last = sender.take_over(query)
     _kept[key] = sender
     return None if last is None else last.number
@@ -224,12 +239,23 @@ def last_batches(spec: SinkSpec, query: str) -> dict[int, int]:
     return {task: last.number for task, last in markers(spec, query).items()}
 
 
-def markers(spec: SinkSpec, query: str) -> dict[int, LastBatch]:
-    """Return the last batch and the layout of each task of a query."""
+def markers(
+    spec: SinkSpec,
+    query: str,
+    tasks: Collection[int] | None = None,
+    *,
+    timeout: float | None = None,
+) -> dict[int, LastBatch]:
+    """Return the last batch and the layout of these tasks of a query, or of all.
+
+    While a transaction of one of them is open Kafka does not tell: raise `BrokerUnreachable` after
+    ``timeout`` seconds, or after those that a delivery may take.
+    """
     if not (width := marker_width(spec)):
         return {}
     with _reading(spec) as consumer:
-        return _markers(consumer, spec, range(width), query)
+        wanted = [task for task in range(width) if tasks is None or task in tasks]
+        return _markers(consumer, spec, wanted, query, timeout)
 
 
 def marker_width(spec: SinkSpec) -> int:
@@ -238,21 +264,21 @@ def marker_width(spec: SinkSpec) -> int:
     return topics.partitions(spec.marker_topic)[spec.marker_topic] or 0
 
 
-def fence(spec: SinkSpec) -> None:
-    """End whatever earlier writers of this sink left open; they can write nothing more.
+def fence(spec: SinkSpec, tasks: Collection[int] | None = None) -> None:
+    """Abort the open transactions of earlier writers of this sink; they can write nothing more.
 
-    That is up to the width of the marker topic: an earlier query may have had more tasks.
+    Without ``tasks``, up to the width of the marker topic: an earlier query may have had more.
     """
 
     def take(task: int) -> None:
         if (kept := _kept.pop(spec.transactional_id(task), None)) is not None:
             kept.close()
-        sender = _Sender(spec, task)
+        sender = SinkProducer(spec, task)
         sender.initialize()
         sender.close()
 
     with ThreadPoolExecutor(_AT_ONCE, "fence") as pool:
-        list(pool.map(take, range(marker_width(spec))))
+        list(pool.map(take, range(marker_width(spec)) if tasks is None else tasks))
 
 
 def forget_kept() -> None:
@@ -261,7 +287,7 @@ def forget_kept() -> None:
         _kept.popitem()[1].close()
 
 
-def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender | None":
+def _claimed(kept: "SinkProducer | None", spec: SinkSpec, batch: Batch) -> "SinkProducer | None":
     """Give a sender with an open transaction that holds the marker; None when all is written."""
     if kept is not None and kept.steady:
         if kept.holds(batch):
@@ -272,7 +298,7 @@ def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender |
             return kept
     deadline = time.monotonic() + spec.delivery_timeout
     while True:
-        sender = _Sender(spec, batch.task)
+        sender = SinkProducer(spec, batch.task)
         sender.take_over(batch.query)
         if sender.holds(batch):
             return None
@@ -285,7 +311,7 @@ def _claimed(kept: "_Sender | None", spec: SinkSpec, batch: Batch) -> "_Sender |
             return sender
 
 
-class _Sender:
+class SinkProducer:
     """One producer, and what it takes to claim its batches."""
 
     def __init__(self, spec: SinkSpec, task: int) -> None:
@@ -335,7 +361,7 @@ class _Sender:
         try:
             with self._told("looking after connections"):
                 self._producer.poll(0)
-        except KafkaError:
+        except BrokerError:
             self._shaken = True
         return not self._shaken
 
@@ -384,9 +410,12 @@ class _Sender:
             self._producer.begin_transaction()
             again(lambda: bounded(partial(send, [marker], self._group), _CLAIM), _CLAIM)
 
+    def new_batch(self) -> None:
+        """Look topics up again from here on: one may have been deleted."""
+        self._router.new_batch()
+
     def send_all(self, chunks: Iterable[Sequence[OutRecord]]) -> Written:
         """Hand records to the producer; what cannot go out is raised here or by `commit`."""
-        self._router.new_batch()
         count = 0
         for records in chunks:
             self._router.look_up({record.topic for record in records})
@@ -429,7 +458,7 @@ class _Sender:
         try:
             yield
         except BaseException:
-            with suppress(KafkaException, KafkaError, SystemError):
+            with suppress(KafkaException, BrokerError, SystemError):
                 self._producer.purge()
                 bounded(self._producer.abort_transaction, _ABORT)
             raise
@@ -439,9 +468,11 @@ class _Sender:
         for topic, key, value, partition, timestamp, headers in records:
             # 0 means now to the client; a millisecond after 1970 is nearer to the truth
             when = 0 if timestamp is None else timestamp or 1
+            # the client accepts no tuple
+            pairs: list[tuple[str, str | bytes | None]] | None = [*headers] if headers else None
             while True:
                 try:
-                    produce(topic, value, key, partition, timestamp=when, headers=headers)
+                    produce(topic, value, key, partition, timestamp=when, headers=pairs)
                     break
                 except BufferError:
                     poll(0.05)
@@ -494,7 +525,7 @@ class _Sender:
             raise translated(self._failed, "sending", topic=topic, partition=partition)
 
 
-_kept: dict[str, _Sender] = {}
+_kept: dict[str, SinkProducer] = {}
 
 
 @contextmanager
@@ -514,11 +545,18 @@ def _reading(spec: SinkSpec) -> Iterator[Consumer]:
 
 
 def _markers(
-    consumer: Consumer, spec: SinkSpec, tasks: Sequence[int], query: str
+    consumer: Consumer,
+    spec: SinkSpec,
+    tasks: Sequence[int],
+    query: str,
+    timeout: float | None = None,
 ) -> dict[int, LastBatch]:
     places = [TopicPartition(spec.marker_topic, task) for task in tasks]
     with _told("reading the last batch"):
-        found = again(lambda: _committed(consumer, places), spec.delivery_timeout)
+        found = again(
+            lambda: _committed(consumer, places, _ANSWER if timeout is None else timeout),
+            spec.delivery_timeout if timeout is None else 0.0,
+        )
     last = {}
     for one in found:
         # a query that began anew, from an empty checkpoint, counts its batches from 0 again
@@ -528,8 +566,10 @@ def _markers(
     return last
 
 
-def _committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    found: list[TopicPartition] = consumer.committed(places, timeout=_ANSWER)
+def _committed(
+    consumer: Consumer, places: list[TopicPartition], timeout: float
+) -> list[TopicPartition]:
+    found: list[TopicPartition] = consumer.committed(places, timeout=timeout)
     for one in found:
         if one.error is not None:
             raise KafkaException(one.error)

@@ -14,18 +14,19 @@ from uuid import uuid4
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.errors import ConfigurationError, StateLoss, ThulawaError
+from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.lane_sums import LaneFigures
 from thulawa.runtime.application_states import State, StateMachine
 from thulawa.runtime.metrics import NodeMetrics
-from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, TopicPartition, by_number
+from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.restarts import Restart, policy_of
 from thulawa.spark.application.execution import Execution
 from thulawa.spark.application.ownership import Ownership
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import create_topics, owned_topics
-from thulawa.spark.micro_batch.brokers import topics_at
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
+from thulawa.spark.micro_batch.brokers import streams_broker
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.dropped_records import CountReport
 from thulawa.spark.micro_batch.identity import (
     PreviousRun,
@@ -104,13 +105,13 @@ class Streams:
         self._execution = execution
         self._options = execution.task_options
         self._on_error = policy_of(execution.on_error)
-        self._topics = topics_at(
+        self._topics = streams_broker(
             execution.log,
             execution.processing_guarantee,
             execution.policies,
             _seconds(execution.transaction_timeout),
         )
-        default = f"{self._topics.checkpoints}/{self.application_id}"
+        default = f"{self._topics.formats.checkpoints}/{self.application_id}"
         self._checkpoint = Checkpoint(execution.checkpoint or default)
         self._ownership = Ownership(self.application_id, self._topics.place, self._checkpoint.root)
         self._spark = execution.spark
@@ -385,7 +386,7 @@ class Streams:
     def _session(self) -> Any:
         if self._spark is None:
             self._spark = session(self.application_id)
-        self._topics.register(self._spark)
+        self._topics.formats.register(self._spark)
         return self._spark
 
     def _made(self) -> Program:
@@ -423,7 +424,7 @@ class Streams:
         if changelogs and not allow_state_loss:
             check_changelogs(program, self._topics, self._checkpoint)
         outputs = create_topics(program, self._topics, self.dead_letter_topics)
-        program = replace(program, outputs=outputs, outlets=self._topics.outlets())
+        program = replace(program, outputs=outputs, outlets=self._topics.formats.outlets())
         if starts is not None:
             begin_empty(program, self._topics, self._checkpoint)
         return program

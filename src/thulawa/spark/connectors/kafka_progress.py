@@ -12,10 +12,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from thulawa.brokers.errors import BrokerError
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import KafkaError
 from thulawa.brokers.kafka.groups import commit_offsets
-from thulawa.brokers.kafka.topics import Offsets
+from thulawa.core.types import Offsets
 from thulawa.spark.connectors.offsets import KAFKA, Notes, of_topics
 
 __all__ = ["GroupCommits", "progress_offsets"]
@@ -58,7 +58,7 @@ class GroupCommits(StreamingQueryListener):
         try:
             offsets = progress_offsets(event.progress)
             commit_offsets(self._connection, self._group, offsets, client=self._client)
-        except KafkaError as error:
+        except BrokerError as error:
             _log.warning("could not commit the offsets of group %s: %s", self._group, error)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:

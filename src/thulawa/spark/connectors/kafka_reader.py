@@ -13,10 +13,11 @@ from confluent_kafka import Message
 
 from thulawa.brokers.embedded import Columns
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.reading import Place, first_times, headers_of, place_of, read_spans
-from thulawa.brokers.kafka.topics import Offsets as KafkaOffsets
+from thulawa.brokers.kafka.reading import first_times, headers_of, read_spans, topic_partition
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.types import Offsets as KafkaOffsets
+from thulawa.core.types import TopicPartition
 from thulawa.spark.connectors.chunks import Chunk
 from thulawa.spark.connectors.log_source import LogReader, OffsetRange, TopicEnds, named
 from thulawa.spark.connectors.offsets import KAFKA, Offsets
@@ -85,7 +86,7 @@ class KafkaReader(LogReader):
     def times(self, spans: Mapping[tuple[str, str], tuple[int, int]]) -> dict[tuple[str, str], int]:
         """Return the timestamp of the first record of each range of start and count."""
         places = {
-            (topic, int(number)): (start, start + count)
+            TopicPartition(topic, int(number)): (start, start + count)
             for (topic, number), (start, count) in spans.items()
         }
         found = first_times(self.connection, places, patience=_TIMEOUT)
@@ -98,8 +99,8 @@ class KafkaReader(LogReader):
 
     def chunks(self, ranges: list[OffsetRange]) -> Iterator[Chunk]:
         """Read all ranges concurrently, with a consumer that this process caches."""
-        spans = {(one.topic, one.partition): (one.start, one.end) for one in ranges}
-        waiting: dict[Place, list[Message]] = {}
+        spans = {TopicPartition(one.topic, one.partition): (one.start, one.end) for one in ranges}
+        waiting: dict[TopicPartition, list[Message]] = {}
         count = size = 0
         reading = read_spans(self.connection, spans, patience=_TIMEOUT, keep=True, ahead=_AHEAD)
         for messages in reading:
@@ -107,7 +108,7 @@ class KafkaReader(LogReader):
                 waiting.setdefault(next(iter(spans)), []).extend(messages)
             else:
                 for message in messages:
-                    waiting.setdefault(place_of(message), []).append(message)
+                    waiting.setdefault(topic_partition(message), []).append(message)
             count += len(messages)
             size += sum(map(len, messages))
             if count >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
@@ -140,7 +141,7 @@ def _all_named(offsets: KafkaOffsets) -> Offsets:
     return {topic: named(places) for topic, places in offsets.items()}
 
 
-def _columns(waiting: dict[Place, list[Message]]) -> Iterator[Chunk]:
+def _columns(waiting: dict[TopicPartition, list[Message]]) -> Iterator[Chunk]:
     """Yield the waiting messages as chunks and clear them."""
     for (topic, partition), messages in waiting.items():
         columns = Columns(

@@ -168,7 +168,7 @@ class LogReader:
 
     def _look(self) -> TopicEnds:
         with Log(self.address) as log:
-            ids = {topic: str(log.topic_id(topic)) for topic in self.topics}
+            ids = {topic: str(log.topic(topic).id) for topic in self.topics}
             return TopicEnds(ids, {topic: named(log.end_offsets(topic)) for topic in self.topics})
 
     def times(self, spans: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:

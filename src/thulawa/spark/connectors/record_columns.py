@@ -16,6 +16,7 @@ from pyspark.sql.types import (
 )
 
 from thulawa.core.errors import ConfigurationError
+from thulawa.core.types import Headers
 from thulawa.priority.placement import unstamped
 
 __all__ = ["COLUMNS", "check_columns", "column_values", "header_pairs"]
@@ -54,10 +55,10 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             )
 
 
-def header_pairs(headers: list[dict[str, Any]], *, placed: bool) -> list[tuple[str, Any]]:
+def header_pairs(headers: list[dict[str, Any]], *, placed: bool) -> Headers:
     """Return headers as pairs; without a bucket stamp if the sink chooses the partition."""
-    pairs = [(one["key"], one["value"]) for one in headers]
-    return pairs if placed else unstamped(pairs)
+    pairs = tuple((one["key"], one["value"]) for one in headers)
+    return pairs if placed else tuple(unstamped(pairs))
 
 
 def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:

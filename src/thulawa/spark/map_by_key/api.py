@@ -31,7 +31,7 @@ from thulawa.core.signatures import accepts
 from thulawa.engine.resources import check_resource
 from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_places
 from thulawa.spark.internals import arrow_schema, has_active_context, spark_type
-from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, place_of
+from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, dead_letter_topic
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.map_by_key.options import MapByKeyOptions, check_names, engine_options
 from thulawa.spark.map_by_key.order_guard import refuse_broken_order, refuse_speculation, title_of
@@ -195,7 +195,7 @@ class _Mapping:
                 f"the input has several columns {unclear}: drop or rename all but one of each"
             )
         self._check_types(df.schema)
-        place = self._given.get("dead_letters")
+        letters = self._given.get("dead_letters")
         return Operator(
             name=self._name,
             function=self._function,
@@ -204,8 +204,8 @@ class _Mapping:
             returns=self._arrow_schema(df.sparkSession),
             keep=self._keep,
             options=self._options,
-            dead_letters=None if place is None else place_of(place),
-            row_identity=UNKNOWN if place is None else self._row_identity(df),
+            dead_letters=None if letters is None else dead_letter_topic(letters),
+            row_identity=UNKNOWN if letters is None else self._row_identity(df),
             identity=self._identity,
             **self._worker_options(),
         )

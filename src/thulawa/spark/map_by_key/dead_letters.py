@@ -21,11 +21,14 @@ from dataclasses import dataclass
 from datetime import date, time
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.brokers.errors import Fenced
+from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
+from thulawa.brokers.records import ProducerRecord
 from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError, message_of
 from thulawa.core.markers import LastBatch, OlderBatch, is_written
+from thulawa.core.secrets import masked_address
 from thulawa.engine import Outcome, WorkItem
 from thulawa.runtime.dead_letter_records import ROW
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
@@ -35,11 +38,10 @@ from thulawa.spark.task_context import SparkTask
 __all__ = [
     "POSITION",
     "UNKNOWN",
+    "DeadLetterTopic",
     "DeadLetters",
-    "LogTopic",
-    "Place",
     "RowIdentity",
-    "place_of",
+    "dead_letter_topic",
     "topic_position",
 ]
 
@@ -48,6 +50,11 @@ POSITION = ("topic", "partition", "offset")
 
 _AT_ONCE = 1_000
 _WRITES = 2**32  # of one task: more than it could have rows
+# A task that is killed while it commits keeps the others from reading markers and letters until its
+# next attempt, or for this many seconds and those after which Kafka looks for such transactions.
+_TRANSACTION_TIMEOUT = 15.0
+_MARKERS_TIMEOUT = 2.0
+_READ_TIMEOUT = 60.0
 _Position: TypeAlias = tuple[str, int, int]
 _CURE = (
     "keep the columns topic, partition and offset of the source, or use on_error='column' and "
@@ -70,108 +77,101 @@ class RowIdentity(NamedTuple):
 UNKNOWN = RowIdentity("unknown")
 
 
-class Place(Protocol):
-    """Where dead letters go; what it keeps of a marker and its records is one transaction."""
-
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-
-    def last_writes(self, writer: str) -> dict[int, LastBatch]:
-        """Return the last write of each task of a writer."""
-
-    def ends(self) -> dict[int, int]:
-        """Return the offset of the next letter of each partition."""
-
-    def headers(self, name: str, since: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield the values of a header of the letters from these offsets on, else of all."""
-
-    def write(
-        self,
-        letters: list[ProducerRecord],
-        marker: tuple[str, int] | None,
-        number: int | None,
-        layout: str,
-    ) -> bool:
-        """Write letters under a number; return whether it was free."""
-
-
 @dataclass(frozen=True, slots=True)
-class LogTopic:
-    """A topic of the embedded log."""
+class DeadLetterTopic:
+    """The topic of a broker that dead letters are written to."""
 
-    address: str
+    broker: Broker
     topic: str
 
-    def last_writes(self, writer: str) -> dict[int, LastBatch]:
-        """Return the last write of each task of a writer."""
-        with Log(self.address) as log:
-            return log.markers(writer)
+    def writer(self, query: str, operator: str) -> WriterId:
+        """Return the identity under which an operator of a query writes."""
+        return WriterId(
+            application=self.topic,
+            name=f"{query}-{operator}",
+            query=f"{query}/{operator}",
+            timeout=_TRANSACTION_TIMEOUT,
+        )
+
+    def last_writes(self, writer: WriterId, task: int) -> dict[int, LastBatch]:
+        """Return the last write of each task; abort what a killed attempt at this one left open."""
+        try:
+            return self.broker.markers(writer, timeout=_MARKERS_TIMEOUT)
+        except TimeoutError:
+            self.broker.fence(writer, [task])
+            return self.broker.markers(writer)
 
     def ends(self) -> dict[int, int]:
         """Return the offset of the next letter of each partition."""
-        with Log(self.address) as log:
-            return log.end_offsets(self.topic)
+        return self.broker.end_offsets(self.topic)[self.topic]
 
     def headers(self, name: str, since: Mapping[int, int]) -> Iterator[bytes]:
         """Yield the values of a header of the letters from these offsets on, else of all."""
-        with Log(self.address) as log:
-            for partition, start in log.start_offsets(self.topic).items():
-                first = max(start, since.get(partition, 0))
-                for columns in log.read_columns(self.topic, partition, first):
-                    for headers in columns.headers:
-                        yield from (value for key, value in headers if key == name and value)
+        first = self.broker.start_offsets(self.topic)[self.topic]
+        starts = {
+            partition: max(start, since.get(partition, 0)) for partition, start in first.items()
+        }
+        # other tasks of the batch may be committing letters of rows that are in this task now
+        for letter in read_to_end(
+            self.broker, self.topic, starts, committed=False, timeout=_READ_TIMEOUT
+        ):
+            yield from (value for key, value in letter.headers if key == name and value)
+
+    def append(self, letters: list[ProducerRecord]) -> None:
+        """Write letters that nobody asks for again."""
+        self.broker.append(self.topic, letters)
 
     def write(
-        self,
-        letters: list[ProducerRecord],
-        marker: tuple[str, int] | None,
-        number: int | None,
-        layout: str,
+        self, letters: list[ProducerRecord], writer: WriterId, task: int, number: LastBatch
     ) -> bool:
-        """Write letters under a number; return whether it was free."""
-        with Log(self.address) as log:
-            try:
-                appended = log.append(
-                    {self.topic: letters}, marker=marker, batch=number, layout=layout
-                )
-            except OlderBatch:
-                return False
-            return not appended.skipped
+        """Write letters under a number; return False if another attempt has written under it."""
+        try:
+            with self.broker.transaction(writer, task, number) as transaction:
+                transaction.write(self.topic, letters)
+        except (OlderBatch, Fenced):
+            return False
+        return not transaction.skipped
 
 
-def place_of(text: str) -> Place:
-    """Read a place such as ``file:./topics#visits-dead``; refuse one that is not there.
+def dead_letter_topic(text: str) -> DeadLetterTopic:
+    """Return the topic of an address such as ``file:./topics#visits-dead``; raise if there is none.
 
-    >>> place_of("visits-dead")
+    >>> dead_letter_topic("visits-dead")
     Traceback (most recent call last):
     ...
-    thulawa.core.errors.ConfigurationError: dead_letters='visits-dead' names no topic of a log: \
-write 'file:./topics#visits-dead'
+    thulawa.core.errors.ConfigurationError: dead_letters='visits-dead' names no topic of a broker: \
+write 'file:./topics#visits-dead' or 'kafka://host:9092#visits-dead'
     """
     address, _, topic = str(text).rpartition("#")
-    if not address.startswith("file:") or not topic:
+    if not topic or not address.startswith(("file:", "kafka://")):
         raise ConfigurationError(
-            f"dead_letters={text!r} names no topic of a log: write 'file:./topics#visits-dead'"
+            f"dead_letters={masked_address(text)!r} names no topic of a broker: write "
+            "'file:./topics#visits-dead' or 'kafka://host:9092#visits-dead'"
         )
-    with Log(address) as log:
-        log.describe(topic)
-        return LogTopic(log.address, topic)  # the whole path: workers run in another folder
+    broker = open_broker(address, option="dead_letters")
+    broker.describe(topic)  # raises if it does not exist
+    broker.close()
+    return DeadLetterTopic(broker, topic)
 
 
 class DeadLetters:
     """The dead letters of one operator in one task."""
 
     def __init__(
-        self, place: Place, name: str, signature: str, task: SparkTask | None, rows: RowIdentity
+        self,
+        topic: DeadLetterTopic,
+        name: str,
+        signature: str,
+        task: SparkTask | None,
+        rows: RowIdentity,
     ) -> None:
-        self._place = place
+        self._topic = topic
         self._name = name
         self._task = task or SparkTask()
         self._rows = rows
         self._letters: list[ProducerRecord] = []
-        self._marker: tuple[str, int] | None = None
-        self._number: int | None = None
+        self._writer: WriterId | None = None
+        self._number = 0
         self._origin = ""
         self._layout = ""
         self._seen: set[_Position] = set()
@@ -181,7 +181,7 @@ class DeadLetters:
 
     def fresh(self, records: list[WorkItem]) -> list[WorkItem]:
         """Return the rows that no earlier attempt at this batch has set aside."""
-        if self._marker is None:
+        if self._writer is None:
             return records
         if self._rows.by == "record":
             for record in records:
@@ -200,13 +200,19 @@ class DeadLetters:
         """Write what was set aside; it is in the topic afterwards."""
         if not self._letters:
             return
-        if not self._place.write(self._letters, self._marker, self._number, self._layout):
+        if self._writer is None:
+            self._topic.append(self._letters)
+        elif not self._topic.write(
+            self._letters,
+            self._writer,
+            self._task.partition,
+            LastBatch(self._number, self._layout),
+        ):
             raise ThulawaError(
                 f"{self._name}: another attempt at this batch has written dead letters meanwhile; "
                 "this one must be run again to know them"
             )
-        if self._number is not None:
-            self._number += 1
+        self._number += 1
         self._letters = []
 
     def _begin(self, query: str, batch: int, signature: str) -> None:
@@ -215,10 +221,10 @@ class DeadLetters:
                 f"{self._name}: its rows cannot be known again when a micro-batch is run again, so "
                 f"that dead letters would be lost or written twice; {_CURE}"
             )
-        writer = f"{query}/{sha256(signature.encode()).hexdigest()[:16]}"
+        writer = self._topic.writer(query, sha256(signature.encode()).hexdigest()[:16])
         own = self._task.partition
-        self._marker = (writer, own)
-        self._origin = f"{writer}/{own if self._rows.by == 'place' else '*'}/{batch}/"
+        self._writer = writer
+        self._origin = f"{writer.query}/{own if self._rows.by == 'place' else '*'}/{batch}/"
         first = self._number = batch * _WRITES
         found = self._writes_since(first, batch, writer)
         if own in found:
@@ -229,7 +235,7 @@ class DeadLetters:
         else:
             # a row may be in another task than before; what the others write now is read in vain,
             # so that the marker says where to begin
-            since = self._place.ends()
+            since = self._topic.ends()
             for one in found.values():
                 begun = json.loads(one.layout or "{}")
                 since = {at: min(end, begun.get(str(at), 0)) for at, end in since.items()}
@@ -237,9 +243,9 @@ class DeadLetters:
         if found:
             self._written = dict(self._rows_written(since))
 
-    def _writes_since(self, first: int, batch: int, writer: str) -> dict[int, LastBatch]:
+    def _writes_since(self, first: int, batch: int, writer: WriterId) -> dict[int, LastBatch]:
         """Return what attempts at this batch have written; raise where a later one was begun."""
-        found = self._place.last_writes(writer).items()
+        found = self._topic.last_writes(writer, self._task.partition).items()
         writes = {task: last for task, last in found if last.number >= first}
         about = f"the dead letters of {self._name}"
         for task, last in writes.items():
@@ -248,7 +254,7 @@ class DeadLetters:
         return writes
 
     def _rows_written(self, since: Mapping[int, int]) -> Iterator[tuple[str, str]]:
-        for origin in self._place.headers(ROW, since):
+        for origin in self._topic.headers(ROW, since):
             text = origin.decode()
             if text.startswith(self._origin):
                 yield _named(text.removeprefix(self._origin))
@@ -266,7 +272,7 @@ class DeadLetters:
         return True
 
     def _identity(self, record: WorkItem) -> str:
-        if self._marker is None or self._rows.by == "place":
+        if self._writer is None or self._rows.by == "place":
             return str(record.offset)
         name = "/".join(map(str, self._position(record)))
         return f"{name}#{sha256(_key(record.key) or b'').hexdigest()[:16]}"
@@ -308,7 +314,7 @@ class DeadLetters:
         )
         error = ProcessingError(message_of(outcome.error), node=self._name, offset=record.offset)
         error.__cause__ = outcome.error
-        letter = DeadLetterQueue(self._place.topic).letter(error, about)
+        letter = DeadLetterQueue(self._topic.topic).letter(error, about)
         return ProducerRecord(letter.key, letter.value, letter.headers)
 
     def _source(self, row: Row, position: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from thulawa.engine import Options
 from thulawa.engine.options import OnError
-from thulawa.spark.map_by_key.dead_letters import UNKNOWN, Place, RowIdentity
+from thulawa.spark.map_by_key.dead_letters import UNKNOWN, DeadLetterTopic, RowIdentity
 from thulawa.spark.map_by_key.lane_report import LaneReport
 
 __all__ = ["ERROR_COLUMN", "ERROR_TYPE", "Operator"]
@@ -45,7 +45,7 @@ class Operator:
     lane: str | Callable[[Any], str | int] | None = None
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     cache: Callable[[], MutableMapping[Hashable, Any]] | None = None
-    dead_letters: Place | None = None
+    dead_letters: DeadLetterTopic | None = None
     row_identity: RowIdentity = UNKNOWN
     report: LaneReport | None = None
     identity: str = field(default_factory=lambda: uuid4().hex)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from thulawa.core.errors import StateError
-from thulawa.spark.micro_batch.brokers import Topics
+from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.manifest import manifest_topic
 from thulawa.spark.micro_batch.program import Program
 
@@ -26,7 +26,9 @@ def owned_topics(program: Program) -> list[str]:
     return names
 
 
-def create_topics(program: Program, topics: Topics, dead_letters: Iterable[str]) -> dict[str, int]:
+def create_topics(
+    program: Program, topics: StreamsBroker, dead_letters: Iterable[str]
+) -> dict[str, int]:
     """Create missing topics; return the number of partitions of each output topic.
 
     An output gets as many partitions as tasks write to it, a dead-letter topic gets one.
@@ -48,7 +50,7 @@ def create_topics(program: Program, topics: Topics, dead_letters: Iterable[str])
     return topics.partitions(tuple(written))
 
 
-def _create_internal(program: Program, topics: Topics) -> None:
+def _create_internal(program: Program, topics: StreamsBroker) -> None:
     """Create repartition topics and changelogs."""
     for repartition in program.plan.repartitions.values():
         _log.info("the repartition %s is %s", repartition.topic, repartition.kind)
@@ -61,7 +63,7 @@ def _create_internal(program: Program, topics: Topics) -> None:
                 _create_compacted(topics, program.changelogs[store], len(part.tasks))
 
 
-def _create_compacted(topics: Topics, name: str, tasks: int) -> None:
+def _create_compacted(topics: StreamsBroker, name: str, tasks: int) -> None:
     """Create a topic with one partition per task; raise if it exists with another number."""
     there = topics.partitions((name,)).get(name, tasks)
     if there != tasks:

@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec.structs import replace
 
 from thulawa.core.errors import ConfigurationError, StateError, StateLoss
+from thulawa.core.types import Offsets
 from thulawa.runtime.partition_groups import Assignment
 from thulawa.runtime.planning import Plan, checkpoint_names
 from thulawa.spark.connectors.offsets import Notes, of_topics
@@ -25,11 +26,10 @@ from thulawa.topology.compatibility import (
     encode_manifest,
 )
 
-__all__ = ["Checkpoint", "Offsets", "StatePlacement"]
+__all__ = ["Checkpoint", "StatePlacement"]
 
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _log = logging.getLogger("thulawa.streams")
-Offsets: TypeAlias = dict[str, dict[int, int]]
 
 
 @dataclass(frozen=True, slots=True)

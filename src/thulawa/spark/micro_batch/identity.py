@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thulawa.core.errors import StateError, StateLoss
-from thulawa.spark.micro_batch.brokers import Topics
+from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.checkpoint_lock import CheckpointLock
 from thulawa.spark.micro_batch.manifest import PublishedManifest, read_manifest
@@ -49,7 +49,7 @@ class PreviousRun:
 
 
 def find_previous_run(
-    application_id: str, topics: Topics, checkpoint: Checkpoint
+    application_id: str, topics: StreamsBroker, checkpoint: Checkpoint
 ) -> PreviousRun | None:
     """Return the previous run whose checkpoint is missing here; None if none is missing.
 
@@ -74,7 +74,7 @@ def find_previous_run(
     return None
 
 
-def check_topic_ids(previous: PreviousRun, topics: Topics, names: tuple[str, ...]) -> None:
+def check_topic_ids(previous: PreviousRun, topics: StreamsBroker, names: tuple[str, ...]) -> None:
     """Raise `StateError` if a topic was created again since the previous run has read it.
 
     Its offsets would be applied to other records. With a checkpoint, the source checks this.
@@ -90,7 +90,9 @@ def check_topic_ids(previous: PreviousRun, topics: Topics, names: tuple[str, ...
             )
 
 
-def last_checkpoint(application_id: str, topics: Topics, checkpoint: Checkpoint) -> Checkpoint:
+def last_checkpoint(
+    application_id: str, topics: StreamsBroker, checkpoint: Checkpoint
+) -> Checkpoint:
     """Return this checkpoint or, if it does not exist, the application's last on this host."""
     manifest = read_manifest(topics, application_id)
     if checkpoint.root.exists() or manifest is None or manifest.host != socket.gethostname():
@@ -98,7 +100,7 @@ def last_checkpoint(application_id: str, topics: Topics, checkpoint: Checkpoint)
     return Checkpoint(manifest.path)
 
 
-def _trace(topics: Topics, application_id: str) -> str | None:
+def _trace(topics: StreamsBroker, application_id: str) -> str | None:
     """Return a description of the data of an application without a manifest; None: no data."""
     name = offsets_topic(application_id)
     if topics.partitions((name,)) and any(topics.end_offsets((name,))[name].values()):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from thulawa.brokers.kafka.topics import Offsets
+from thulawa.core.types import Offsets
 from thulawa.spark.connectors.log_packed import ChunkFunction, read_chunks
 from thulawa.spark.connectors.stream_reader import PartitionGroups
 from thulawa.spark.micro_batch.wire import PACKED

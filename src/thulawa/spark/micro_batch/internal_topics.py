@@ -8,8 +8,9 @@ import logging
 from collections.abc import Collection, Mapping
 
 from thulawa.core.errors import StateError
-from thulawa.spark.micro_batch.brokers import Topics
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
+from thulawa.core.types import Offsets
+from thulawa.spark.micro_batch.brokers import StreamsBroker
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.program import Program
 
 __all__ = ["prepare_internal_topics"]
@@ -18,7 +19,7 @@ _log = logging.getLogger("thulawa.streams")
 
 
 def prepare_internal_topics(
-    program: Program, topics: Topics, checkpoint: Checkpoint, *, allow_state_loss: bool
+    program: Program, topics: StreamsBroker, checkpoint: Checkpoint, *, allow_state_loss: bool
 ) -> Offsets:
     """Check a changed program against the internal topics of the previous one.
 
@@ -53,7 +54,7 @@ def _check_partitions(program: Program, here: Mapping[str, int]) -> None:
             )
 
 
-def _unread(gone: Collection[str], topics: Topics, checkpoint: Checkpoint) -> list[str]:
+def _unread(gone: Collection[str], topics: StreamsBroker, checkpoint: Checkpoint) -> list[str]:
     """Return a message for each topic with records that the changed program would never read."""
     ends = topics.end_offsets(tuple(topics.partitions(tuple(gone))))
     done, starts = checkpoint.committed_offsets(), topics.start_offsets(tuple(ends))

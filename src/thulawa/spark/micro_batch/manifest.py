@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from thulawa.core.errors import StateError
-from thulawa.spark.micro_batch.brokers import Topics
+from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.program import Program
 from thulawa.topology.compatibility import (
@@ -48,7 +48,7 @@ def manifest_topic(application_id: str) -> str:
     return f"{application_id}-manifest"
 
 
-def read_manifest(topics: Topics, application_id: str) -> PublishedManifest | None:
+def read_manifest(topics: StreamsBroker, application_id: str) -> PublishedManifest | None:
     """Return the manifest of the application's last run; None if it has never run."""
     topic = manifest_topic(application_id)
     if not topics.partitions((topic,)):
@@ -70,7 +70,9 @@ def read_manifest(topics: Topics, application_id: str) -> PublishedManifest | No
     return PublishedManifest(query, host, path, manifest, ids)
 
 
-def publish_manifest(topics: Topics, program: Program, checkpoint: Checkpoint, query: str) -> None:
+def publish_manifest(
+    topics: StreamsBroker, program: Program, checkpoint: Checkpoint, query: str
+) -> None:
     """Write the manifest and the location of the application's checkpoint to its topic."""
     application_id = program.application_id
     last = read_manifest(topics, application_id)

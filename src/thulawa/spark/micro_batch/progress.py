@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from thulawa.core.types import Offsets
 from thulawa.runtime.batch_size import BatchSizeEstimator, Binding
 from thulawa.spark.connectors.offsets import of_topics
-from thulawa.spark.micro_batch.checkpoint import Offsets
 
 __all__ = ["BatchSizeController", "BatchSizeStatistics", "records_between"]
 

@@ -21,18 +21,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 from thulawa.core.errors import StateError
+from thulawa.core.types import Offsets, TopicPartition
 from thulawa.runtime.recovery_plan import (
     Generation,
     Progress,
     RecoveryPlan,
-    TopicPartition,
     batch_stamp,
     recover,
 )
 from thulawa.spark.internals import active_session
-from thulawa.spark.micro_batch.brokers import Topics
+from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.changelog_output import MORE
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.manifest import publish_manifest
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.query import compile_program
@@ -79,7 +79,7 @@ OnProgress: TypeAlias = Callable[[Restoring], None]
 More: TypeAlias = Mapping[str, list[str]]
 
 
-def check_changelogs(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
+def check_changelogs(program: Program, topics: StreamsBroker, checkpoint: Checkpoint) -> None:
     """Raise `StateError` if both the checkpoint and a changelog are lost.
 
     Call it before topics are created, because a new changelog has no records either.
@@ -100,7 +100,7 @@ def check_changelogs(program: Program, topics: Topics, checkpoint: Checkpoint) -
 def restore(
     spark: SparkSession,
     program: Program,
-    topics: Topics,
+    topics: StreamsBroker,
     checkpoint: Checkpoint,
     on_progress: OnProgress | None = None,
 ) -> list[RestoredStore] | None:
@@ -127,7 +127,7 @@ class _Restore:
         self,
         spark: SparkSession,
         program: Program,
-        topics: Topics,
+        topics: StreamsBroker,
         checkpoint: Checkpoint,
         on_progress: OnProgress | None,
     ) -> None:
@@ -161,7 +161,7 @@ class _Restore:
         _log.info("%s: restoring %d stores", self._program.application_id,
                   len(self._program.changelogs))  # fmt: skip
         restoring = replace(self._program, run=f"{self._program.run}-restore", recovery=todo)
-        reading = partial(self._topics.read, self._spark, names, _RECORDS)
+        reading = partial(self._topics.formats.read, self._spark, names, _RECORDS)
         rows = compile_program(restoring, reading, "restoring")
         reports = Path(self._checkpoint.query_path) / _REPORTS
         # to files: foreachBatch would wait for a Python thread that another query may block
@@ -257,7 +257,9 @@ class _Restore:
         return found | {topic: read[topic] for topic in self._program.plan.global_topics}
 
 
-def _read_offsets_topic(topics: Topics, name: str) -> tuple[Generation | None, list[Progress]]:
+def _read_offsets_topic(
+    topics: StreamsBroker, name: str
+) -> tuple[Generation | None, list[Progress]]:
     """Return the generation and the read positions from the offsets topic."""
     generation = None
     progress = []
@@ -276,16 +278,21 @@ def _read_offsets_topic(topics: Topics, name: str) -> tuple[Generation | None, l
             continue
         topic, _, partition = key.decode().rpartition("/")
         progress.append(
-            Progress((topic, int(partition)), content["batch"], content["start"], content["end"])
+            Progress(
+                TopicPartition(topic, int(partition)),
+                content["batch"],
+                content["start"],
+                content["end"],
+            )
         )
     return generation, progress
 
 
-def _write_generation(topics: Topics, program: Program, generation: Generation) -> None:
+def _write_generation(topics: StreamsBroker, program: Program, generation: Generation) -> None:
     topics.put(program.offsets_topic, _GENERATION, json.dumps(asdict(generation)).encode())
 
 
-def why_not_restorable(program: Program, topics: Topics) -> str | None:
+def why_not_restorable(program: Program, topics: StreamsBroker) -> str | None:
     """Return why a lost checkpoint cannot be restored; None if it can be."""
     stores = {name for part in program.plan.parts.values() for name in part.group.stores}
     if lost := sorted(stores - program.changelogs.keys()):
@@ -299,7 +306,7 @@ def why_not_restorable(program: Program, topics: Topics) -> str | None:
     return None
 
 
-def _held_records_are_lost(program: Program, topics: Topics, generation: Generation) -> bool:
+def _held_records_are_lost(program: Program, topics: StreamsBroker, generation: Generation) -> bool:
     """Return whether a task may have buffered records that no changelog holds."""
     if not any(part.stage and not part.group.stores for part in program.plan.parts.values()):
         return False
@@ -320,7 +327,7 @@ def _ordered_partitions(program: Program) -> More:
 
 
 def _unread_after(
-    topics: Topics, program: Program, generation: Generation, markers: Mapping[int, int]
+    topics: StreamsBroker, program: Program, generation: Generation, markers: Mapping[int, int]
 ) -> More:
     """Return the partitions that had more records than the last batch read."""
     stamp = batch_stamp(generation.query, max(markers.values(), default=generation.batch))
@@ -329,7 +336,7 @@ def _unread_after(
     return next((one["more"] for one in reversed(found) if one.get("batch") == stamp), {})
 
 
-def begin_empty(program: Program, topics: Topics, checkpoint: Checkpoint) -> None:
+def begin_empty(program: Program, topics: StreamsBroker, checkpoint: Checkpoint) -> None:
     """Begin a new query with empty stores, whatever changelogs there are."""
     query = str(uuid4())
     checkpoint.begin(query, restoring=False)

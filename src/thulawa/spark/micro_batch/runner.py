@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from thulawa.core.types import Offsets
 from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.spark.internals import (
     active_session,
@@ -21,8 +22,8 @@ from thulawa.spark.internals import (
     silence_logger,
 )
 from thulawa.spark.map_by_key.lane_report import LaneReport
-from thulawa.spark.micro_batch.brokers import Topics
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, Offsets
+from thulawa.spark.micro_batch.brokers import StreamsBroker
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.dropped_records import CountReport
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.progress import (
@@ -75,7 +76,7 @@ class StreamsQuery:
         self,
         spark: SparkSession,
         program: Program,
-        topics: Topics,
+        topics: StreamsBroker,
         checkpoint: Checkpoint,
         *,
         max_records: int | AdaptiveBatchSize | None,
@@ -101,14 +102,14 @@ class StreamsQuery:
         self._failed_checks: set[str] = set()
         self._batch_size: BatchSizeController | None = None
         starts = {name: at for name, at in checkpoint.starts().items() if name in self.topics}
-        read = partial(topics.read, spark, self.topics, most, starts=starts)
+        read = partial(topics.formats.read, spark, self.topics, most, starts=starts)
         with ExitStack() as unless_started:
             self._worker_slot = WorkerPoolSlot()
             unless_started.callback(self._worker_slot.release)
             rows = compile_program(
                 program, read, f"streams {self._worker_slot.number}", reports, counts
             )
-            writer = topics.write(rows, self._name).queryName(self._name)
+            writer = topics.formats.write(rows, self._name).queryName(self._name)
             writer = writer.option("checkpointLocation", checkpoint.query_path)
             if trigger is not None:
                 writer = writer.trigger(processingTime=f"{trigger} milliseconds")

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from thulawa.brokers.embedded.batches import Columns, unpack
 from thulawa.brokers.embedded.packing import Fields, fields_of, packed_plainly
-from thulawa.brokers.embedded.records import ProducerRecord
+from thulawa.brokers.records import ProducerRecord
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import Block, RawRecord
 from thulawa.state.codec import ColumnCodec

@@ -1,0 +1,285 @@
+"""The contract of `Broker`: every test runs on the embedded log and on Kafka."""
+
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from thulawa.brokers.errors import (
+    Fenced,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    TopicDiffers,
+    UnknownTopic,
+)
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
+from thulawa.brokers.records import ProducerRecord
+from thulawa.core.errors import ConfigurationError
+from thulawa.core.markers import LastBatch, OlderBatch
+from thulawa.core.types import TopicPartition
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    if request.param == "embedded":
+        opened = open_broker(f"file:{tmp_path / 'topics'}")
+    else:
+        connection: Connection = request.getfixturevalue("connection")
+        opened = open_broker(connection)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def topic(port: Broker, name: str) -> str:
+    port.create_topic(name, 2)
+    return name
+
+
+@pytest.fixture
+def writer(name: str) -> WriterId:
+    return WriterId(application=f"app-{name}", query="q")
+
+
+def values(port: Broker, topic: str) -> list[bytes]:
+    """Return the values of a topic, sorted; wait for transactions that are being committed."""
+    return sorted(record.value or b"" for record in read_to_end(port, topic, committed=False))
+
+
+def write(port: Broker, writer: WriterId, number: int, topic: str, *values: bytes) -> bool:
+    """Write values in one transaction; return whether they had been written before."""
+    with port.transaction(writer, 0, LastBatch(number)) as transaction:
+        transaction.write(topic, [ProducerRecord(b"k", value) for value in values])
+    return transaction.skipped
+
+
+# Topics.
+
+
+def test_a_topic_is_described_as_it_was_created(port: Broker, name: str) -> None:
+    port.create_topic(name, 3, compact=True)
+    found = port.describe(name)
+    assert (found.name, found.partitions, found.compact) == (name, 3, True)
+    assert found.max_record_bytes >= 2**24, "compacted topics hold state of any size"
+    assert name in port.topics()
+    assert port.partitions(name, f"{name}-none") == {name: 3}
+
+
+def test_creating_a_topic_twice_changes_nothing_unless_the_settings_differ(
+    port: Broker, topic: str
+) -> None:
+    before = port.describe(topic)
+    port.create_topic(topic, 2)
+    assert port.describe(topic) == before
+    with pytest.raises(TopicDiffers, match=topic):
+        port.create_topic(topic, 3)
+    with pytest.raises(TopicDiffers, match=topic):
+        port.create_topic(topic, 2, compact=True)
+
+
+def test_a_topic_that_is_created_again_has_another_id(port: Broker, topic: str) -> None:
+    before = port.describe(topic).id
+    port.delete_topic(topic)
+    assert port.partitions(topic) == {}
+    port.create_topic(topic)
+    assert port.describe(topic).id != before
+
+
+def test_a_missing_topic_is_unknown_everywhere(port: Broker, topic: str, writer: WriterId) -> None:
+    missing = f"{topic}-none"
+    for ask in (port.describe, port.delete_topic, port.start_offsets, port.end_offsets):
+        with pytest.raises(UnknownTopic, match=missing):
+            ask(missing)
+    with pytest.raises(UnknownTopic, match=missing):
+        port.append(missing, [ProducerRecord(b"k", b"v")])
+    with (  # noqa: PT012 the commit may be what raises
+        pytest.raises(UnknownTopic, match=missing),
+        port.transaction(writer, 0, LastBatch(0)) as transaction,
+    ):
+        transaction.write(topic, [ProducerRecord(b"k", b"v")])
+        transaction.write(missing, [ProducerRecord(b"k", b"v")])
+    assert values(port, topic) == []
+    assert port.markers(writer) == {}
+
+
+# Reading.
+
+
+def test_records_are_read_as_they_were_written(port: Broker, topic: str) -> None:
+    headers = (("n", b"1"), ("n", None))
+    port.append(
+        topic,
+        [
+            ProducerRecord(b"k", b"v", headers, 5_000, 1),
+            ProducerRecord(None, None, (), 6_000, 1),
+        ],
+    )
+    first, second = read_to_end(port, topic)
+    assert first == (topic, 1, 0, 5_000, b"k", b"v", headers)
+    assert second == (topic, 1, 1, 6_000, None, None, ())
+
+
+def test_a_range_has_the_records_between_its_offsets(port: Broker, topic: str) -> None:
+    port.append(topic, [ProducerRecord(b"k", b"%d" % n, (), 1_000 + n, 0) for n in range(10)])
+    ranges = {TopicPartition(topic, 0): (3, 6), TopicPartition(topic, 1): (0, 0)}
+    assert [record.value for record in port.read(ranges)] == [b"3", b"4", b"5"]
+    (columns,) = port.read_columns(TopicPartition(topic, 0), 3, 6)
+    assert columns.offsets.to_pylist() == [3, 4, 5]
+    assert columns.timestamps.to_pylist() == [1_003, 1_004, 1_005]
+    assert [bytes(one) for one in _listed(columns.values)] == [b"3", b"4", b"5"]
+    assert [record.offset for record in read_to_end(port, topic, {0: 8})] == [8, 9]
+
+
+def _listed(values: object) -> list[bytes]:
+    return values if isinstance(values, list) else values.to_pylist()  # type: ignore[attr-defined]
+
+
+def test_keys_go_to_the_partitions_of_kafka_s_clients(port: Broker, name: str) -> None:
+    port.create_topic(name, 8)
+    port.append(name, [ProducerRecord(b"foobar", b"v")])
+    (record,) = read_to_end(port, name)
+    assert record.partition == 6
+
+
+def test_deleted_records_cannot_be_read(port: Broker, topic: str) -> None:
+    port.append(topic, [ProducerRecord(b"k", b"%d" % n, partition=0) for n in range(10)])
+    port.delete_records({topic: {0: 4}})
+    assert port.start_offsets(topic) == {topic: {0: 4, 1: 0}}
+    assert port.end_offsets(topic) == {topic: {0: 10, 1: 0}}
+    with pytest.raises(OffsetOutOfRange):
+        list(port.read({TopicPartition(topic, 0): (3, 10)}))
+    assert values(port, topic) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+
+
+def test_a_record_that_is_too_large_is_refused(port: Broker, topic: str) -> None:
+    large = bytes(port.describe(topic).max_record_bytes + 1)
+    with pytest.raises(RecordTooLarge, match=topic):
+        port.append(topic, [ProducerRecord(b"k", large)])
+    assert values(port, topic) == []
+
+
+# Consumer groups.
+
+
+def test_a_group_has_the_offsets_it_committed(port: Broker, topic: str, name: str) -> None:
+    port.append(topic, [ProducerRecord(b"k", b"v", partition=n % 2) for n in range(10)])
+    group = f"g-{name}"
+    assert port.committed(group) == ({}, None)
+    port.commit(group, {topic: {0: 3, 1: 2}}, query="q", batch=7)
+    assert port.committed(group, query="q") == ({topic: {0: 3, 1: 2}}, 7)
+    assert port.committed(group, [topic], query="other") == ({topic: {0: 3, 1: 2}}, None)
+    assert port.committed(group, []).offsets == {}
+    port.delete_groups(group, f"{group}-none")
+    assert port.committed(group).offsets == {}
+
+
+# Transactions.
+
+
+def test_a_batch_is_written_once_with_its_marker(
+    port: Broker, topic: str, writer: WriterId
+) -> None:
+    assert not write(port, writer, 0, topic, b"1", b"2")
+    assert write(port, writer, 0, topic, b"3")
+    assert not write(port, writer, 5, topic, b"4")
+    assert port.markers(writer) == {0: LastBatch(5)}
+    assert values(port, topic) == [b"1", b"2", b"4"]
+    with pytest.raises(OlderBatch):
+        write(port, writer, 4, topic, b"5")
+    assert values(port, topic) == [b"1", b"2", b"4"]
+
+
+def test_a_marker_has_the_layout_of_its_batch(port: Broker, topic: str, writer: WriterId) -> None:
+    for task in (0, 3):
+        with port.transaction(writer, task, LastBatch(task, "two-tasks")) as transaction:
+            transaction.write(topic, [])
+    assert port.markers(writer) == {0: LastBatch(0, "two-tasks"), 3: LastBatch(3, "two-tasks")}
+    port.delete_writer(writer)
+    assert port.markers(writer) == {}
+
+
+def test_a_block_that_raises_writes_nothing(port: Broker, topic: str, writer: WriterId) -> None:
+    write(port, writer, 0, topic, b"before")
+    with (  # noqa: PT012 it is raised inside
+        pytest.raises(ZeroDivisionError),
+        port.transaction(writer, 0, LastBatch(1)) as transaction,
+    ):
+        transaction.write(topic, [ProducerRecord(b"k", b"aborted")])
+        raise ZeroDivisionError
+    assert values(port, topic) == [b"before"]
+    assert port.markers(writer) == {0: LastBatch(0)}
+    write(port, writer, 1, topic, b"after")
+    assert values(port, topic) == [b"after", b"before"]
+
+
+def test_a_later_transaction_fences_the_open_one(
+    port: Broker, topic: str, writer: WriterId
+) -> None:
+    with (  # noqa: PT012 the commit raises
+        pytest.raises(Fenced),
+        port.transaction(writer, 0, LastBatch(1)) as zombie,
+    ):
+        zombie.write(topic, [ProducerRecord(b"k", b"of the zombie")])
+        assert not write(port, writer, 0, topic, b"of its successor")
+    assert values(port, topic) == [b"of its successor"]
+    assert port.markers(writer) == {0: LastBatch(0)}
+
+
+def test_fence_ends_the_open_transactions_of_tasks(
+    port: Broker, topic: str, writer: WriterId
+) -> None:
+    write(port, writer, 0, topic, b"before")
+    with (  # noqa: PT012 the commit raises
+        pytest.raises(Fenced),
+        port.transaction(writer, 0, LastBatch(1)) as zombie,
+    ):
+        zombie.write(topic, [ProducerRecord(b"k", b"of the zombie")])
+        port.fence(writer)
+    assert values(port, topic) == [b"before"]
+
+
+def test_an_oversized_record_aborts_its_transaction(
+    port: Broker, topic: str, writer: WriterId
+) -> None:
+    large = bytes(port.describe(topic).max_record_bytes + 1)
+    with pytest.raises(RecordTooLarge, match=topic):
+        write(port, writer, 0, topic, b"small", large)
+    assert values(port, topic) == []
+    assert not write(port, writer, 0, topic, b"small")
+    assert values(port, topic) == [b"small"]
+
+
+@pytest.mark.timeout(120)
+def test_nothing_of_a_killed_writer_is_read_and_its_successor_goes_on(
+    port: Broker, topic: str, writer: WriterId
+) -> None:
+    command = [sys.executable, "-m", "tests.brokers.killed_writer"]
+    with subprocess.Popen(
+        [*command, port.address, topic, writer.application], stdout=subprocess.PIPE
+    ) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"written\n"
+        killed.send_signal(signal.SIGKILL)
+    port.fence(writer, [0])
+    assert port.markers(writer) == {}
+    assert not write(port, writer, 0, topic, b"of its successor")
+    assert values(port, topic) == [b"of its successor"]
+    assert port.markers(writer) == {0: LastBatch(0)}
+
+
+def test_a_broker_can_be_pickled(port: Broker, topic: str) -> None:
+    port.check()
+    copy = pickle.loads(pickle.dumps(port))  # noqa: S301 made here
+    assert copy.address == port.address
+    assert copy.partitions(topic) == {topic: 2}
+    copy.close()
+
+
+def test_an_address_without_a_scheme_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"dead_letters='visits' is no address"):
+        open_broker("visits", option="dead_letters")
