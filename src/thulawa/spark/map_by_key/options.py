@@ -78,5 +78,5 @@ def engine_options(operator: str, options: MapByKeyOptions) -> Options:
     names = {one.name for one in fields(Options)} - {"name"}
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name in names}
     if (cache := options.get("cache")) is not None:
-        chosen["sharing"] = SingleFlight(by=cache.question)
+        chosen["single_flight"] = SingleFlight(by=cache.question)
     return Options(name=operator, **chosen)
