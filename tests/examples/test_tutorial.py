@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark")  # one Spark at a time
 def test_the_tutorial_leads_to_a_dashboard(tmp_path: Path) -> None:
-    blocks = re.findall(r"(.*)\n\n```(python|sh|text)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = re.findall(r"([^\n]*)\n\n```(python|sh|text)\n(.*?)```", PAGE.read_text(), re.DOTALL)
     printed = ""
     for before, kind, text in blocks:
         if kind == "python":

@@ -25,7 +25,7 @@
 
 What holds, also when any process is killed at any point: a record that was confirmed is there,
 once; offsets of a partition are given out without gaps, in the order of commits; a batch of
-records, to however many topics, is there whole or not at all. See
+records, to however many topics, is there whole or not at all. The reference is
 `docs/reference/embedded-log.md`.
 
 From top to bottom: `log` is the face; `producer` and `consumer` are what it hands out; `writing`,
