@@ -8,7 +8,7 @@ from typing import Any
 from tests.chaos.application import build
 from tests.chaos.model import Batch, expected
 from tests.chaos.workload import PARTITIONS, TOPICS, Workload
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.brokers.embedded import ConsumerRecord
 from thulawa.core.partitioning import partition_of
 
