@@ -1,6 +1,6 @@
-"""The application that is killed, as a program: ``python -m tests.chaos.application FOLDER``.
+"""The application that is killed: ``python -m tests.chaos.application FOLDER --max-records N``.
 
-Four results of the same orders: a count under another key, behind a shuffle; a windowed count;
+It has four outputs of the same orders: a count by another key, behind a shuffle; a windowed count;
 a join with a table; a join with another stream.
 """
 
@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.spark import QUIET, busy
+from tests.chaos.harness import QUICK_SESSION, end_with_parent
+from tests.conformance.spark import busy
 from thulawa.spark.application import Streams
 from thulawa.spark.session.spark_session import session
 from thulawa.streams import (
@@ -22,7 +23,7 @@ from thulawa.streams import (
     Topology,
 )
 
-__all__ = ["CHECKPOINT", "STORES", "WINDOWS", "built"]
+__all__ = ["CHECKPOINT", "STORES", "WINDOWS", "build"]
 
 CHECKPOINT = "checkpoint"
 STORES = "stores.json"
@@ -30,8 +31,8 @@ WINDOWS = TimeWindows.of("10 s", grace="5 s")
 JOIN = JoinWindows.of("2 s", grace="60 s")
 
 
-def built() -> Topology:
-    """Build the program."""
+def build() -> Topology:
+    """Return the topology."""
     builder = StreamsBuilder()
     orders, payments = builder.stream("orders"), builder.stream("payments")
     profiles = builder.table("profiles", materialized=Materialized.as_("profiles"))
@@ -55,29 +56,30 @@ def built() -> Topology:
 
 
 def id_of(record: Any) -> Any:
-    """Give the number of a record, None of none."""
+    """Return the id of a record; None if there is no record."""
     return None if record is None else record["id"]
 
 
 def main(arguments: list[str]) -> None:
-    """Run until killed; with ``--to-the-end`` until all is done, and write down the stores."""
+    """Run until killed; with ``--to-the-end`` process all records, then write the stores."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--max-records", type=int, required=True)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--to-the-end", action="store_true")
     options = parser.parse_args(arguments)
-    settings = QUIET | {"spark.log.level": "ERROR", "spark.executor.memory": "512m"}
+    end_with_parent()
+    settings = QUICK_SESSION | {"spark.executor.memory": "512m"}
     spark = session("chaos", master=options.master, settings=settings)
     streams = Streams(
-        built(),
+        build(),
         application_id="chaos",
         log=f"file:{options.folder / 'topics'}",
         checkpoint=str(options.folder / CHECKPOINT),
         spark=spark,
         max_records=options.max_records,
         on_error=busy,
-        # the model is told how the batches were cut
+        # the model reads the offsets of every micro-batch
         settings={"spark.sql.streaming.minBatchesToRetain": "1000000"},
     )
     with streams:
@@ -88,7 +90,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _write_stores(streams: Streams, file: Path) -> None:
-    """Ask every store for all it has, as a user would."""
+    """Write the entries of every store, read by interactive queries, to a file."""
     stores: dict[str, dict[str, Any]] = {
         "per-item": dict(streams.store("per-item").all()),
         "per-window": {

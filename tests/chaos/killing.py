@@ -1,113 +1,109 @@
-"""Run the application, kill it again and again, and hold what it leaves against the model."""
+"""Kill a Streams application on the embedded log, and compare what it leaves with the model."""
 
 import json
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.application import CHECKPOINT, STORES
+from tests.chaos.harness import (
+    CLEAN,
+    Child,
+    Row,
+    Stuck,
+    Verdict,
+    compare,
+    process_table,
+    verdict_row,
+    wait_until,
+)
 from tests.chaos.model import Batch, Model, Output, expected
-from tests.chaos.world import PARTITIONS, TOPICS, World
-from thulawa.brokers.embedded import ConsumerRecord, Log
+from tests.chaos.workload import PARTITIONS, TOPICS, Workload
+from thulawa.brokers.embedded import Log
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 
 __all__ = ["Run"]
 
-_ROOT = Path(__file__).parents[2]
-_POLL = 0.02
-_START = 600.0  # seconds until the first commit of a life; a machine may be busy
+_TIMEOUT = 600.0  # seconds; a machine may be busy
+_TO_THE_END = 2_000.0
 _OLDER = "the checkpoint is older than what its sink has written"
-_EARLY = 0.2  # of the kills come before the first commit of their life
+_EARLY = 0.2  # share of the kills that come before the first commit of a driver
 
 
 @dataclass(slots=True)
 class _Pace:
-    """How fast this machine is today, in seconds: kills are to hit what is under way."""
+    """How fast this machine is, in seconds, so that kills hit a micro-batch in progress."""
 
-    start: float = 15.0  # from the start to the first commit
-    batch: float = 3.0  # from one commit to the next
+    start: float = 15.0  # from the start of a driver to its first commit
+    batch: float = 1.0  # from one commit to the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run in a folder of its own; ``say`` hears how it goes on."""
+    """One run in a folder of its own; ``progress`` is called with a line for each kill."""
 
     folder: Path
-    world: World
-    kills: int
+    workload: Workload
+    kills: int = 2
     master: str = "local[2]"
-    say: Callable[[str], None] = lambda _: None
+    progress: Callable[[str], None] = lambda _: None
+    _pace: _Pace = field(default_factory=_Pace)
 
-    def problems(self) -> list[str]:
-        """Run to the end; say where the outcome is not the model's."""
-        draw = random.Random(self.world.seed)
-        waves = self.world.waves(self.kills + 1)
+    def kill_drivers(self) -> list[Row]:
+        """Kill the driver again and again, start it with an older checkpoint, run to the end.
+
+        A copy of the checkpoint is made after the first kill, and put back after the last one.
+        The application must reject it, and continue with the newest. Return a row for each output
+        and store.
+        """
+        if self.kills < 2:
+            raise ValueError("an older checkpoint takes at least 2 kills")
+        draw = random.Random(self.workload.seed)
+        waves = self.workload.waves(self.kills + 2)
+        checkpoint, older, newest = (self.folder / name for name in (CHECKPOINT, "older", "newest"))
         with Log(self._address) as log:
-            self.world.create(log)
+            self.workload.create_topics(log)
             log.append(next(waves))
-            pace = _Pace()
-            for kill, wave in enumerate(waves, 1):
-                log.append(wave)
-                began, before = time.monotonic(), self._commits()
-                self._life(draw, pace)
-                self.say(
-                    f"kill {kill} of {self.kills} after {time.monotonic() - began:.1f} s, "
-                    f"{self._commits() - before} batches"
-                )
-            self._last_life()
-            return list(_differences(self._model(log), log, self._stores()))
+            minimum = 1
+            for kill in range(1, self.kills + 1):
+                log.append(next(waves))
+                self._run_and_kill(draw, minimum, kill)
+                if kill == 1:
+                    shutil.copytree(checkpoint, older)
+                    # the copy may run its next micro-batch once more: that is no older checkpoint
+                    minimum = self._commits() + 2
+            log.append(next(waves))
+            checkpoint.rename(newest)
+            older.rename(checkpoint)
+            rejected = self._is_rejected()
+            shutil.rmtree(checkpoint)
+            newest.rename(checkpoint)
+            self._run_to_the_end()
+            return [rejected, *self._rows(log)]
 
-    def problems_after_a_lost_worker(self) -> list[str]:
-        """Run to the end on a cluster, and kill one of its workers in the middle."""
+    def kill_an_executor(self) -> list[Row]:
+        """Kill an executor of a cluster after the first micro-batch; return the rows."""
         with Log(self._address) as log:
-            self.world.create(log)
-            log.append(self.world.topics())
-            driver = self._started("--to-the-end")
+            self.workload.create_topics(log)
+            log.append(self.workload.topics())
+            driver = self._start("--to-the-end")
             try:
-                while self._commits() == 0:
-                    self._check_alive(driver)
-                    time.sleep(_POLL)
+                self._await_commits(driver, 1)
                 victim, *others = _executors(driver.pid)
-                assert others, "there is but one worker"
+                assert others, "the cluster has one executor only"
                 os.kill(victim, signal.SIGKILL)
                 before = self._commits()
-                assert driver.wait() == 0, self._said()
+                self._await_success(driver)
             finally:
-                _end(driver)
-            assert self._commits() > before, "nothing was left to do when the worker was killed"
-            return list(_differences(self._model(log), log, self._stores()))
-
-    def problems_after_an_older_checkpoint(self) -> list[str]:
-        """Put an older checkpoint back: it must be refused, and the newest one go on."""
-        now, older, newest = (self.folder / name for name in (CHECKPOINT, "older", "newest"))
-        first, second, third = self.world.waves(3)
-        with Log(self._address) as log:
-            self.world.create(log)
-            log.append(first)
-            self._last_life()
-            shutil.copytree(now, older)
-            log.append(second)
-            self._last_life()
-            now.rename(newest)
-            older.rename(now)
-            log.append(third)
-            refusal = self._failed_life()
-            shutil.rmtree(now)
-            newest.rename(now)
-            self._last_life()
-            problems = list(_differences(self._model(log), log, self._stores()))
-        if _OLDER not in refusal:
-            problems.append(f"the older checkpoint was not refused for its age: {refusal[-500:]}")
-        return problems
+                driver.kill()
+            assert self._commits() > before, "no records were left when the executor was killed"
+            return list(self._rows(log))
 
     @property
     def _address(self) -> str:
@@ -116,77 +112,82 @@ class Run:
     def _commits(self) -> int:
         return Checkpoint(str(self.folder / CHECKPOINT)).last_batch() + 1
 
-    def _command(self, *more: str) -> list[str]:
-        most = max(50, self.world.records // (2 * self.kills + 2))
-        program = [sys.executable, "-m", "tests.chaos.application", str(self.folder)]
-        return [*program, "--max-records", str(most), "--master", self.master, *more]
+    def _start(self, *options: str) -> Child:
+        # each wave has at least two micro-batches
+        max_records = max(50, self.workload.records // (2 * self.kills + 4))
+        return Child(
+            "tests.chaos.application", str(self.folder), "--max-records", str(max_records),
+            "--master", self.master, *options, log=self.folder / "driver.log",
+        )  # fmt: skip
 
-    def _started(self, *more: str) -> subprocess.Popen[bytes]:
-        with (self.folder / "stderr").open("ab") as errors:
-            return subprocess.Popen(
-                self._command(*more),
-                cwd=_ROOT,
-                stderr=errors,
-                start_new_session=True,
-            )
-
-    def _life(self, draw: random.Random, pace: "_Pace") -> None:
-        """Start the application and kill it, in the middle of a batch or on the way to one."""
-        before, started = self._commits(), time.monotonic()
-        driver = self._started()
-        try:
-            early = before > 0 and draw.random() < _EARLY
-            deadline = started + (draw.uniform(0, pace.start) if early else _START)
-            while self._commits() == before and time.monotonic() < deadline:
-                self._check_alive(driver)
-                time.sleep(_POLL)
-            if self._commits() == before and not early:
-                raise TimeoutError(f"no batch in {_START} s: {self._said()}")
-            if early:
-                return
-            first, began = self._commits(), time.monotonic()
-            pace.start = began - started
-            deadline = began + draw.uniform(0, 2 * pace.batch)
-            while time.monotonic() < deadline:
-                self._check_alive(driver)
-                time.sleep(_POLL)
-            if more := self._commits() - first:
-                pace.batch = (time.monotonic() - began) / more
-        finally:
-            _end(driver)
-
-    def _check_alive(self, driver: subprocess.Popen[bytes]) -> None:
-        if driver.poll() is not None:
-            raise AssertionError(f"the application ended by itself: {self._said()}")
-
-    def _failed_life(self) -> str:
-        """Start the application, which must end with an error; return what it said."""
-        said = len(self._said(None))
-        driver = self._started("--to-the-end")
-        try:
-            if driver.wait() == 0:
-                return "it ran to its end"
-        finally:
-            _end(driver)
-        return self._said(None)[said:]
-
-    def _last_life(self) -> None:
-        driver = self._started("--to-the-end")
-        try:
-            if driver.wait() != 0:
-                raise AssertionError(f"the last life failed: {self._said()}")
-        finally:
-            _end(driver)
-
-    def _said(self, last: int | None = 3_000) -> str:
-        said = (self.folder / "stderr").read_text(encoding="utf-8", errors="replace")
-        return said if last is None else said[-last:]
-
-    def _stores(self) -> dict[str, dict[str, int]]:
-        stores: dict[str, dict[str, int]] = json.loads(
-            (self.folder / STORES).read_text(encoding="utf-8")
+    def _await_commits(self, driver: Child, minimum: int, timeout: float = _TIMEOUT) -> None:
+        wait_until(
+            lambda: self._commits() >= minimum,
+            driver.check_running,
+            timeout=timeout,
+            state=lambda: f"{self._commits()} micro-batches: {driver.output()[-3_000:]}",
         )
-        return stores
+
+    def _run_and_kill(self, draw: random.Random, minimum: int, kill: int) -> None:
+        """Kill a driver during a micro-batch, or, if ``minimum`` is reached, also before."""
+        before, started, pace = self._commits(), time.monotonic(), self._pace
+        driver = self._start()
+        try:
+            if before >= minimum and draw.random() < _EARLY:
+                self._watch(driver, draw.uniform(0, pace.start))
+            else:
+                self._await_commits(driver, max(minimum, before + 1))
+                first, committed = self._commits(), time.monotonic()
+                pace.start = committed - started
+                self._watch(driver, draw.uniform(0, 2 * pace.batch))
+                if more := self._commits() - first:
+                    pace.batch = (time.monotonic() - committed) / more
+        finally:
+            driver.kill()
+        self.progress(
+            f"kill {kill} of {self.kills} after {time.monotonic() - started:.1f} s, "
+            f"{self._commits() - before} micro-batches"
+        )
+
+    def _watch(self, driver: Child, seconds: float) -> None:
+        """Let a driver run for a while; raise `Stuck` if it ends by itself."""
+        deadline = time.monotonic() + seconds
+        wait_until(lambda: time.monotonic() > deadline, driver.check_running, timeout=_TIMEOUT)
+
+    def _run_to_the_end(self) -> None:
+        driver = self._start("--to-the-end")
+        try:
+            self._await_success(driver)
+        finally:
+            driver.kill()
+
+    def _await_success(self, driver: Child) -> None:
+        if driver.wait(_TO_THE_END) != 0:
+            raise Stuck(f"exit code {driver.exit_code}: {driver.output()[-3_000:]}")
+
+    def _is_rejected(self) -> Row:
+        """Start a driver, which must fail because of the age of its checkpoint."""
+        driver = self._start("--to-the-end")
+        try:
+            failed = driver.wait(_TIMEOUT) not in (0, None)
+        finally:
+            driver.kill()
+        if failed and _OLDER in driver.output():
+            return _row("older checkpoint", 1, CLEAN)
+        return _row("older checkpoint", 1, Verdict(wrong=1), driver.output()[-500:])
+
+    def _rows(self, log: Log) -> Iterator[Row]:
+        model = self._model(log)
+        stores = json.loads((self.folder / STORES).read_text(encoding="utf-8"))
+        for name, entries in model.stores().items():
+            yield _store_row(name, entries, stores[name])
+        for topic, output in model.outputs.items():
+            yield _topic_row(topic, output, _read(log, topic))
+        # records of several partitions are counted in any order: only the counts are known
+        counted = {key: [(count, 0) for count, _ in records] for key, records in
+                   _read(log, "item-counts").items()}  # fmt: skip
+        counts = {key: [(one + 1, 0) for one in range(n)] for key, n in model.per_item.items()}
+        yield _topic_row("item-counts", counts, counted)
 
     def _model(self, log: Log) -> Model:
         topics = {
@@ -194,8 +195,8 @@ class Run:
             for topic in TOPICS
         }
         written = {topic: sum(map(len, parts)) for topic, parts in topics.items()}
-        made = {topic: len(records) for topic, records in self.world.topics().items()}
-        assert written == made, "the inputs themselves were not written whole"
+        generated = {topic: len(records) for topic, records in self.workload.topics().items()}
+        assert written == generated, "the input topics are not complete"
         return expected(topics, self._batches())
 
     def _batches(self) -> Iterator[Batch]:
@@ -204,65 +205,51 @@ class Run:
             yield Batch(checkpoint.offsets_of(number), checkpoint.unread_after(number))
 
 
-def _end(driver: subprocess.Popen[bytes]) -> None:
-    """Kill the driver and its JVM, if they still run."""
-    if driver.poll() is None:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-
-
 def _executors(driver: int) -> list[int]:
-    """Give the processes of a cluster's workers: children of the driver's JVM."""
-    parents: dict[int, int] = {}
-    executors = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid = int(stat.parent.name)
-            parents[pid] = int(stat.read_text().rpartition(")")[2].split()[1])
-            if b"CoarseGrainedExecutorBackend" in (stat.parent / "cmdline").read_bytes():
-                executors.append(pid)
-        except OSError:  # it has ended meanwhile
-            continue
-    return [pid for pid in executors if parents.get(parents[pid]) == driver]
-
-
-def _differences(model: Model, log: Log, stores: dict[str, dict[str, int]]) -> Iterator[str]:
-    kept = {
-        "per-item": model.per_item,
-        "per-window": model.per_window,
-        "profiles": model.profiles,
-    }
-    for name, wanted in kept.items():
-        yield from _unlike(f"store {name}", wanted, stores[name])
-    for topic, output in model.outputs.items():
-        yield from _unlike(topic, output, _read(log, topic))
-    # records of several partitions meet behind the shuffle, in any order: counts go up by one
-    counts = {
-        key: [value for value, _ in pairs] for key, pairs in _read(log, "item-counts").items()
-    }
-    steps = {key: list(range(1, count + 1)) for key, count in model.per_item.items()}
-    yield from _unlike("item-counts", steps, counts)
+    """Return the process ids of a cluster's executors: JVMs that the driver's JVM has started."""
+    table = process_table()
+    return [
+        pid
+        for pid, (parent, _, command) in table.items()
+        if command == "java" and parent in table and table[parent].parent == driver
+    ]
 
 
 def _read(log: Log, topic: str) -> Output:
-    output: Output = defaultdict(list)
+    """Return values and timestamps of a topic by key, each partition in offset order."""
+    output: Output = {}
     for partition in log.end_offsets(topic):
         for record in log.read(topic, partition, 0):
-            key, value = _decoded(record)
-            output[key].append((value, record.timestamp))
+            value = None if record.value is None else json.loads(record.value)
+            output.setdefault((record.key or b"").decode(), []).append((value, record.timestamp))
     return output
 
 
-def _decoded(record: ConsumerRecord) -> tuple[str, Any]:
-    assert record.key is not None
-    return record.key.decode(), None if record.value is None else json.loads(record.value)
+def _store_row(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
+    verdict = Verdict(wrong=len(_differing(wanted, found)))
+    return _row(f"store {name}", len(wanted), verdict, _example(wanted, found))
 
 
-def _unlike(name: str, wanted: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
-    wrong = [key for key in {*wanted, *found} if wanted.get(key) != found.get(key)]
-    if wrong:
-        key = min(wrong)
-        yield (
-            f"{name}: {len(wrong)} of {len(wanted)} keys differ; "
-            f"{key}: wanted {wanted.get(key)}, found {found.get(key)}"
-        )
+def _topic_row(topic: str, wanted: Output, found: Output) -> Row:
+    """Compare the records of a topic; one is its key, its value as JSON and its timestamp."""
+    records = [
+        {key: [(key, json.dumps(value), time) for value, time in values] for key, values in
+         output.items()}
+        for output in (wanted, found)
+    ]  # fmt: skip
+    verdict = compare((one for values in records[0].values() for one in values), records[1])
+    return _row(topic, sum(map(len, wanted.values())), verdict, _example(wanted, found))
+
+
+def _row(output: str, wanted: int, verdict: Verdict, example: str = "") -> Row:
+    return verdict_row(verdict, output=output, expected=wanted) | {"example": example}
+
+
+def _differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    return [key for key in {*wanted, *found} if wanted.get(key) != found.get(key)]
+
+
+def _example(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Describe the first key whose values differ; empty if none does."""
+    key = min(_differing(wanted, found), default=None)
+    return "" if key is None else f"{key}: expected {wanted.get(key)}, found {found.get(key)}"

@@ -1,31 +1,25 @@
-"""The short forms of runs on Spark under kills; the long one is ``make chaos-streams``."""
+"""Short chaos runs of Streams on the embedded log; the long one is ``make chaos-streams``."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.killing import Run
-from tests.chaos.world import World
+from tests.chaos.workload import Workload
 
 
-@pytest.mark.timeout(900)  # three drivers, one after the other, on a machine that may be busy
-def test_an_application_that_is_killed_loses_nothing_and_gives_nothing_twice(
+@pytest.mark.timeout(900)  # four drivers, one after the other, on a machine that may be busy
+def test_a_killed_application_loses_and_duplicates_nothing_and_rejects_an_older_checkpoint(
     tmp_path: Path,
 ) -> None:
-    world = World(records=2_000, keys=100, seed=1)
-    assert Run(folder=tmp_path, world=world, kills=2).problems() == []
+    run = Run(folder=tmp_path, workload=Workload(records=1_500, keys=100, seed=1))
+    assert [row for row in run.kill_drivers() if not row["clean"]] == []
 
 
 @pytest.mark.timeout(900)  # a cluster, on a machine that may be busy
-def test_an_application_on_two_workers_ends_right_when_one_of_them_is_killed(
+def test_an_application_on_two_executors_loses_and_duplicates_nothing_when_one_is_killed(
     tmp_path: Path,
 ) -> None:
-    world = World(records=2_000, keys=100, seed=2)
-    run = Run(folder=tmp_path, world=world, kills=2, master="local-cluster[2,1,1024]")
-    assert run.problems_after_a_lost_worker() == []
-
-
-@pytest.mark.timeout(900)  # four drivers, one after the other
-def test_an_older_checkpoint_is_refused_and_the_newest_goes_on(tmp_path: Path) -> None:
-    world = World(records=1_500, keys=100, seed=3)
-    assert Run(folder=tmp_path, world=world, kills=2).problems_after_an_older_checkpoint() == []
+    workload = Workload(records=1_000, keys=100, seed=2)
+    run = Run(folder=tmp_path, workload=workload, kills=1, master="local-cluster[2,1,1024]")
+    assert [row for row in run.kill_an_executor() if not row["clean"]] == []

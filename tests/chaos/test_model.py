@@ -1,30 +1,29 @@
-"""The model of the run under kills, and the tasks themselves under failures of every kind."""
+"""The model of the chaos run, and tasks without Spark that fail far more often than under kills."""
 
 import json
 import random
 from collections import Counter, defaultdict
 from typing import Any
 
-from tests.chaos.application import built
+from tests.chaos.application import build
 from tests.chaos.model import Batch, expected
-from tests.chaos.world import PARTITIONS, TOPICS, World
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.chaos.workload import PARTITIONS, TOPICS, Workload
+from tests.spark.dry import DryQuery, Input
 from thulawa.brokers.embedded import ConsumerRecord
 from thulawa.core.partitioning import partition_of
 
 
-def test_whatever_fails_tasks_give_what_the_model_says() -> None:
-    """Run the batches without Spark: far more failures than kills could bring about."""
+def test_tasks_with_failed_attempts_and_lost_workers_have_the_output_of_the_model() -> None:
     draw = random.Random()
     seed = draw.randrange(2**32)
     draw.seed(seed)
-    topics = _partitions(World(records=4_000, keys=150, seed=seed))
-    query = DryQuery(built(), dict.fromkeys(TOPICS, PARTITIONS))
+    topics = _partitions(Workload(records=4_000, keys=150, seed=seed))
+    query = DryQuery(build(), dict.fromkeys(TOPICS, PARTITIONS))
     done = {(topic, number): 0 for topic in TOPICS for number in range(PARTITIONS)}
     batches: list[Batch] = []
     rows: list[dict[str, Any]] = []
     while any(done[topic, number] < len(topics[topic][number]) for topic, number in done):
-        ends = {place: at + draw.randrange(120) for place, at in done.items()}
+        ends = {partition: at + draw.randrange(120) for partition, at in done.items()}
         inputs = {
             (topic, number): [
                 Input(one.offset, one.timestamp, one.key, one.value)
@@ -33,14 +32,14 @@ def test_whatever_fails_tasks_give_what_the_model_says() -> None:
             for (topic, number), at in done.items()
         }
         while draw.random() < 0.5:
-            query.attempt(inputs)  # comes to nothing
+            query.attempt(inputs)  # fails: its state is discarded
             if draw.random() < 0.5:
                 query.restart()
         rows += query.batch(inputs)
         done = ends
         batches.append(Batch({t: {n: ends[t, n] for n in range(PARTITIONS)} for t in TOPICS}))
-    wanted = expected(topics, batches)
-    for topic, output in wanted.outputs.items():
+    model = expected(topics, batches)
+    for topic, output in model.outputs.items():
         found: dict[str, list[tuple[Any, int]]] = defaultdict(list)
         for row in rows:
             if row["topic"] == topic:
@@ -48,19 +47,19 @@ def test_whatever_fails_tasks_give_what_the_model_says() -> None:
                 found[row["key"].decode()].append((json.loads(row["value"]), time))
         assert found == output, f"seed {seed}: {topic}"
     counts = Counter(row["key"].decode() for row in rows if row["topic"] == "item-counts")
-    assert counts == wanted.per_item, f"seed {seed}"
+    assert counts == model.per_item, f"seed {seed}"
 
 
-def _partitions(world: World) -> dict[str, list[list[ConsumerRecord]]]:
-    """Put the records of a world where a log would have them."""
+def _partitions(workload: Workload) -> dict[str, list[list[ConsumerRecord]]]:
+    """Return the records of each partition with the offsets that a log would assign."""
     topics: dict[str, list[list[ConsumerRecord]]] = {}
-    for topic, records in world.topics().items():
+    for topic, records in workload.topics().items():
         parts: list[list[ConsumerRecord]] = [[] for _ in range(PARTITIONS)]
         for one in records:
             number = partition_of(one.key, PARTITIONS)
-            place = len(parts[number])
+            offset = len(parts[number])
             parts[number].append(
-                ConsumerRecord(topic, number, place, one.timestamp or 0, one.key, one.value, ())
+                ConsumerRecord(topic, number, offset, one.timestamp or 0, one.key, one.value, ())
             )
         topics[topic] = parts
     return topics
@@ -71,7 +70,7 @@ def record(topic: str, number: int, time: int) -> ConsumerRecord:
     return ConsumerRecord(topic, 0, 0, time, b"c", value, ())
 
 
-def test_the_model_tells_a_lost_record_and_one_that_came_twice() -> None:
+def test_the_output_of_the_model_shows_a_lost_and_a_duplicated_record() -> None:
     orders = [record("orders", number, number * 10) for number in range(3)]
     topics: dict[str, list[list[ConsumerRecord]]] = {
         "orders": [orders],
@@ -87,7 +86,7 @@ def test_the_model_tells_a_lost_record_and_one_that_came_twice() -> None:
     assert model.outputs not in (fewer.outputs, twice.outputs)
 
 
-def test_the_model_pairs_orders_and_payments_and_lets_the_lonely_ones_leave() -> None:
+def test_the_model_joins_orders_and_payments_and_emits_unmatched_orders_after_the_grace() -> None:
     orders = [record("orders", 0, 1_000), record("orders", 1, 9_000), record("orders", 2, 99_000)]
     payments = [record("payments", 7, 2_500)]
     topics: dict[str, list[list[ConsumerRecord]]] = {
@@ -99,7 +98,9 @@ def test_the_model_pairs_orders_and_payments_and_lets_the_lonely_ones_leave() ->
     assert model.outputs["paid"] == {"c": [([0, 7], 2_500), ([1, None], 9_000)]}
 
 
-def test_the_model_lets_orders_wait_for_a_partition_that_has_more() -> None:
+def test_the_model_holds_orders_back_while_another_topic_of_the_partition_has_more_records() -> (
+    None
+):
     topics: dict[str, list[list[ConsumerRecord]]] = {
         "orders": [[record("orders", 0, 1_000)]],
         "payments": [[]],
@@ -109,5 +110,5 @@ def test_the_model_lets_orders_wait_for_a_partition_that_has_more() -> None:
     assert expected(topics, [first]).outputs["enriched"] == {}
     both = expected(topics, [first, Batch({"orders": {0: 1}, "profiles": {0: 2}})])
     assert both.outputs["enriched"] == {"c": [([0, 9], 1_000)]}
-    hasty = expected(topics, [first._replace(more=frozenset())])
-    assert hasty.outputs["enriched"] == {"c": [([0, 8], 1_000)]}
+    not_held = expected(topics, [first._replace(more=frozenset())])
+    assert not_held.outputs["enriched"] == {"c": [([0, 8], 1_000)]}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.core.serdes import Serde
 from thulawa.streams import Produced, Serdes, StreamsBuilder, Topology
 from thulawa.testing import TopologyTestDriver

@@ -1,19 +1,20 @@
 """What tests of Kafka share: fill a topic, read it as a read-committed reader does, judge it."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Message, Producer
 
+from tests.chaos.harness import CLEAN, Verdict, compare
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import read_to_end
 from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.streams.operator_options import Materialized
 from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.topology.topology import Topology
+
+__all__ = ["CLEAN", "Judge", "Verdict", "counting", "fill", "filling", "judge", "out", "read"]
 
 
 def counting(name: str, *, changelog: bool = True) -> Topology:
@@ -63,53 +64,29 @@ def out(topic: str, numbers: Iterable[int], *, keys: int = 7, **more: Any) -> li
     return [record._replace(**more) for record in records]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What a read-committed reader sees, against the numbers that were to be written.
-
-    ``wrong`` are records whose rank in their key is not that of their number: state that is not
-    what it should be.
-    """
-
-    lost: int = 0
-    duplicated: int = 0
-    reordered: int = 0
-    phantom: int = 0
-    wrong: int = 0
-
-
 class Judge:
-    """Looks at the records of a topic as they come: numbers, or pairs of rank and number.
+    """Collects the records of a topic: numbers, or pairs of rank and number.
 
-    A key's numbers go up by ``keys``, as `fill` gives them, so that the rank follows.
+    The numbers of a key go up by ``keys``, as `fill` writes them, so that the rank is known.
     """
 
     def __init__(self, *, keys: int = 7) -> None:
         self._keys = keys
-        self._last: dict[bytes | str | None, int] = {}
-        self._reordered = self._wrong = 0
-        self.seen: Counter[int] = Counter()
+        self._by_key: dict[bytes | str | None, list[int]] = {}
+        self._wrong = 0
+        self.seen: set[int] = set()
 
     def see(self, message: Message) -> None:
-        """Take the next record of its partition."""
+        """Add the next record of its partition."""
         value = json.loads(message.value() or b"-1")
         rank, number = value if isinstance(value, list) else (None, value)
         self._wrong += rank is not None and rank != number // self._keys + 1
-        self.seen[number] += 1
-        self._reordered += self._last.get(message.key(), -1) > number
-        self._last[message.key()] = number
+        self.seen.add(number)
+        self._by_key.setdefault(message.key(), []).append(number)
 
     def verdict(self, expected: Iterable[int]) -> Verdict:
-        """Compare what was seen with what was to be written."""
-        wanted = set(expected)
-        seen = self.seen.items()
-        return Verdict(
-            lost=len(wanted - self.seen.keys()),
-            duplicated=sum(times - 1 for number, times in seen if number in wanted),
-            reordered=self._reordered,
-            phantom=sum(times for number, times in seen if number not in wanted),
-            wrong=self._wrong,
-        )
+        """Compare the records seen so far with the numbers that are expected."""
+        return compare(expected, self._by_key, wrong=self._wrong)
 
 
 def judge(messages: Iterable[Message], expected: Iterable[int], *, keys: int = 7) -> Verdict:
@@ -117,6 +94,3 @@ def judge(messages: Iterable[Message], expected: Iterable[int], *, keys: int = 7
     for message in messages:
         judging.see(message)
     return judging.verdict(expected)
-
-
-CLEAN = Verdict()

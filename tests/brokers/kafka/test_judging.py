@@ -1,4 +1,4 @@
-"""The checker of the crash matrix sees each kind of damage, and the trap is sprung once."""
+"""The verdict of the crash matrix finds each kind of difference; a crash point fires once."""
 
 import os
 import subprocess
@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.brokers.kafka.helpers import CLEAN, Verdict, judge
+from tests.chaos.kafka.crash_points import CrashPoints
 from tests.chaos.kafka.memory import KINDS, MOST_GROWN, grown, is_flat, resident_mib
-from tests.chaos.kafka.traps import Traps
 
 
 class Seen:
-    """A record as a reader sees it."""
+    """A record as a consumer returns it."""
 
     def __init__(self, number: int, value: bytes, keys: int = 2) -> None:
         self._key, self._value = b"key-%d" % (number % keys), value
@@ -47,13 +47,22 @@ def ranked(*pairs: tuple[int, int]) -> Any:
         (ranked((1, 0), (1, 1), (2, 2), (2, 3)), CLEAN),
         (ranked((1, 0), (1, 1), (3, 2), (2, 3)), Verdict(wrong=1)),
     ],
-    ids=["clean", "keys interleaved", "lost", "doubled", "reordered", "phantom", "ranks", "state"],
+    ids=[
+        "clean",
+        "keys interleaved",
+        "lost",
+        "duplicated",
+        "reordered",
+        "phantom",
+        "ranks",
+        "state",
+    ],
 )
-def test_damage_is_seen(messages: Any, verdict: Verdict) -> None:
+def test_the_verdict_counts_each_kind_of_difference(messages: Any, verdict: Verdict) -> None:
     assert judge(messages, range(4), keys=2) == verdict
 
 
-def test_growth_is_that_of_the_last_third_over_the_one_before() -> None:
+def test_growth_is_the_difference_of_the_last_third_and_the_third_before() -> None:
     sizes = [50.0, 90.0, 80.0, 85.0, 86.0, 95.0]
     samples = [dict.fromkeys(KINDS, size) for size in sizes]
     assert grown(samples) == dict.fromkeys(MOST_GROWN, 10.0)
@@ -63,7 +72,7 @@ def test_growth_is_that_of_the_last_third_over_the_one_before() -> None:
     assert not is_flat([samples[0] | {"jvm": 2_000.0}, *samples])
 
 
-def test_memory_is_that_of_the_processes_that_are_asked_for() -> None:
+def test_resident_memory_is_measured_for_the_driver_and_the_broker() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
 
         class Here:
@@ -78,18 +87,18 @@ def test_memory_is_that_of_the_processes_that_are_asked_for() -> None:
     assert (found["jvm"], tuple(found)) == (0.0, KINDS)
 
 
-def test_a_trap_strikes_once_at_its_point_after_its_passes(
+def test_a_crash_point_fires_once_after_its_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
-    traps = Traps(tmp_path)
-    traps.passed("mid batch")
-    traps.arm("mid batch", [4711], passes=1)
+    points = CrashPoints(tmp_path)
+    points.reach("mid batch")
+    points.arm("mid batch", [4711], passes=1)
     for point in ("offset log", "mid batch"):
-        traps.passed(point)
-    assert (killed, traps.sprung) == ([], False)
-    traps.passed("mid batch")
-    assert (killed, traps.sprung) == ([4711], True)
-    traps.passed("mid batch")
+        points.reach(point)
+    assert (killed, points.fired) == ([], False)
+    points.reach("mid batch")
+    assert (killed, points.fired) == ([4711], True)
+    points.reach("mid batch")
     assert killed == [4711]

@@ -1,24 +1,21 @@
 """The jobs that are killed: a driver that runs one until it is killed or its query fails.
 
-``python -m tests.chaos.kafka.job JOB BOOTSTRAP NAME FOLDER RECORDS PLAN`` reads NAME-in, writes
-NAME-out, and ends when its standard input does. ``map`` sends every record through `map_by_key`;
-``rank`` is a stream program that numbers the records of each key, so its state shows in what it
-writes.
+``python -m tests.chaos.kafka.job JOB BOOTSTRAP NAME FOLDER RECORDS PLAN`` reads the topic NAME-in
+and writes NAME-out. The job ``map`` sends every record through `map_by_key`. The job ``rank`` is a
+Streams application that numbers the records of each key, so that its output shows its state.
 """
 
 import asyncio
-import os
 import random
 import sys
-import threading
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import thulawa
-from benchmarks.sessions import QUIET
-from tests.chaos.kafka.traps import Traps, trap_state, trapped
+from tests.chaos.harness import QUICK_SESSION, end_with_parent
+from tests.chaos.kafka.crash_points import CrashPoints, add_sink_points, add_state_points
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.transactions import SinkSpec
 from thulawa.spark.application import Streams
@@ -29,29 +26,24 @@ from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.streams import StreamsBuilder
 from thulawa.streams.operator_options import Materialized
 
-__all__ = ["AS_IT_WAS", "JOBS", "ONE_TASK", "main"]
+__all__ = ["DEFAULT_PLAN", "JOBS", "ONE_TASK", "main"]
 
 JOBS = ("map", "rank")
-AS_IT_WAS, ONE_TASK = "as it was", "one task"  # plans of the first job
-_SETTINGS = QUIET | {
+DEFAULT_PLAN, ONE_TASK = "default", "one task"  # plans of the job "map"
+_SETTINGS = QUICK_SESSION | {
     "spark.python.authenticate.socketTimeout": "120s",  # a crowded machine is not a failure
 }
 
 
 def main(job: str, bootstrap: str, name: str, folder: str, records: str, plan: str) -> None:
     """Run a job."""
-    threading.Thread(target=_end_with_the_caller, daemon=True).start()
-    # a batch is to have a middle
+    end_with_parent()
+    # several Arrow batches in a micro-batch, so that it has a middle
     parts = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(max(1, int(records) // 3))}
     spark = thulawa.session(name, master="local[2,4]", settings=_SETTINGS | parts)
-    traps = Traps(Path(folder) / "traps")
+    points = CrashPoints(Path(folder) / "crash-points")
     run = partial(_map, plan=plan) if job == "map" else _rank
-    run(spark, Connection(bootstrap), name, folder, traps, int(records))
-
-
-def _end_with_the_caller() -> None:
-    sys.stdin.read()
-    os._exit(0)
+    run(spark, Connection(bootstrap), name, folder, points, int(records))
 
 
 async def _call(row: Any) -> tuple[bytes]:
@@ -64,7 +56,7 @@ def _map(
     connection: Connection,
     name: str,
     folder: str,
-    traps: Traps,
+    points: CrashPoints,
     records: int,
     *,
     plan: str,
@@ -79,40 +71,40 @@ def _map(
         connection=connection, application=name, transaction_timeout=60, delivery_timeout=30
     )
     writer = kafka_sink(rows.transform(mapping), sink, topic=f"{name}-out")
-    writer = trapped(writer, spark, traps)
+    writer = add_sink_points(writer, spark, points)
     writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
 
 
 class _Rank:
-    """Gives a record the next number of its key; brings the traps to the worker it is read in."""
+    """Returns the next rank of a key; adds crash points to each worker that unpickles it."""
 
-    def __init__(self, traps: Traps) -> None:
-        self.traps = traps
+    def __init__(self, points: CrashPoints) -> None:
+        self.points = points
 
     def __call__(self, key: str, number: int, last: list[int]) -> list[int]:
         return [last[0] + 1, number]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        trap_state(self.traps)
+        add_state_points(self.points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TrappedFormats(KafkaFormats):
-    traps: Traps
+class _CrashingFormats(KafkaFormats):
+    points: CrashPoints
 
     def write(self, rows: Any, application: str) -> Any:
         writer = KafkaFormats.write(self, rows, application)
         writer = writer.option("transactionTimeout", "60 s").option("deliveryTimeout", "30 s")
-        return trapped(writer, rows.sparkSession, self.traps)
+        return add_sink_points(writer, rows.sparkSession, self.points)
 
 
 def _rank(
-    spark: Any, connection: Connection, name: str, folder: str, traps: Traps, records: int
+    spark: Any, connection: Connection, name: str, folder: str, points: CrashPoints, records: int
 ) -> None:
     builder = StreamsBuilder()
     ranks = builder.stream(f"{name}-in").group_by_key().aggregate(
-        lambda: [0, -1], _Rank(traps), Materialized.as_("ranks")
+        lambda: [0, -1], _Rank(points), Materialized.as_("ranks")
     )  # fmt: skip
     ranks.to_stream().to(f"{name}-out")
     streams = Streams(
@@ -124,7 +116,7 @@ def _rank(
         max_records=records,
         changelogs=True,
     )
-    formats = _TrappedFormats(connection, traps=traps)
+    formats = _CrashingFormats(connection, points=points)
     streams._topics = StreamsBroker(streams._topics.broker, formats)
     with streams:
         streams.await_termination()

@@ -1,30 +1,31 @@
-"""How much memory the processes of a job take, by kind."""
+"""Resident memory of the processes of a job, by kind."""
 
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+
+from tests.chaos.harness import ProcessInfo, process_table
 
 __all__ = ["KINDS", "MOST_GROWN", "grown", "is_flat", "resident_mib"]
 
 KINDS = ("driver", "worker", "jvm", "broker")
-# MiB by which the largest Python process of a kind may outgrow its earlier largest. A JVM fills the
-# heap that it may have (1 GiB) in its own time, so it is held to that and what it needs besides.
+# MiB by which the largest Python process of a kind may grow. A JVM fills its heap (1 GiB) at its
+# own pace, so that its bound is absolute: the heap and what it needs besides.
 MOST_GROWN = {"driver": 64.0, "worker": 64.0}
 MOST_HELD = {"jvm": 1_700.0, "broker": 1_700.0}
 
 
 class Watched(Protocol):
-    """What there is to look at."""
+    """A job whose memory is measured."""
 
     @property
     def processes(self) -> tuple[int, tuple[int, ...]]:
-        """Give the driver's process, and those of the broker."""
+        """Process ids of the driver and of the broker."""
 
 
 def resident_mib(watched: Watched) -> dict[str, float]:
-    """Give the size of the driver, of its JVM, of its largest Python worker and of the broker."""
+    """Return the size of the driver, its JVM, its largest Python worker and the broker."""
     driver, brokers = watched.processes
-    table = _table()
+    table = process_table()
     found = dict.fromkeys(KINDS, 0.0)
     for pid, (_, size, command) in table.items():
         if pid in brokers:
@@ -38,13 +39,13 @@ def resident_mib(watched: Watched) -> dict[str, float]:
         elif "python" in command:
             kind = "worker"
         else:
-            continue  # a JVM that is about to start a process is seen twice, under another name
+            continue  # a fork of the JVM that has not yet executed its program
         found[kind] = max(found[kind], round(size / 1024, 1))
     return found
 
 
 def is_flat(samples: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether nothing grows that should not."""
+    """Return whether memory stays within its bounds."""
     growth = grown(samples)
     return all(growth[kind] <= limit for kind, limit in MOST_GROWN.items()) and all(
         one[kind] <= limit for kind, limit in MOST_HELD.items() for one in samples
@@ -52,7 +53,7 @@ def is_flat(samples: Sequence[dict[str, Any]]) -> bool:
 
 
 def grown(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Give by how much each kind's largest of the last third exceeds that of the third before."""
+    """Return by how much the maximum of the last third exceeds that of the third before."""
     third = max(1, len(samples) // 3)
     middle, last = samples[-2 * third : -third] or samples[:1], samples[-third:]
     return {
@@ -61,17 +62,7 @@ def grown(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _table() -> dict[int, tuple[int, int, str]]:
-    """Give each process's parent, size in KiB and program."""
-    shown = subprocess.run(
-        ["ps", "-axo", "pid=,ppid=,rss=,comm="],  # noqa: S607 wherever it is
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    rows = (line.split(None, 3) for line in shown.stdout.splitlines())
-    return {int(pid): (int(parent), int(size), name) for pid, parent, size, name in rows}
-
-
-def _descends(pid: int, ancestor: int, table: dict[int, tuple[int, int, str]]) -> bool:
+def _descends(pid: int, ancestor: int, table: Mapping[int, ProcessInfo]) -> bool:
     while pid in table and pid != ancestor:
-        pid = table[pid][0]
+        pid = table[pid].parent
     return pid == ancestor

@@ -1,10 +1,8 @@
-"""A job on a broker, fed, watched and brought back whatever dies: what chaos and soak share."""
+"""A job on a broker that is fed, watched and restarted: common to the crash matrix and the soak."""
 
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,27 +14,23 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from tests.brokers.kafka.helpers import Judge, Verdict, filling, judge
-from tests.chaos.kafka.job import AS_IT_WAS
-from tests.chaos.kafka.traps import SELF, Point, Traps
+from tests.brokers.kafka.helpers import Judge, filling, judge
+from tests.chaos.harness import Child, Stuck, Verdict, wait_until
+from tests.chaos.kafka.crash_points import SELF, CrashPoints, Point
+from tests.chaos.kafka.job import DEFAULT_PLAN
 from thulawa.brokers.kafka.errors import BrokerFailed
 from thulawa.brokers.kafka.reading import read_to_end
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.dev.kafka_broker import Broker
 
-__all__ = ["VICTIMS", "Rig", "Stuck", "Victim"]
+__all__ = ["VICTIMS", "Rig", "Victim", "chaos_broker"]
 
 Victim: TypeAlias = Literal["driver", "worker", "broker"]
 VICTIMS: tuple[Victim, ...] = ("driver", "worker", "broker")
 
 PARTITIONS = 2
-_ROOT = Path(__file__).parents[3]
-_STARTS = 6
-_PATIENCE = 300.0  # seconds without anything new in the output; a machine may be crowded
-
-
-class Stuck(Exception):
-    """The job does not go on, or a point was never reached."""
+_MAX_STARTS = 6  # of drivers in a row, without a record
+_TIMEOUT = 300.0  # seconds without output; a machine may be busy
 
 
 class Rig:
@@ -47,7 +41,7 @@ class Rig:
     ) -> None:
         self.job = job
         self.name = f"{job}-{uuid4().hex[:8]}"
-        self.traps = Traps(folder / "traps")
+        self.points = CrashPoints(folder / "crash-points")
         self.driver_starts = 0
         self.fed = 0
         self._broker = broker
@@ -55,17 +49,15 @@ class Rig:
         self._folder = folder
         self._keys = keys
         self._max_records = max_records
-        self._plan = AS_IT_WAS
-        self._driver: subprocess.Popen[bytes] | None = None
+        self._driver: Child | None = None
         self._judge = Judge(keys=keys)
-        self._starts_in_vain = 0
-        self._reader = self._made_reader()
+        self._failed_starts = 0
+        self.points.folder.mkdir(parents=True)
+        for topic in (self._input, self.output):
+            Topics(self._connection).ensure(topic, TopicSpec(partitions=PARTITIONS))
+        self._reader = self._open_reader()
 
-    def _made_reader(self) -> Consumer:
-        self.traps.folder.mkdir(parents=True)
-        topics = Topics(self._connection)
-        for topic in (f"{self.name}-in", self.output):
-            topics.ensure(topic, TopicSpec(partitions=PARTITIONS))
+    def _open_reader(self) -> Consumer:
         reader = Consumer(
             {
                 **self._connection.client(),
@@ -79,30 +71,29 @@ class Rig:
         return reader
 
     @property
+    def _input(self) -> str:
+        return f"{self.name}-in"
+
+    @property
     def output(self) -> str:
-        """Name the topic the job writes."""
+        """Name of the topic that the job writes."""
         return f"{self.name}-out"
 
     @property
     def driver(self) -> int:
-        """Give the driver's process, which leads a group of its own; its JVM is in it."""
+        """Process id of the driver and of its group, to which its JVM belongs."""
         assert self._driver is not None
         return self._driver.pid
 
     @property
     def processes(self) -> tuple[int, tuple[int, ...]]:
-        """Give the driver's process, and those of the broker."""
+        """Process ids of the driver and of the broker."""
         return self.driver, self._broker.status().pids
 
     @property
     def seen(self) -> int:
-        """Give how many of the records have come out."""
+        """Number of records in the output, without duplicates."""
         return len(self._judge.seen)
-
-    @property
-    def log(self) -> Path:
-        """Give the file that the drivers have written to."""
-        return self._folder / "drivers.log"
 
     def __enter__(self) -> Self:
         return self
@@ -119,146 +110,136 @@ class Rig:
     def kill_driver(self) -> None:
         """Kill the driver, Python and JVM."""
         if self._driver is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._driver.pid, signal.SIGKILL)
-            self._driver.communicate()  # and close its pipes
+            self._driver.kill()
             self._driver = None
 
-    def lose_checkpoint(self) -> None:
-        """Remove the checkpoint of a driver that is dead: only the topics are left."""
+    def remove_checkpoint(self) -> None:
+        """Remove the checkpoint of a killed driver."""
         shutil.rmtree(self._folder / "checkpoint")
 
     def copy_checkpoint(self, to: str) -> None:
-        """Copy the checkpoint of a driver that is dead."""
+        """Copy the checkpoint while the driver, if it runs, is suspended."""
+        if self._driver is not None:
+            self._driver.signal(signal.SIGSTOP)
+            time.sleep(0.1)  # all threads have stopped by then
         shutil.copytree(self._folder / "checkpoint", self._folder / to)
+        if self._driver is not None:
+            self._driver.signal(signal.SIGCONT)
 
-    def put_back(self, checkpoint: str) -> None:
-        """Replace the checkpoint of a driver that is dead by a copy, which is gone then."""
-        self.lose_checkpoint()
-        (self._folder / checkpoint).rename(self._folder / "checkpoint")
+    def restore_checkpoint(self, copy: str) -> None:
+        """Replace the checkpoint of a killed driver by a copy, which is moved."""
+        self.remove_checkpoint()
+        (self._folder / copy).rename(self._folder / "checkpoint")
 
     def recreate_input(self, records: int) -> None:
-        """Delete the topic that a dead driver read, create it again, and write other records."""
-        topics, topic = Topics(self._connection), f"{self.name}-in"
-        topics.delete(topic)
-        while topic in topics.names():  # the broker takes a moment
-            time.sleep(0.1)
-        topics.ensure(topic, TopicSpec(partitions=PARTITIONS))
-        numbers = range(self.fed, self.fed + records)
-        for _ in filling(self._connection, topic, numbers, keys=self._keys):
-            pass
+        """Delete the input topic of a killed driver, create it again, and write other records."""
+        topics = Topics(self._connection)
+        topics.delete(self._input)
+        wait_until(lambda: self._input not in topics.names(), timeout=_TIMEOUT, poll=0.1)
+        topics.ensure(self._input, TopicSpec(partitions=PARTITIONS))
+        self._write(self.fed, records)
 
-    def is_refused(self, words: str, *, plan: str = AS_IT_WAS, patience: float = _PATIENCE) -> bool:
-        """Start a driver; return whether it ends by itself, with an error of these words."""
+    def is_rejected(self, message: str, *, plan: str = DEFAULT_PLAN) -> bool:
+        """Start a driver; return whether it fails with an error that contains the message."""
         self.kill_driver()
-        said = self.log.stat().st_size
-        self._plan = plan
-        self._start_driver()
-        self._plan = AS_IT_WAS
-        assert self._driver is not None
-        try:
-            failed = self._driver.wait(patience) != 0
-        except subprocess.TimeoutExpired:
-            failed = False
+        driver = self._driver = self._start_driver(plan)
+        failed = driver.wait(_TIMEOUT) not in (0, None)
         self.kill_driver()
-        return failed and words in self.log.read_bytes()[said:].decode(errors="replace")
+        return failed and message in driver.output()
 
-    def mend(self) -> None:
-        """Start what does not run."""
+    def ensure_running(self) -> None:
+        """Start the broker and the driver if they do not run."""
         if not self._broker.status().running:
-            with suppress(BrokerFailed):  # on a crowded machine it may need another look
+            with suppress(BrokerFailed):  # on a busy machine the start may take another call
                 self._broker.up()
-        if self._driver is None or self._driver.poll() is not None:
+        if self._driver is None or self._driver.exit_code is not None:
+            last = self._driver
             self.kill_driver()  # its JVM may have outlived it
-            self._start_driver()
+            if self._failed_starts >= _MAX_STARTS:
+                raise Stuck(f"{_MAX_STARTS} drivers without a record; {_tail(last)}")
+            self._driver = self._start_driver()
 
-    def _start_driver(self) -> None:
-        if self._starts_in_vain >= _STARTS:
-            raise Stuck(f"{_STARTS} drivers in a row ended without a record{self._last_words()}")
-        self._starts_in_vain += 1
-        program = [
-            sys.executable, "-m", "tests.chaos.kafka.job", self.job, self._connection.bootstrap,
-            self.name, str(self._folder), str(self._max_records), self._plan,
-        ]  # fmt: skip
-        path = os.pathsep.join((str(_ROOT), os.environ.get("PYTHONPATH", "")))
-        with self.log.open("ab") as log:
-            self._driver = subprocess.Popen(
-                program, cwd=_ROOT, env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+    def _start_driver(self, plan: str = DEFAULT_PLAN) -> Child:
+        self._failed_starts += 1
         self.driver_starts += 1
+        return Child(
+            "tests.chaos.kafka.job", self.job, self._connection.bootstrap, self.name,
+            str(self._folder), str(self._max_records), plan, log=self._folder / "drivers.log",
+        )  # fmt: skip
 
     def feed(self, count: int) -> None:
-        """Write the next records, each once, though the broker may die meanwhile."""
-        self._feed(count, self.mend)
+        """Write the next records, each once, and restart what ends meanwhile."""
+        self._write(self.fed, count, self.ensure_running)
+        self.fed += count
 
     def feed_only(self, count: int) -> None:
         """Write the next records without starting a driver."""
-        self._feed(count, lambda: None)
+        self._write(self.fed, count)
+        self.fed += count
 
-    def _feed(self, count: int, meanwhile: Callable[[], None]) -> None:
-        numbers = range(self.fed, self.fed + count)
-        for _ in filling(self._connection, f"{self.name}-in", numbers, keys=self._keys):
+    def _write(self, first: int, count: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        numbers = range(first, first + count)
+        for _ in filling(self._connection, self._input, numbers, keys=self._keys):
             meanwhile()
-        self.fed = numbers.stop
 
     def arm(self, point: Point, victim: Victim, random: Random, passes: int = 3) -> None:
-        """Set a trap; a driver is killed with the worker at hand, or leaves it as a zombie."""
+        """Arm a crash point; a killed driver leaves the worker that reaches it behind, or not."""
         victims = {
             "driver": [-self.driver, *([SELF] if random.random() < 0.5 else [])],
             "worker": [SELF],
             "broker": list(self._broker.status().pids),
         }
-        self.traps.arm(point, victims[victim], random.randrange(passes))
+        self.points.arm(point, victims[victim], random.randrange(passes))
 
-    def await_sprung(self, patience: float = _PATIENCE) -> None:
-        """Wait until the kill has happened; what dies for another reason is started again."""
-        for _ in self._polling(patience, lambda: self.traps.sprung):
-            if self._driver is None or self._driver.poll() is not None:
-                # a driver that is a victim has sprung the trap before
-                if self.traps.sprung:
-                    return
-                self.mend()
+    def await_crash(self) -> None:
+        """Wait until the crash point has fired; restart what ends for another reason."""
 
-    def await_output(self, patience: float = _PATIENCE) -> None:
-        """Wait until every record that was fed has come out, starting again what dies."""
-        for _ in self._polling(patience, lambda: self.seen >= self.fed):
-            self.mend()
+        def step() -> int:
+            found = self.poll()
+            if not self.points.fired:
+                self.ensure_running()
+            return found
 
-    def _polling(self, patience: float, done: Callable[[], bool]) -> Iterator[None]:
-        last = time.monotonic()
-        while not done():
-            if self.poll():
-                last = time.monotonic()
-            elif time.monotonic() - last > patience:
-                raise Stuck(
-                    f"{self.seen} of {self.fed} records are out, and nothing has come "
-                    f"for {patience:.0f} s: {self.verdict()}{self._last_words()}"
-                )
-            yield
+        self._wait(lambda: self.points.fired, step)
 
-    def _last_words(self) -> str:
-        words = self.log.read_bytes()[-2_000:].decode(errors="replace")
-        return f"; the driver's log ends so:\n{words}"
+    def await_output(self) -> None:
+        """Wait until every record that was fed is in the output; restart what ends."""
+
+        def step() -> int:
+            self.ensure_running()
+            return self.poll()
+
+        self._wait(lambda: self.seen >= self.fed, step)
+
+    def _wait(self, done: Callable[[], bool], step: Callable[[], int]) -> None:
+        wait_until(done, step, timeout=_TIMEOUT, state=self.state, poll=0)
+
+    def state(self) -> str:
+        """Describe how far the job is, with the end of its driver's log."""
+        return f"{self.seen} of {self.fed} records, {self.verdict()}; {_tail(self._driver)}"
 
     def poll(self, timeout: float = 0.1) -> int:
-        """Look at what has come out; give how many records."""
+        """Read new output; return the number of records."""
         messages: list[Message] = self._reader.consume(1_000, timeout=timeout)
-        good = [message for message in messages if message.error() is None]
-        for message in good:
-            self._judge.see(message)
-        if good:
-            self._starts_in_vain = 0
-        return len(good)
+        records = [message for message in messages if message.error() is None]
+        for record in records:
+            self._judge.see(record)
+        if records:
+            self._failed_starts = 0
+        return len(records)
 
     def verdict(self) -> Verdict:
-        """Judge what has been seen so far."""
+        """Compare the output so far with the input."""
         return self._judge.verdict(range(self.fed))
 
     def final_verdict(self) -> Verdict:
-        """Read the whole output again, as a reader that was not there, and judge it."""
+        """Read the whole output again with a new consumer, and compare it with the input."""
         chunks = read_to_end(self._connection, self.output, patience=90)
         return judge((one for chunk in chunks for one in chunk), range(self.fed), keys=self._keys)
+
+
+def _tail(driver: Child | None) -> str:
+    return "no driver" if driver is None else f"the driver's log:\n{driver.output()[-2_000:]}"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.application.dry import Application, Query, RunningQuery, Start
+from tests.spark.dry import Application, Query, RunningQuery, Start
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.spark.micro_batch import checkpoint_lock
@@ -235,7 +235,7 @@ def resize(folder: Path, partitions: int) -> None:
 OWNER = """
 import sys, time
 from pathlib import Path
-from tests.spark.application.dry import RunningQuery
+from tests.spark.dry import RunningQuery
 from tests.spark.application.test_identity import application
 
 application(Path(sys.argv[1]), RunningQuery()).start()

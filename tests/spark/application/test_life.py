@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.application.dry import SOON, Application, Query, RunningQuery
+from tests.spark.dry import SOON, Application, Query, RunningQuery
 from thulawa.core.errors import ConfigurationError
 from thulawa.streams import Restart, State
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.application.dry import SOON, Application, Query, Start
+from tests.spark.dry import SOON, Application, Query, Start
 from thulawa.brokers.embedded import Log
 from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.streams import Materialized, State, StreamsBuilder

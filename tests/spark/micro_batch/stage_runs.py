@@ -1,4 +1,4 @@
-"""The stages of a program over rows in any order, without Spark around them."""
+"""The stages of a program without Spark, over rows in any order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from tests.spark.micro_batch.dry import Input, Kept, source_chunks
+from tests.spark.dry import Input, TaskState, source_chunks
 from thulawa.runtime.planning import plan
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.connectors.chunks import Chunk
@@ -27,10 +27,10 @@ _FRAME_ROWS = 3
 
 
 class ShuffledRun:
-    """Run one batch of a program. Between stages ``order`` permutes the rows of each slot.
+    """One micro-batch of a program, in which ``order`` permutes the rows of a slot between stages.
 
-    This is what Spark may do to rows whose sort key is the same. ``rows`` are all that passed from
-    one stage to the next, ``bundles`` the sizes of what the front gave to Spark at a time.
+    Spark may reorder rows that have the same sort key. ``rows`` are all rows between two stages,
+    ``bundles`` the bytes of each Arrow batch of the first stage.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ShuffledRun:
     def outputs(
         self, inputs: Mapping[tuple[str, int], Sequence[Input]]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return the records that leave, by topic, in the order in which the sink gets them."""
+        """Return the output records by topic, in the order of the sink."""
         rows = [
             row
             for place, records in inputs.items()
@@ -96,17 +96,17 @@ class ShuffledRun:
 
 
 class _MapState:
-    """Spark's map state."""
+    """Spark's map state, in memory."""
 
     def __init__(self) -> None:
-        self._kept = Kept()
+        self._state = TaskState()
 
     def getValue(self, key: tuple[str]) -> tuple[bytes] | None:  # noqa: N802 Spark's name
-        found = self._kept.get(*key)
+        found = self._state.get(*key)
         return None if found is None else (found,)
 
     def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:  # noqa: N802
-        self._kept.put(*key, *value)
+        self._state.put(*key, *value)
 
     def removeKey(self, key: tuple[str]) -> None:  # noqa: N802
-        self._kept.remove(*key)
+        self._state.remove(*key)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.core.errors import ProductionError
 from thulawa.runtime.partition_groups import TopicPartition
 from thulawa.runtime.task_options import TaskOptions

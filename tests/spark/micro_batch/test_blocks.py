@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.core.errors import ThulawaError
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.graph import Graph

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch.dry import DryQuery, Input, Inputs
+from tests.spark.dry import DryQuery, Input, Inputs
 from thulawa.core.errors import StateError
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.runtime.task_options import TaskOptions

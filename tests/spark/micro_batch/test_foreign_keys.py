@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.core.partitioning import partition_of
 from thulawa.streams import StreamsBuilder, Topology
 from thulawa.testing import seeds

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from tests.spark.micro_batch.dry import DryQuery
+from tests.spark.dry import DryQuery
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.core.partitioning import partition_of

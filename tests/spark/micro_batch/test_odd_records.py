@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.brokers.embedded.records import LARGEST_RECORD
 from thulawa.core.records import Headers
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch.dry import dry_run
+from tests.spark.dry import dry_run
 from thulawa import streams as dsl
 from thulawa.brokers.embedded import Log
 from thulawa.core.errors import TopologyError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch.dry import Input
+from tests.spark.dry import Input
 from tests.spark.micro_batch.stage_runs import ShuffledRun
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.serdes import Serdes

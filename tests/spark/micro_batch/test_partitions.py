@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.core.errors import SerializationError, TopologyError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.serdes import Serde, Serdes

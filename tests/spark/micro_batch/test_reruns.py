@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.brokers.embedded.batches import unpack
 from thulawa.core.partitioning import partition_of
 from thulawa.spark.micro_batch.wire import ANY

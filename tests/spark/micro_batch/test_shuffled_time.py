@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.micro_batch import dry
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark import dry
+from tests.spark.dry import DryQuery, Input
 from thulawa.streams import Grouped, KStream, StreamsBuilder, TimeWindows, Topology
 from thulawa.testing import seeds
 

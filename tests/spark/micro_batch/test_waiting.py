@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.spark.micro_batch.dry import DryQuery, Input
+from tests.spark.dry import DryQuery, Input
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.micro_batch.program import Program
 from thulawa.streams import StreamsBuilder

@@ -1,16 +1,25 @@
-"""A program through the code that runs on Spark's workers, without Spark around it."""
+"""Applications without Spark: real tasks in simulated micro-batches, or simulated queries.
 
+`DryQuery` runs the code of Spark's workers on records in memory. `Application` is a `Streams` whose
+queries are fakes that end, fail or run as a test wants.
+"""
+
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from thulawa.brokers.embedded import Log
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.runtime.partition_groups import PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, StagedSubTopology, plan
 from thulawa.runtime.task import Task
 from thulawa.runtime.task_options import TaskOptions
+from thulawa.spark.application import Streams
 from thulawa.spark.connectors.chunks import Behind, Chunk
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.first_stage import run_first_stage
@@ -25,10 +34,23 @@ from thulawa.spark.micro_batch.wire import (
     packed_batch,
     unpack_outgoing,
 )
+from thulawa.streams import Restart, StreamsBuilder
 from thulawa.topology.topology import Topology
 
-__all__ = ["DryQuery", "Input", "Kept", "dry_run", "source_chunks"]
+__all__ = [
+    "SOON",
+    "Application",
+    "DryQuery",
+    "Input",
+    "Query",
+    "RunningQuery",
+    "Start",
+    "TaskState",
+    "dry_run",
+    "source_chunks",
+]
 
+SOON = Restart(first=1, longest=2, attempts=3)
 _runs = count()
 
 
@@ -46,8 +68,8 @@ Inputs: TypeAlias = Mapping[tuple[str, int], Sequence[Input]]  # by topic and pa
 Rows: TypeAlias = list[dict[str, Any]]
 
 
-class Kept(dict[str, bytes]):
-    """Spark's state of one task."""
+class TaskState(dict[str, bytes]):
+    """The entries of one task in Spark's state store."""
 
     def put(self, name: str, data: bytes) -> None:
         self[name] = data
@@ -56,13 +78,14 @@ class Kept(dict[str, bytes]):
         del self[name]
 
 
-State: TypeAlias = dict[tuple[int, str, int], Kept]  # by stage, prefix and task
+State: TypeAlias = dict[tuple[int, str, int], TaskState]  # by stage, prefix and task
 
 
 class DryQuery:
-    """One application, batch by batch. ``state`` is what has been committed, ``now`` the time.
+    """One application, micro-batch by micro-batch.
 
-    With a ``checkpoint`` it can be started again with an edited program.
+    ``state`` is the committed state, ``now`` the wall clock in ms. With a ``checkpoint`` the query
+    can be started again with an edited topology.
     """
 
     def __init__(
@@ -85,7 +108,7 @@ class DryQuery:
     def start(
         self, topology: Topology, partitions: Mapping[str, int], *, allow_state_loss: bool = False
     ) -> None:
-        """Start with a program, as `Streams` does."""
+        """Plan a topology as `Streams` does when it starts."""
         assigned = None if self._checkpoint is None else self._checkpoint.assignment()
         self.plan = plan(
             topology,
@@ -109,7 +132,7 @@ class DryQuery:
         self.restart()
 
     def restart(self) -> None:
-        """Lose every worker, and what it had in memory."""
+        """Replace all workers, so that nothing remains in memory."""
         self._shipped = ShippedProgram(self.program())
 
     def program(self) -> Program:
@@ -118,26 +141,26 @@ class DryQuery:
 
     @property
     def slots(self) -> list[int]:
-        """The slots of the program, one to a task of the sink."""
+        """The slots of the program, one per task of the sink."""
         return self._shipped.open().slots
 
     def batch(self, inputs: Inputs) -> Rows:
-        """Run a batch and commit it; give what leaves."""
+        """Run a micro-batch and commit it; return the output records."""
         rows, self.state = self.attempt(inputs)
         return rows
 
     def attempt(self, inputs: Inputs) -> tuple[Rows, State]:
-        """Run a batch; give what would leave, and the state there would be.
+        """Run a micro-batch without a commit; return the output records and the new state.
 
-        Without records the clock calls the tasks that have run before.
+        Without records, tasks that have run before are called by the wall clock.
         """
         leaving, state = self.attempt_packed(inputs)
         return _left(leaving), state
 
     def attempt_packed(self, inputs: Inputs) -> tuple[list[Packed], State]:
-        """Run a batch; return the rows for the sink, and the state there would be."""
+        """Run a micro-batch without a commit; return the rows for the sink and the new state."""
         topics = self._shipped.open().topics
-        # a partition of Spark each
+        # one Spark partition each
         read = [
             [*source_chunks({place: records})]
             for place, records in inputs.items()
@@ -146,7 +169,7 @@ class DryQuery:
         return self._run(read)
 
     def held(self) -> int:
-        """Return how many records wait in the tasks of this worker."""
+        """Return the number of records that are buffered in tasks."""
         program = self._shipped.open()
         tasks: list[Task | None] = [
             getattr(find_task(program, part, number), "_task", None)
@@ -156,13 +179,13 @@ class DryQuery:
         return sum(len(q) for task in tasks if task for q in task._queues.values())
 
     def attempt_read(self, read: Sequence[Sequence[Chunk | Behind]]) -> tuple[Rows, State]:
-        """Run a batch of what a source has read, by the partitions of Spark."""
+        """Run a micro-batch of chunks, by Spark partition, without a commit."""
         leaving, state = self._run(read)
         return _left(leaving), state
 
     def _run(self, read: Sequence[Sequence[Chunk | Behind]]) -> tuple[list[Packed], State]:
         program = self._shipped.open()
-        state = {place: Kept(kept) for place, kept in self.state.items()}
+        state = {place: TaskState(kept) for place, kept in self.state.items()}
         rows = [
             row
             for one in read
@@ -179,7 +202,7 @@ class DryQuery:
                     ]
                     place = stage, self._prefixes[part.group.id], task
                     if own or (not read and place in state):
-                        kept = state.setdefault(place, Kept())
+                        kept = state.setdefault(place, TaskState())
                         run = find_task(program, part, task).run(own, self.now, kept)
                         rows += chain.from_iterable(run)
         return sorted((row for row in rows if row.stage == SINK), key=lambda row: row.place), state
@@ -188,9 +211,9 @@ class DryQuery:
 def dry_run(
     topology: Topology, inputs: Mapping[str, list[tuple[bytes | None, bytes | None]]]
 ) -> list[str]:
-    """Run one batch of keys and values; give the topics of what leaves.
+    """Run one micro-batch of keys and values; return the topics of the output records.
 
-    Records come 10 ms apart, and at each time those of the topic that is named first.
+    Records are 10 ms apart in each topic, and 1 ms later in each further topic.
     """
     query = DryQuery(topology, dict.fromkeys(inputs, 1))
     records = {
@@ -219,9 +242,69 @@ def _left(rows: list[Packed]) -> Rows:
 
 
 def source_chunks(inputs: Inputs) -> Iterator[Chunk]:
-    """Yield the records of each partition as a source gives them."""
+    """Yield the records of each partition in chunks, as sources do."""
     for (topic, partition), records in inputs.items():
         if records:
             offsets, times, keys, values, headers = zip(*records, strict=True)
             named = [tuple((one["key"], one["value"]) for one in row or ()) for row in headers]
             yield Chunk(topic, partition, offsets[0], Columns(offsets, times, keys, values, named))
+
+
+class Query:
+    """A query that ends at once, with an error or without."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def wait(self) -> Exception | None:
+        return self._error
+
+    def stop(self) -> None: ...
+
+
+class RunningQuery(Query):
+    """A query that runs until it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.stopped = threading.Event()
+
+    def wait(self) -> Exception | None:
+        self.stopped.wait()
+        return None
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+Start: TypeAlias = Query | Exception
+
+
+class Application(Streams):
+    """An application without Spark; each start returns, or raises, the next of ``starts``."""
+
+    def __init__(self, folder: Path, starts: Sequence[Start], **options: Any) -> None:
+        with Log(f"file:{folder}/topics") as log:
+            if "in" not in log.topics():
+                log.create_topic("in")
+        builder = StreamsBuilder()
+        builder.stream("in").to("out")
+        chosen: dict[str, Any] = {
+            "application_id": "app",
+            "log": f"file:{folder}/topics",
+            "checkpoint": str(folder / "checkpoint"),
+        }
+        super().__init__(options.pop("topology", builder.build()), **(chosen | options))
+        self._starts: Iterator[Start] = iter(starts)
+
+    def _session(self) -> Any:
+        context = SimpleNamespace(
+            master="local[1]", accumulator=lambda value, _: SimpleNamespace(value=value)
+        )
+        return SimpleNamespace(sparkContext=context)
+
+    def _started(self) -> Any:
+        start = next(self._starts)
+        if isinstance(start, Exception):
+            raise start
+        return start
