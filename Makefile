@@ -22,7 +22,7 @@ test: setup ## Run every test (WORKERS=2 processes; ARGS="-k word" to choose)
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 test-kafka: setup ## Run the tests that need a Kafka broker: THULAWA_KAFKA, or one that is started
-	$(BIN)/pytest tests/kafka $(ARGS)
+	$(BIN)/pytest tests/brokers $(ARGS)
 
 chaos: setup ## Kill drivers, workers and brokers at every point (ARGS="--rounds 3 --only driver")
 	$(BIN)/python -m tests.chaos.kafka $(if $(JSON),--json) $(ARGS)
@@ -41,10 +41,10 @@ conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the 
 	  --shuffle-batches $(or $(SEED),0)
 
 chaos-streams: setup ## Kill a streams application 20 times, and compare with a model (SEED=0)
-	$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) $(ARGS)
+	$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) $(if $(JSON),--json) $(ARGS)
 
 chaos-topic-health: setup ## Kill counting instances at random; 1 M messages (ARGS="--on process --kafka")
-	$(BIN)/python -m tests.health.chaos $(ARGS)
+	$(BIN)/python -m tests.health.chaos $(if $(JSON),--json) $(ARGS)
 
 bench-engine: setup ## Measure the engine (JSON=1: one object per row)
 	@$(BIN)/python -m benchmarks.engine --memory $(if $(JSON),--json) $(ARGS)
