@@ -156,6 +156,20 @@ def test_core_is_imported_without_the_libraries_of_serdes() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_json_that_could_not_be_read_again_is_not_written_whatever_the_recursion_limit() -> None:
+    value: Any = []
+    for _ in range(500):
+        value = [value]
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(5_000)
+    try:
+        assert Serdes.json().dumps(value[0]) == b"[" * 500 + b"]" * 500
+        with pytest.raises(SerializationError, match="cannot be written as JSON"):
+            Serdes.json().dumps(value)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def test_json_may_be_500_levels_deep_whatever_the_recursion_limit() -> None:
     serde = Serdes.json()
     limit = sys.getrecursionlimit()

@@ -48,7 +48,9 @@ def dump_json(value: Any) -> bytes:
         return b"%d" % value
     if type(value) is str:
         return _encode_text(value).encode()
-    return _encode(value).encode()
+    data = _encode(value).encode()
+    _check_depth(data)  # a value that could be written and never read again
+    return data
 
 
 def dump_all_json(values: Sequence[Any]) -> list[bytes]:
@@ -62,8 +64,7 @@ def load_json(data: bytes) -> Any:
     """Return the value of JSON; raise `ValueError` or `RecursionError` if it is not strict JSON."""
     if not isinstance(data, bytes):
         raise TypeError  # msgspec would accept a str
-    if len(data) > _MAX_DEPTH and _depth(data) > _MAX_DEPTH:
-        raise ValueError("nested too deeply")
+    _check_depth(data)
     try:
         value = _decode(data)
     except (msgspec.MsgspecError, ValueError):
@@ -98,19 +99,19 @@ def _has_unique_keys(data: bytes, value: Any) -> bool:
     return data.count(b":") == _encode_lenient(value).count(b":")
 
 
-def _depth(data: bytes) -> int:
-    """Return how deeply brackets are nested, those in strings aside, if there are many.
+def _check_depth(data: bytes) -> None:
+    """Raise `ValueError` where brackets are nested too deeply, those in strings aside.
 
-    The recursion limit would stop a decoder too, but where it was raised the stack of the process
-    is at stake.
+    The recursion limit would stop encoders and decoders too, but where it was raised the stack of
+    the process is at stake.
     """
-    if data.count(b"[") + data.count(b"{") <= _MAX_DEPTH:
-        return 0  # not deeper than that
-    depth = deepest = 0
+    if len(data) <= _MAX_DEPTH or data.count(b"[") + data.count(b"{") <= _MAX_DEPTH:
+        return
+    depth = 0
     for bracket in _BRACKETS.findall(_STRINGS.sub(b"", data)):
         depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+        if depth > _MAX_DEPTH:
+            raise ValueError("nested too deeply")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

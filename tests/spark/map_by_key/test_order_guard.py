@@ -138,7 +138,7 @@ def test_what_cannot_be_known_is_warned_of(spark: SparkSession) -> None:
 
 
 def test_a_stream_is_not_repartitioned(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="use foreachBatch"):
+    with pytest.raises(ConfigurationError, match="inside foreachBatch"):
         mapped(stream_of_files(spark, tmp_path), repartition=True, order_by="id")
 
 

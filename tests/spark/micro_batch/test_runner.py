@@ -54,10 +54,11 @@ class Writer:
 
 
 class Topics:
-    """Topics of which only the committer is asked."""
+    """A broker of which only the committer is asked; it is its own formats as well."""
 
     def __init__(self, query: SparkQuery, commit: Any, *, refused: bool = False) -> None:
         self._query, self._commit, self._refused = query, commit, refused
+        self.formats = self
 
     def read(self) -> None: ...
 
