@@ -6,6 +6,7 @@ a join with a table; a join with another stream.
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from tests.chaos.harness import QUICK_SESSION, end_with_parent
 from tests.conformance.spark import busy
 from thulawa.spark.application import Streams
+from thulawa.spark.session import jvm_archive
 from thulawa.spark.session.spark_session import session
 from thulawa.streams import (
     JoinWindows,
@@ -69,7 +71,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--to-the-end", action="store_true")
     options = parser.parse_args(arguments)
     end_with_parent()
-    settings = QUICK_SESSION | {"spark.executor.memory": "512m"}
+    java = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {jvm_archive.options()}"
+    settings = QUICK_SESSION | {
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": java,  # executors of a cluster start as the driver does
+    }
     spark = session("chaos", master=options.master, settings=settings)
     streams = Streams(
         build(),

@@ -252,13 +252,14 @@ def report(
         made = []
         for row in rows:
             made.append(row)
-            progress(" ".join(map(str, row.values())))
+            progress(" ".join(value for value in row.values() if isinstance(value, str)))
             if as_json:
                 printed.section(section, title, [], [row])
-        bad += sum(not row.get("clean", True) for row in made)
+        differing = sum(not row.get("clean", True) for row in made)
+        bad += differing
         if not as_json:
-            printed.section(section, title, _columns(made[0]), made)
-    progress(f"{bad} rows are NOT CLEAN" if bad else "clean: no difference")
+            note = f"NOT CLEAN: {differing} rows" if differing else "clean"
+            printed.section(section, title, _columns(made[0]), made, [note])
     return 1 if bad else 0
 
 

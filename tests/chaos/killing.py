@@ -28,7 +28,7 @@ from tests.chaos.workload import PARTITIONS, TOPICS, Workload
 from thulawa.brokers.embedded import Log
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 
-__all__ = ["Run"]
+__all__ = ["Run", "store_row", "topic_row"]
 
 _TIMEOUT = 600.0  # seconds; a machine may be busy
 _TO_THE_END = 2_000.0
@@ -55,11 +55,11 @@ class Run:
     progress: Callable[[str], None] = lambda _: None
     _pace: _Pace = field(default_factory=_Pace)
 
-    def kill_drivers(self) -> list[Row]:
+    def kill_drivers(self) -> Iterator[Row]:
         """Kill the driver again and again, start it with an older checkpoint, run to the end.
 
         A copy of the checkpoint is made after the first kill, and put back after the last one.
-        The application must reject it, and continue with the newest. Return a row for each output
+        The application must reject it, and continue with the newest. Yield a row for each output
         and store.
         """
         if self.kills < 2:
@@ -85,10 +85,11 @@ class Run:
             shutil.rmtree(checkpoint)
             newest.rename(checkpoint)
             self._run_to_the_end()
-            return [rejected, *self._rows(log)]
+            yield rejected
+            yield from self._rows(log)
 
-    def kill_an_executor(self) -> list[Row]:
-        """Kill an executor of a cluster after the first micro-batch; return the rows."""
+    def kill_an_executor(self) -> Iterator[Row]:
+        """Kill an executor of a cluster after the first micro-batch; yield the rows."""
         with Log(self._address) as log:
             self.workload.create_topics(log)
             log.append(self.workload.topics())
@@ -103,7 +104,7 @@ class Run:
             finally:
                 driver.kill()
             assert self._commits() > before, "no records were left when the executor was killed"
-            return list(self._rows(log))
+            yield from self._rows(log)
 
     @property
     def _address(self) -> str:
@@ -180,14 +181,14 @@ class Run:
         model = self._model(log)
         stores = json.loads((self.folder / STORES).read_text(encoding="utf-8"))
         for name, entries in model.stores().items():
-            yield _store_row(name, entries, stores[name])
+            yield store_row(name, entries, stores[name])
         for topic, output in model.outputs.items():
-            yield _topic_row(topic, output, _read(log, topic))
+            yield topic_row(topic, output, _read(log, topic))
         # records of several partitions are counted in any order: only the counts are known
         counted = {key: [(count, 0) for count, _ in records] for key, records in
                    _read(log, "item-counts").items()}  # fmt: skip
         counts = {key: [(one + 1, 0) for one in range(n)] for key, n in model.per_item.items()}
-        yield _topic_row("item-counts", counts, counted)
+        yield topic_row("item-counts", counts, counted)
 
     def _model(self, log: Log) -> Model:
         topics = {
@@ -225,12 +226,13 @@ def _read(log: Log, topic: str) -> Output:
     return output
 
 
-def _store_row(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
+def store_row(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
+    """Compare the entries of a store."""
     verdict = Verdict(wrong=len(_differing(wanted, found)))
     return _row(f"store {name}", len(wanted), verdict, _example(wanted, found))
 
 
-def _topic_row(topic: str, wanted: Output, found: Output) -> Row:
+def topic_row(topic: str, wanted: Output, found: Output) -> Row:
     """Compare the records of a topic; one is its key, its value as JSON and its timestamp."""
     records = [
         {key: [(key, json.dumps(value), time) for value, time in values] for key, values in

@@ -1,4 +1,4 @@
-"""Counts without Spark: the same application, whose tasks run in its own process."""
+"""Window counts without Spark: the tasks of the application run in its own process."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ ONE_TASK = pa.record_batch({"id": pa.array([0], pa.int64())})
 
 
 class LocalCounts(WindowCounts):
-    """Counts topics of the embedded log, or of Kafka."""
+    """Window counts whose tasks run in this process."""
 
     def _session(self) -> Any:
         return None
