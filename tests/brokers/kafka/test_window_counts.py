@@ -1,5 +1,6 @@
 """Windows of Kafka's topics are counted exactly, with the output topic and nothing beside it."""
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -282,5 +283,8 @@ def test_counts_are_exact_whoever_is_killed(
     broker: Broker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broker.up()  # skipped where there is none
-    chaos.main(["--kafka", "--on", "process", "--messages", "30000", "--kills", "2"])
-    assert "killed 2" in capfd.readouterr().out
+    status = chaos.main(
+        ["--kafka", "--on", "process", "--messages", "30000", "--kills", "2", "--json"]
+    )
+    row = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (status, row["clean"], row["killed"]) == (0, True, 2), row
