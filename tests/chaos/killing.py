@@ -151,7 +151,7 @@ class Run:
         )
 
     def _watch(self, driver: Child, seconds: float) -> None:
-        """Let a driver run for a while; raise `Stuck` if it ends by itself."""
+        """Run a driver for a while; raise `Stuck` if it ends by itself."""
         deadline = time.monotonic() + seconds
         wait_until(lambda: time.monotonic() > deadline, driver.check_running, timeout=_TIMEOUT)
 

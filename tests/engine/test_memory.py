@@ -97,7 +97,7 @@ SCENARIOS: dict[str, tuple[Options, End]] = {
 
 
 def feed(of: Drive, end: End, until: int) -> None:
-    """Let records arrive and calls end until so many have arrived."""
+    """Add records and end calls until a number of records has arrived."""
     counters, lanes = of.scheduler.state.counters, len(of.options.lanes.lanes)
     while (first := counters.arrived) < until:
         if of.pull is not None:

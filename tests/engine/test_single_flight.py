@@ -21,7 +21,7 @@ def single_flight(**options: Any) -> Options:
 
 
 def requests(of: Drive, *pairs: tuple[str, Any]) -> Drive:
-    """Let records arrive, each with a key and a request."""
+    """Add records, each with a key and a request."""
     first = of.scheduler.state.counters.arrived
     of.arrive(
         *(WorkItem(o, key, value, timestamp=o) for o, (key, value) in enumerate(pairs, first))

@@ -37,7 +37,7 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
 def count_windows(
     status: Status, *, window: Duration = "1 second", expire: Duration = "1 day"
 ) -> Callable[[DataFrame], DataFrame]:
-    """Give a transformation that counts messages per topic, partition, window and status.
+    """Return a transformation that counts messages per topic, partition, window and status.
 
     ``df.transform(count_windows(is_valid))`` takes any DataFrame with the columns topic, partition,
     offset, timestamp and value, batch or streaming, and gives topic, partition, window (its start
@@ -63,7 +63,7 @@ def counted_rows(df: DataFrame, rule: Rule, since: Mapping[TopicPartition, Since
 
 
 def first_offsets(df: DataFrame) -> dict[TopicPartition, int]:
-    """Give where the rows of each partition begin."""
+    """Return the first offset of the rows of each partition."""
     firsts = df.groupBy("topic", "partition").agg(F.min("offset"))
     return {TopicPartition(topic, partition): first for topic, partition, first in firsts.collect()}
 

@@ -27,7 +27,7 @@ def visits() -> Iterator[Chunk]:
 
 
 def sent(*, two_step: bool) -> tuple[int, int]:
-    """Give how many records, and bytes, a batch of visits sends through the shuffle."""
+    """Return the number of records and bytes that a batch of visits sends through the shuffle."""
     builder = StreamsBuilder()
     pages = builder.stream("visits").group_by(
         lambda _, visit: visit["page"], Grouped(two_step=two_step)

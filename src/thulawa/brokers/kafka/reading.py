@@ -40,7 +40,7 @@ def read_to_end(
     since: MutableMapping[int, int] | None = None,
     committed: bool = False,
 ) -> Iterator[list[Message]]:
-    """Give the records of partitions (all, unless some are named) up to where they end now.
+    """Yield the records of partitions (all, unless some are named) up to their present ends.
 
     ``since`` holds the offsets to begin at, and holds those behind the end when all is read.
     Records of transactions that were aborted are left out; one that is still open is waited for,
@@ -161,7 +161,7 @@ _kept: dict[tuple[tuple[str, object], ...], Consumer] = {}
 def columns_of(
     messages: list[Message],
 ) -> tuple[Sequence[int], list[int], list[bytes | None]]:
-    """Give offsets (a range, where none is missing), timestamps and values, in columns."""
+    """Return offsets (a range, where none is missing), timestamps and values, in columns."""
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
     whole = last - first == len(messages) - 1
     offsets = range(first, last + 1) if whole else [one.offset() or 0 for one in messages]
@@ -183,12 +183,12 @@ def record_of(message: Message) -> ConsumerRecord:
 
 
 def headers_of(message: Message) -> Headers:
-    """Give the headers of a record that was read, as what they are: names and bytes."""
+    """Return the headers of a record that was read, as names and bytes."""
     return tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ()))
 
 
 def newest(connection: Connection, topic: str, most: int = LOOK_BACK) -> dict[int, list[Headers]]:
-    """Give the headers of the newest records of each partition, by so many offsets at most."""
+    """Return the headers of the newest records of each partition, up to a number of offsets."""
     topics = Topics(connection)
     starts, ends = topics.start_offsets(topic)[topic], topics.end_offsets(topic)[topic]
     found: dict[int, list[Headers]] = {partition: [] for partition in ends}
