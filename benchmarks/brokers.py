@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics, reachable
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
 
 __all__ = ["connected", "given", "names", "swept"]
 
@@ -26,7 +26,7 @@ def given() -> Connection | None:
 def connected(run: str) -> Iterator[Connection]:
     """Give the broker for a block whose topics all have ``run`` in their names."""
     if (connection := given()) is None:
-        with Broker(run, port=0) as broker:
+        with DevBroker(run, port=0) as broker:
             yield broker.connection
     else:
         with swept(connection, run):

@@ -308,15 +308,15 @@ def _warm(place: Place, watch: Watch, alive: Callable[[], None], records: int) -
     return records
 
 
-def _await(watch: Watch, alive: Callable[[], None], records: int, patience: float) -> None:
+def _await(watch: Watch, alive: Callable[[], None], records: int, timeout: float) -> None:
     """Wait for so many records and then for silence: what ends a transaction counts as one too."""
 
     def there(end: int) -> bool:
         alive()
         return end >= records
 
-    if not watch.until(there, patience):
-        raise TimeoutError(f"{watch.end():,} of {records:,} records after {patience:.0f} s")
+    if not watch.until(there, timeout):
+        raise TimeoutError(f"{watch.end():,} of {records:,} records after {timeout:.0f} s")
     quiet_since, last = time.monotonic(), watch.end()
     while time.monotonic() - quiet_since < _QUIET:
         time.sleep(0.02)

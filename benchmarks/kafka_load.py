@@ -16,8 +16,8 @@ from zlib import crc32
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from thulawa.brokers.kafka.client_errors import retry_transient
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import again
 from thulawa.brokers.kafka.reading import read_to_end
 
 __all__ = [
@@ -120,15 +120,15 @@ class Watch:
         """Give the offset after the last committed record, transaction markers included."""
         # a leader that changes is looked for again; the brokers of a busy machine do change
         look = partial(self._consumer.get_watermark_offsets, self._place, timeout=10)
-        end: int = again(look, _PATIENCE)[1]
+        end: int = retry_transient(look, _PATIENCE)[1]
         looks = self.timeline.looks
         if not looks or looks[-1][1] != end:
             looks.append((time.time(), end))
         return end
 
-    def until(self, done: Callable[[int], bool], patience: float) -> bool:
+    def until(self, done: Callable[[int], bool], timeout: float) -> bool:
         """Look until it is done; False when it was not in time."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while not done(self.end()):
             if time.monotonic() > deadline:
                 return False

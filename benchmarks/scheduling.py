@@ -21,7 +21,7 @@ from thulawa.engine.events import (
     Succeeded,
     Tick,
 )
-from thulawa.engine.model import Ticket
+from thulawa.engine.work_items import Ticket
 
 __all__ = ["schedule"]
 

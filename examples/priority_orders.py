@@ -31,7 +31,7 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import read_to_end
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import SinkSpec
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
 from thulawa.priority.kafka_clients import BucketProducer
 from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, kafka_sink, register
 from thulawa.spark.connectors.log_sink import log_sink
@@ -274,7 +274,7 @@ def opened(folder: Path, *, kafka: bool) -> Iterator[Place]:
     if kafka and "THULAWA_KAFKA" in os.environ:
         yield Brokers(Connection.of())
     elif kafka:
-        with Broker(f"priority-{folder.name}", port=0) as broker:
+        with DevBroker(f"priority-{folder.name}", port=0) as broker:
             yield Brokers(broker.connection)
     else:
         yield Folder(f"file:{folder / 'topics'}")

@@ -27,7 +27,7 @@ OWN_LIBRARIES = {
     "health/dataframes.py": {"pyspark"},
     "health/prometheus.py": {"prometheus_client"},
     "health/spark_jobs.py": {"pyspark"},
-    "priority/columns.py": {"pyspark"},
+    "priority/bucket_columns.py": {"pyspark"},
     "priority/kafka_clients.py": {"confluent_kafka"},
 }
 # Folders that only ever run on the driver or in users' tests.

@@ -17,7 +17,7 @@ from examples.demo.picture import check_writable, draw
 from examples.demo.quiet import noise_to, tail
 from thulawa.cli.doctor import spark_s_needs
 from thulawa.cli.exit_codes import EXIT_CODES, explained
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 

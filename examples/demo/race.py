@@ -20,7 +20,7 @@ from examples.demo.measuring import Tally, in_step, percentile, slope
 from examples.demo.service import Lookups, lookup_service
 from examples.demo.visits import Visits
 from thulawa.brokers.embedded import Log
-from thulawa.core.errors import ThulawaError
+from thulawa.errors import ThulawaError
 
 __all__ = ["DemoFailed", "Job", "Look", "Moment", "Row", "Watcher", "run"]
 

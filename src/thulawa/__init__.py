@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from thulawa.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from thulawa.core.errors import Overload as Overload
-    from thulawa.core.errors import Retriable as Retriable
-    from thulawa.core.errors import Terminal as Terminal
-    from thulawa.core.errors import ThulawaError as ThulawaError
     from thulawa.engine import Adaptive as Adaptive
     from thulawa.engine import Batch as Batch
     from thulawa.engine import Rate as Rate
     from thulawa.engine import Retry as Retry
+    from thulawa.errors import Overload as Overload
+    from thulawa.errors import Retriable as Retriable
+    from thulawa.errors import Terminal as Terminal
+    from thulawa.errors import ThulawaError as ThulawaError
     from thulawa.runtime.caches import Cache as Cache
     from thulawa.spark.application import Streams as Streams
     from thulawa.spark.map_by_key.api import flat_map_by_key as flat_map_by_key
@@ -37,7 +37,7 @@ _NAMESPACES = {"embedded", "engine", "errors", "health", "kafka", "priority", "s
 __all__, _get, __dir__ = lazy_names(
     __name__,
     {
-        "thulawa.core.errors": (
+        "thulawa.errors": (
             "Overload",
             "Retriable",
             "Terminal",

@@ -16,7 +16,7 @@ from benchmarks.brokers import given, swept
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.brokers.kafka.transactions import forget_kept
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
 from thulawa.dev.maven import fetched
 
 PASSWORDS = {"ann": "right-and-secret"}
@@ -25,10 +25,10 @@ _numbers = count()
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[DevBroker]:
     if shutil.which("mvn") is None and not fetched("broker"):
         pytest.skip("Kafka's tests need Apache Maven (mvn) to fetch a broker; it is not installed")
-    with Broker(f"tests-{os.getpid()}", port=0, passwords=PASSWORDS) as made:
+    with DevBroker(f"tests-{os.getpid()}", port=0, passwords=PASSWORDS) as made:
         yield made
         forget_kept()
 
@@ -48,7 +48,7 @@ def given_broker() -> Iterator[Connection | None]:
 def connection(request: pytest.FixtureRequest, given_broker: Connection | None) -> Connection:
     if given_broker is not None and "broker" not in request.fixturenames:
         return given_broker
-    own: Broker = request.getfixturevalue("broker")
+    own: DevBroker = request.getfixturevalue("broker")
     return own.up().connection
 
 

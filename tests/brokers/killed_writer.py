@@ -7,8 +7,8 @@ import sys
 import time
 
 from thulawa.brokers.port import WriterId, open_broker
-from thulawa.brokers.records import ProducerRecord
 from thulawa.core.markers import LastBatch
+from thulawa.core.types import ProducerRecord
 
 if __name__ == "__main__":
     address, topic, application = sys.argv[1:]

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from thulawa.brokers.errors import (
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
+from thulawa.core.markers import LastBatch
+from thulawa.core.types import ProducerRecord, TopicPartition
+from thulawa.errors import (
+    ConfigurationError,
     Fenced,
     OffsetOutOfRange,
+    OlderBatch,
     RecordTooLarge,
     TopicDiffers,
     UnknownTopic,
 )
-from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
-from thulawa.brokers.records import ProducerRecord
-from thulawa.core.errors import ConfigurationError
-from thulawa.core.markers import LastBatch, OlderBatch
-from thulawa.core.types import TopicPartition
 
 
 @pytest.fixture(params=["embedded", "kafka"])

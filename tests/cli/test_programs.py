@@ -146,7 +146,7 @@ The above exception was the direct cause of the following exception:
 Traceback (most recent call last):
   File "worker.py", line 3622, in main
     process()
-thulawa.core.errors.SerializationError: SOURCE: a bytes cannot be read as JSON; choose
+thulawa.errors.SerializationError: SOURCE: a bytes cannot be read as JSON; choose
 another serde
  SQLSTATE: 38000 SQLSTATE: XXKST
 === Streaming Query ===
@@ -158,7 +158,7 @@ WriteToMicroBatchDataSource thulawa-kafka
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (_FAILED_QUERY, "thulawa.core.errors.SerializationError: SOURCE: a bytes cannot be"),
+        (_FAILED_QUERY, "thulawa.errors.SerializationError: SOURCE: a bytes cannot be"),
         ("the network is down", "RuntimeError: the network is down\n"),
     ],
     ids=["an error of a worker", "another"],

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thulawa.core.avro import Avro
-from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.registry import MemorySchemaRegistry
 from thulawa.core.serdes import Serdes
+from thulawa.errors import (
+    ConfigurationError,
+    SerializationError,
+)
 
 RECORD = json.dumps(
     {

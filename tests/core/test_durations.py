@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from thulawa.core.durations import milliseconds
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thulawa.core.errors import StateError
-from thulawa.core.markers import LastBatch, OlderBatch, check_checkpoint, is_written
+from thulawa.core.markers import (
+    LastBatch,
+    check_checkpoint,
+    is_written,
+)
+from thulawa.errors import OlderBatch, StateError
 
 
 @given(st.integers(0, 9), st.none() | st.integers(0, 9))

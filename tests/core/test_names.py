@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.names import LONGEST_NAME, check_name
+from thulawa.errors import ConfigurationError
 
 LEGAL = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
-from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.registry import MemorySchemaRegistry, SchemaReference
 from thulawa.core.serdes import Serdes
+from thulawa.errors import (
+    ConfigurationError,
+    SerializationError,
+)
 
 
 def _file(name: str, *imports: str) -> Any:

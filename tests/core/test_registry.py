@@ -13,9 +13,12 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark import cloudpickle
 
-from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.registry import HttpSchemaRegistry, Schema, SchemaReference
 from thulawa.core.serdes import Serdes
+from thulawa.errors import (
+    ConfigurationError,
+    SerializationError,
+)
 
 ANN: dict[str, Any] = {"user": "ann", "password": "pä:ss"}
 TOKEN: dict[str, Any] = {"token": "t0ken"}

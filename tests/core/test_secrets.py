@@ -8,9 +8,9 @@ import pytest
 
 from thulawa.brokers.embedded import Log
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.registry import HttpSchemaRegistry
 from thulawa.core.secrets import masked_address
+from thulawa.errors import ConfigurationError
 from thulawa.health.influx import Influx
 from thulawa.spark.micro_batch.brokers import streams_broker
 

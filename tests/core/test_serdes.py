@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from thulawa.core.errors import SerializationError
 from thulawa.core.records import Window, Windowed
 from thulawa.core.registry import MemorySchemaRegistry
 from thulawa.core.serdes import Serdes
+from thulawa.errors import SerializationError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -14,10 +14,8 @@ from tests.engine.driver_parts import (
     numbered,
     offsets,
 )
-from thulawa.core.errors import (
-    RecordError,
-)
 from thulawa.engine import Engine, Options, WorkItem
+from thulawa.errors import RecordError
 
 Policy = Literal["fail", "drop", "dead_letter", "column"]
 POLICIES: tuple[Policy, ...] = ("fail", "drop", "dead_letter", "column")

@@ -14,7 +14,6 @@ from math import inf
 from random import Random
 from typing import Any
 
-from thulawa.core.errors import Overload, Retriable, Terminal
 from thulawa.engine import (
     Adaptive,
     Batch,
@@ -32,6 +31,11 @@ from thulawa.engine import (
     WorkItem,
 )
 from thulawa.engine.events import Event, Instruction
+from thulawa.errors import (
+    Overload,
+    Retriable,
+    Terminal,
+)
 from thulawa.testing import Latency, OrderOracle, Simulation, constant, lognormal, uniform
 
 __all__ = ["World"]

@@ -10,7 +10,9 @@ from typing import Any
 
 from tests.engine.model_driver import Call, Drive, End, Step
 from tests.engine.model_facts import EPSILON, Facts, Rule, results_of
-from thulawa.core.errors import (
+from thulawa.engine.events import Cancel, Succeeded, Tick
+from thulawa.engine.work_items import Ticket, WorkItem
+from thulawa.errors import (
     AttemptTimedOut,
     DeadlineExceeded,
     Overload,
@@ -18,8 +20,6 @@ from thulawa.core.errors import (
     Terminal,
     WrongResult,
 )
-from thulawa.engine.events import Cancel, Succeeded, Tick
-from thulawa.engine.model import Ticket, WorkItem
 
 
 class RetryRule(Rule):

@@ -33,10 +33,10 @@ from thulawa.engine.events import (
     Tick,
     WakeAt,
 )
-from thulawa.engine.model import Outcome, Ticket, WorkItem
 from thulawa.engine.options import Options
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.state import LearnedState
+from thulawa.engine.work_items import Outcome, Ticket, WorkItem
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,12 @@
 from typing import Any
 
 from tests.engine.model_driver import Drive, End, Step
-from thulawa.core.errors import AttemptTimedOut, WrongResult
 from thulawa.engine.events import Event
-from thulawa.engine.model import WorkItem
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
+    AttemptTimedOut,
+    WrongResult,
+)
 
 EPSILON = 1e-6  # rounding
 

@@ -11,7 +11,10 @@ from typing import Any
 from tests.engine.model_admission import BatchRule, BoundsRule, FairRule, GateRule, RetryRule
 from tests.engine.model_driver import Drive, Step
 from tests.engine.model_facts import EPSILON, Facts, Rule, can_be_a_key, results_of
-from thulawa.core.errors import (
+from thulawa.engine.events import Cancel, Event
+from thulawa.engine.options import Quarantine, SingleFlight
+from thulawa.engine.work_items import Outcome, WorkItem
+from thulawa.errors import (
     AttemptTimedOut,
     BadKey,
     BadLane,
@@ -20,9 +23,6 @@ from thulawa.core.errors import (
     Quarantined,
     WrongResult,
 )
-from thulawa.engine.events import Cancel, Event
-from thulawa.engine.model import Outcome, WorkItem
-from thulawa.engine.options import Quarantine, SingleFlight
 from thulawa.testing import OrderOracle
 
 

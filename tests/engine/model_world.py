@@ -7,9 +7,9 @@ from typing import Any
 from tests.engine.model_driver import Call, Drive
 from tests.engine.model_rules import watch
 from tests.engine.strategies import AWKWARD, BAD_KEYS, ERRORS, KEYS
-from thulawa.core.errors import Overload
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Options
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import Overload
 from thulawa.testing import OrderOracle
 
 

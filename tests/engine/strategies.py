@@ -6,9 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from thulawa.core.errors import Overload, Retriable, Terminal
 from thulawa.engine.limits import Adaptive
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import (
     Batch,
     Bounds,
@@ -19,6 +17,12 @@ from thulawa.engine.options import (
     Rate,
     Retry,
     SingleFlight,
+)
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
+    Overload,
+    Retriable,
+    Terminal,
 )
 
 KEYS: tuple[Any, ...] = (None, "a", "b", "c", b"a", 1, ("a", 1))

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.model_driver import Drive, drive, records
-from thulawa.core.errors import Overload
 from thulawa.engine.backpressure import Backpressure
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Bounds, Options, Retry
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import Overload
 
 FOREVER = Retry(attempts=1_000, first=1_000, longest=1_000, jitter=0)
 

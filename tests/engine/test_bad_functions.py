@@ -28,13 +28,13 @@ from tests.engine.driver_parts import (
     offsets,
     run_on,
 )
-from thulawa.core.errors import (
+from thulawa.engine import Batch, Engine, Options, Retry, WorkItem
+from thulawa.errors import (
     RecordError,
     SelfCancelled,
     ThulawaError,
     WrongResult,
 )
-from thulawa.engine import Batch, Engine, Options, Retry, WorkItem
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -19,13 +19,13 @@ from tests.engine.driver_parts import (
     numbered,
     run_on,
 )
-from thulawa.core.errors import (
+from thulawa.engine import Engine, Options, SingleFlight, WorkItem
+from thulawa.errors import (
     BadKey,
     BadLane,
     ConfigurationError,
     ThulawaError,
 )
-from thulawa.engine import Engine, Options, SingleFlight, WorkItem
 
 
 class HashRaises:

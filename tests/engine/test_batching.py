@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 
 from tests.engine.model_driver import Drive, drive, records
-from thulawa.core.errors import Overload, Terminal, WrongResult
 from thulawa.engine.batching import BatchSize
 from thulawa.engine.events import Arrived, BatchReturned, Emit, Start, Tick
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Batch, Options, Retry
 from thulawa.engine.scheduler import Scheduler
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
+    Overload,
+    Terminal,
+    WrongResult,
+)
 
 STEADY = Retry(attempts=2, first=1, jitter=0)
 

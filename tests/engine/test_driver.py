@@ -21,12 +21,6 @@ from tests.engine.driver_parts import (
     run_on,
     until,
 )
-from thulawa.core.errors import (
-    Quarantined,
-    RecordError,
-    Terminal,
-    ThulawaError,
-)
 from thulawa.engine import (
     Adaptive,
     Batch,
@@ -35,6 +29,12 @@ from thulawa.engine import (
     Quarantine,
     Rate,
     WorkItem,
+)
+from thulawa.errors import (
+    Quarantined,
+    RecordError,
+    Terminal,
+    ThulawaError,
 )
 from thulawa.testing import Simulation, simulate
 

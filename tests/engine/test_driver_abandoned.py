@@ -21,11 +21,6 @@ from tests.engine.driver_parts import (
     run_on,
     until,
 )
-from thulawa.core.errors import (
-    AttemptTimedOut,
-    DeadlineExceeded,
-    ThulawaError,
-)
 from thulawa.engine import (
     Batch,
     Engine,
@@ -33,10 +28,15 @@ from thulawa.engine import (
     Retry,
     WorkItem,
 )
-from thulawa.engine.model import Ticket
 from thulawa.engine.queues import KeyQueue
 from thulawa.engine.threads import ThreadWorkers
+from thulawa.engine.work_items import Ticket
 from thulawa.engine.workers import CoroutineWorkers
+from thulawa.errors import (
+    AttemptTimedOut,
+    DeadlineExceeded,
+    ThulawaError,
+)
 from thulawa.testing import Simulation, simulate
 
 

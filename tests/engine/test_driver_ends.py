@@ -19,11 +19,6 @@ from tests.engine.driver_parts import (
     run_on,
     until,
 )
-from thulawa.core.errors import (
-    RecordError,
-    Terminal,
-    ThulawaError,
-)
 from thulawa.engine import (
     Bounds,
     Engine,
@@ -32,6 +27,11 @@ from thulawa.engine import (
     WorkItem,
 )
 from thulawa.engine.sources import Channel
+from thulawa.errors import (
+    RecordError,
+    Terminal,
+    ThulawaError,
+)
 from thulawa.testing import Simulation, simulate
 
 

@@ -15,14 +15,14 @@ from tests.engine.driver_parts import (
     run_on,
     until,
 )
-from thulawa.core.errors import (
-    RecordError,
-    Terminal,
-    ThulawaError,
-)
 from thulawa.engine import (
     Engine,
     WorkItem,
+)
+from thulawa.errors import (
+    RecordError,
+    Terminal,
+    ThulawaError,
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.engine.driver_world import World
-from thulawa.core.errors import RecordError
+from thulawa.errors import RecordError
 from thulawa.testing import Simulation, seeds, simulate
 
 RUNS = 60

@@ -21,9 +21,6 @@ from tests.engine.driver_parts import (
     run_on,
     until,
 )
-from thulawa.core.errors import (
-    Retriable,
-)
 from thulawa.engine import (
     Engine,
     Options,
@@ -31,6 +28,7 @@ from thulawa.engine import (
     Retry,
     WorkItem,
 )
+from thulawa.errors import Retriable
 from thulawa.testing import Simulation, simulate
 
 

@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from tests.engine.model_driver import Drive, drive
-from thulawa.core.errors import BadKey, BadLane, Terminal
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Lane, Lanes, Options
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
+    BadKey,
+    BadLane,
+    Terminal,
+)
 
 
 @pytest.mark.parametrize("finishing", list(permutations(range(4))))

@@ -7,9 +7,9 @@ import pytest
 
 from tests.engine.model_driver import Drive, calls_by_lane, drive
 from thulawa.engine.lanes import ReadyKeys
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Lane, Lanes, Options
 from thulawa.engine.queues import KeyQueue
+from thulawa.engine.work_items import WorkItem
 
 
 def lanes(*weights: float, **options: object) -> Lanes:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.engine.model_driver import Drive
-from thulawa.core.errors import Overload, Terminal
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import (
     Batch,
     Bounds,
@@ -22,6 +20,11 @@ from thulawa.engine.options import (
     Quarantine,
     Retry,
     SingleFlight,
+)
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
+    Overload,
+    Terminal,
 )
 
 RECORDS = 8_000

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.engine.limits import Adaptive
 from thulawa.engine.options import (
     Batch,
@@ -20,6 +19,7 @@ from thulawa.engine.options import (
     Retry,
     SingleFlight,
 )
+from thulawa.errors import ConfigurationError
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Bounds(records=0), "Bounds.records must be at least 1"),

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import BadKey, BadLane
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Order
 from thulawa.engine.queues import KeyQueue, KeyRule
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
+    BadKey,
+    BadLane,
+)
 
 
 class RefusesToHash:

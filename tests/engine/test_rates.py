@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.model_driver import Drive, drive, records
-from thulawa.core.errors import Overload
 from thulawa.engine.options import Options, Rate, Retry
 from thulawa.engine.rates import TokenBucket
 from thulawa.engine.state import LearnedState
+from thulawa.errors import Overload
 
 
 def starts(bucket: TokenBucket, times: list[float]) -> list[float]:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError, ThulawaError
 from thulawa.engine import Engine, Options, WorkItem
+from thulawa.errors import (
+    ConfigurationError,
+    ThulawaError,
+)
 from thulawa.testing import Simulation, simulate
 
 OPTIONS = Options(name="locate", resource_timeout=30)

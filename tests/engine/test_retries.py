@@ -3,7 +3,10 @@
 import pytest
 
 from tests.engine.model_driver import Drive, drive, records
-from thulawa.core.errors import (
+from thulawa.engine.failure_policy import FailingKeys, FailurePolicy
+from thulawa.engine.options import Batch, OnError, Options, Quarantine, Rate, Retry, SingleFlight
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
     AttemptTimedOut,
     DeadlineExceeded,
     Overload,
@@ -14,9 +17,6 @@ from thulawa.core.errors import (
     Terminal,
     WrongResult,
 )
-from thulawa.engine.failure_policy import FailingKeys, FailurePolicy
-from thulawa.engine.model import WorkItem
-from thulawa.engine.options import Batch, OnError, Options, Quarantine, Rate, Retry, SingleFlight
 
 STEADY = Retry(attempts=3, first=1, factor=2, jitter=0)
 

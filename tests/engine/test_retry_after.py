@@ -5,8 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.engine.model_driver import drive
-from thulawa.core.errors import Overload, Retriable
 from thulawa.engine import Engine, Options, Retry, WorkItem
+from thulawa.errors import (
+    Overload,
+    Retriable,
+)
 from thulawa.testing import Simulation, constant, simulate
 
 RECORDS = 5_000

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tests.engine.model_driver import Drive, drive, records
-from thulawa.core.errors import Terminal
 from thulawa.engine.events import Arrived, Delivered, Succeeded, Tick
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Bounds, Options, Retry, SingleFlight
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import Terminal
 
 
 @pytest.mark.parametrize(

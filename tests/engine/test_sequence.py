@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thulawa.engine.model import WorkItem
 from thulawa.engine.sequence import Frontier, ReorderBuffer
+from thulawa.engine.work_items import WorkItem
 
 OFFSETS = st.lists(st.integers(0, 10**12), min_size=1, max_size=30, unique=True).map(sorted)
 

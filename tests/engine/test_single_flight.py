@@ -6,12 +6,16 @@ import pytest
 from cachetools import LRUCache
 
 from tests.engine.model_driver import Drive, drive
-from thulawa.core.errors import Quarantined, Terminal, WrongResult
 from thulawa.engine.events import Arrived, Emit, Start, Succeeded, Tick
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Batch, Options, Quarantine, Retry, SingleFlight
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.single_flight import MISSING, SingleFlightGroup
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
+    Quarantined,
+    Terminal,
+    WrongResult,
+)
 
 BY_VALUE = SingleFlight(by=lambda record: record.value)
 

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.model_driver import Drive, calls_by_lane, drive, records
-from thulawa.core.errors import Overload, Terminal
-from thulawa.engine.model import WorkItem
 from thulawa.engine.options import Batch, Bounds, Lane, Lanes, Options, Rate, Retry, SingleFlight
 from thulawa.engine.statistics import Histogram
+from thulawa.engine.work_items import WorkItem
+from thulawa.errors import (
+    Overload,
+    Terminal,
+)
 
 SHARES = (0.01, 0.5, 0.9, 0.99, 1.0)
 

@@ -24,13 +24,13 @@ from tests.engine.driver_parts import (
     run_on,
     until,
 )
-from thulawa.core.errors import (
+from thulawa.engine import Engine, Options, Retry, WorkItem
+from thulawa.errors import (
     AttemptTimedOut,
     DeadlineExceeded,
     SelfCancelled,
     ThulawaError,
 )
-from thulawa.engine import Engine, Options, Retry, WorkItem
 from thulawa.testing import Simulation, simulate
 
 

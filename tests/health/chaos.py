@@ -43,10 +43,10 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
 from thulawa.health.application import WindowCounts
 from thulawa.health.changelog import CountsChangelog, restore
-from thulawa.health.model import Cell
+from thulawa.health.counts import Cell
 
 WINDOW, EXPIRE, PARTITIONS = 1_000, 60_000, 6
 # an error of the broker at a commit, seen once under load; the instance ends, as documented
@@ -106,7 +106,7 @@ def embedded(folder: Path) -> Iterator[tuple[str, Append]]:
 @contextmanager
 def kafka(_: Path) -> Iterator[tuple[str, Append]]:
     """Yield the address of a new Kafka broker and a function that writes to it."""
-    with Broker(f"chaos-{os.getpid()}", port=0) as broker:
+    with DevBroker(f"chaos-{os.getpid()}", port=0) as broker:
         # the timestamps are older than the default retention
         spec = TopicSpec(partitions=PARTITIONS, settings={"retention.ms": "-1"})
         Topics(broker.connection).ensure("tx", spec)

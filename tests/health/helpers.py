@@ -8,8 +8,8 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import CountsChangelog
-from thulawa.health.columns import Added, Rule
-from thulawa.health.model import Cell, Count
+from thulawa.health.counter import Added, Rule
+from thulawa.health.counts import Cell, Count
 from thulawa.health.tasks import CountRanges, Range, added_by
 
 FIRST = 1501273548000

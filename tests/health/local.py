@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from thulawa.core.types import TopicPartition
 from thulawa.health.application import WindowCounts
-from thulawa.health.columns import Added
+from thulawa.health.counter import Added
 from thulawa.health.tasks import CountRanges, Range, added_by
 
 ONE_TASK = pa.record_batch({"id": pa.array([0], pa.int64())})

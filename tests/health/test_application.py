@@ -11,8 +11,11 @@ from tests.health.helpers import FIRST, LINES, is_valid, lines_of, story, values
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord, Retention
 from thulawa.brokers.port import open_broker
-from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.types import TopicPartition
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+)
 from thulawa.health import Count
 from thulawa.health.partition_leases import Fixed, Leases
 from thulawa.health.spark_jobs import partition_owner

@@ -17,8 +17,8 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import CountsChangelog, restore
-from thulawa.health.columns import Rule
-from thulawa.health.model import Cell, Count
+from thulawa.health.counter import Rule
+from thulawa.health.counts import Cell, Count
 from thulawa.health.tasks import Range
 from thulawa.health.totals import Totals
 

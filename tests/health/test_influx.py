@@ -19,8 +19,8 @@ from thulawa.brokers.embedded import Log
 from thulawa.core.types import TopicPartition
 from thulawa.dev.maven import cache_folder
 from thulawa.health import Count, Influx
-from thulawa.health.columns import Rule, Since
-from thulawa.health.model import Cell
+from thulawa.health.counter import Rule, Since
+from thulawa.health.counts import Cell
 from thulawa.health.tasks import Range
 from thulawa.health.totals import Totals
 

@@ -7,8 +7,7 @@ import pytest
 
 from tests.health.helpers import FIRST, LINES, SUMS, is_valid, lines_of, story, values
 from thulawa.brokers.embedded import Log, ProducerRecord, UnknownTopic
-from thulawa.brokers.errors import TopicDiffers
-from thulawa.errors import ConfigurationError
+from thulawa.errors import ConfigurationError, TopicDiffers
 from thulawa.health import Count, WindowCounts, count_windows, merged, read_counts
 from thulawa.health.dataframes import DataFrameSink
 

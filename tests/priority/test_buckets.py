@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thulawa.core.errors import ConfigurationError
-from thulawa.priority.buckets import Buckets, UnknownBucket
+from thulawa.errors import ConfigurationError, UnknownBucket
+from thulawa.priority.buckets import Buckets
 
 TWO = Buckets({"Platinum": 70, "Gold": 30}, delimiter="-")
 

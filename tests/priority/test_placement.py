@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import STAMP, Buckets
 from thulawa.priority.placement import Placement, Placing
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.partition_groups import TopicPartition, by_number, partition_groups
 from thulawa.streams import Materialized, StreamsBuilder
 from thulawa.testing import TopologyTestDriver

@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Window, Windowed
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.errors import (
+    ConfigurationError,
+    SerializationError,
+)
 from thulawa.runtime.partition_groups import TopicPartition
 from thulawa.runtime.planning import SOURCE_STAGE, Plan, Repartition, plan
 from thulawa.streams.operator_options import Consumed, Grouped, Repartitioned

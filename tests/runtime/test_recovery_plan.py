@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from thulawa.core.errors import StateError
 from thulawa.core.types import TopicPartition
+from thulawa.errors import StateError
 from thulawa.runtime.recovery_plan import Generation, Progress, batch_stamp, recover
 from thulawa.state.specs import StoreSpec
 from thulawa.state.store_changelog import POSITION, Position, StoreChangelog

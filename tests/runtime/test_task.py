@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serdes
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.task import Task
 from thulawa.runtime.task_options import TaskOptions

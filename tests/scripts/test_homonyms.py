@@ -39,3 +39,7 @@ def test_names_that_are_defined_twice_are_listed_with_their_places(tmp_path: Pat
 def test_unique_names_are_not_listed(tmp_path: Path) -> None:
     tree = package(tmp_path, a__keys="class Batch: ...", b__rows="class Row: ...")
     assert run(tree) == (0, [])
+
+
+def test_the_package_defines_every_name_once() -> None:
+    assert run(SCRIPT.parents[1] / "src" / "thulawa") == (0, [])

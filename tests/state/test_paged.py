@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import StateError
 from thulawa.core.records import Change, Window, Windowed
+from thulawa.errors import StateError
 from thulawa.state import paged, pages
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.paged import PagedStores, read_stores

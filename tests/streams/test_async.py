@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError, ProcessingError, Terminal
 from thulawa.engine import Batch, Lanes, Retry
+from thulawa.errors import (
+    ConfigurationError,
+    ProcessingError,
+    Terminal,
+)
 from thulawa.priority.buckets import Buckets
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.task_options import TaskOptions

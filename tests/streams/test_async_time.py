@@ -7,8 +7,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from thulawa.core.errors import ProcessingError, Terminal
 from thulawa.engine import Retry
+from thulawa.errors import (
+    ProcessingError,
+    Terminal,
+)
 from thulawa.runtime.handlers import Handlers, log_and_continue
 from thulawa.runtime.task import Task
 from thulawa.runtime.task_options import TaskOptions

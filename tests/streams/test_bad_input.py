@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import (
+from thulawa.engine import Retry as Attempts
+from thulawa.errors import (
     ConfigurationError,
     ProcessingError,
     ProductionError,
@@ -15,7 +16,6 @@ from thulawa.core.errors import (
     StreamError,
     TimestampError,
 )
-from thulawa.engine import Retry as Attempts
 from thulawa.runtime.handlers import (
     DeadLetterQueue,
     ErrorRecord,

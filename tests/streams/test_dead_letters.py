@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import StreamError
+from thulawa.errors import StreamError
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord, Fail, Handlers, Response
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.state.key_value_store import KeyValueStore
 from thulawa.streams import Materialized, Record, StreamsBuilder
 from thulawa.testing import TopologyTestDriver

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import SerializationError
 from thulawa.core.records import Window, Windowed
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.errors import SerializationError
 from thulawa.runtime.handlers import Handlers, log_and_continue
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.streams import JoinWindows, KStreamBuilder, StreamsBuilder, Topology, TopologyBuilder
 from thulawa.testing import preview
 

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError, TopologyError
+from thulawa.errors import (
+    ConfigurationError,
+    TopologyError,
+)
 from thulawa.streams import (
     Grouped,
     JoinWindows,

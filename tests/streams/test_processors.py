@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import thulawa
-from thulawa.core.errors import (
+from thulawa.errors import (
     ConfigurationError,
     ProcessingError,
     SerializationError,

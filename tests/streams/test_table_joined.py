@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.spark.dry import DryQuery, Input
-from thulawa.core.errors import TopologyError
+from thulawa.errors import TopologyError
 from thulawa.runtime.planning import plan
 from thulawa.streams import Consumed, Serdes, StreamsBuilder, TableJoined, Topology
 from thulawa.testing import TopologyTestDriver

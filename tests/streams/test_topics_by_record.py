@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError, ProcessingError
+from thulawa.errors import (
+    ConfigurationError,
+    ProcessingError,
+)
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import Processor, ProcessorContext, Record, StreamsBuilder

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ProcessingError, TopologyError
+from thulawa.errors import (
+    ProcessingError,
+    TopologyError,
+)
 from thulawa.streams import (
     Materialized,
     StoreSpec,

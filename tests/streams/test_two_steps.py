@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import TopologyError
+from thulawa.errors import TopologyError
 from thulawa.runtime.planning import SOURCE_STAGE, plan
 from thulawa.runtime.task import Task
 from thulawa.runtime.task_options import TaskOptions

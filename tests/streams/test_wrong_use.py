@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import TopologyError
+from thulawa.errors import TopologyError
 from thulawa.streams import (
     AsyncProcessor,
     Consumed,

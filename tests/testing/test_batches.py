@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError, SerializationError
+from thulawa.errors import (
+    ConfigurationError,
+    SerializationError,
+)
 from thulawa.runtime.task import Task
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (

@@ -8,7 +8,11 @@ from statistics import fmean, median
 
 import pytest
 
-from thulawa.core.errors import Overload, Retriable, Terminal
+from thulawa.errors import (
+    Overload,
+    Retriable,
+    Terminal,
+)
 from thulawa.testing import (
     Fault,
     Latency,

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from thulawa.core.errors import Overload
+from thulawa.errors import Overload
 from thulawa.testing import Server, Simulation, constant, lognormal, never, seeds, simulate
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 from thulawa.streams import Materialized, StreamsBuilder, Topology
 from thulawa.topology.compatibility import (
     ApplicationManifest,

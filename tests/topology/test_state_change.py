@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from thulawa.core.errors import TopologyError
+from thulawa.errors import TopologyError
 from thulawa.streams import Materialized, Processor, StoreSpec, StreamsBuilder, Topology
 from thulawa.testing import TopologyTestDriver
 from thulawa.topology.nodes import Stateless

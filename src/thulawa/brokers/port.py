@@ -28,12 +28,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from thulawa.brokers.errors import TransactionOpen
-from thulawa.brokers.records import ConsumerRecord, ProducerRecord
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch
 from thulawa.core.secrets import masked_address
-from thulawa.core.types import Offsets, TopicPartition
+from thulawa.core.types import (
+    ConsumerRecord,
+    Offsets,
+    ProducerRecord,
+    TopicPartition,
+)
+from thulawa.errors import ConfigurationError, TransactionOpen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +133,7 @@ class Transaction(Protocol):
 class Broker(Protocol):
     """Topics, consumer groups and transactions of one broker. Threads may share one.
 
-    Raise the errors of `thulawa.brokers.errors`: a topic that does not exist is `UnknownTopic`
+    Raise the errors of `thulawa.errors`: a topic that does not exist is `UnknownTopic`
     wherever nothing else is said.
     """
 
@@ -250,7 +253,7 @@ def open_broker(address: "str | Connection", *, option: str = "log") -> Broker:
     >>> open_broker("visits")
     Traceback (most recent call last):
     ...
-    thulawa.core.errors.ConfigurationError: log='visits' is no address of a broker: write \
+    thulawa.errors.ConfigurationError: log='visits' is no address of a broker: write \
 file:PATH for an embedded log, or kafka://HOST:PORT
     """
     if not isinstance(address, str) or address.startswith("kafka://"):
@@ -259,7 +262,7 @@ file:PATH for an embedded log, or kafka://HOST:PORT
 
         return KafkaBroker(Connection.of(address))
     if address.startswith("file:"):
-        from thulawa.brokers.embedded.broker import EmbeddedBroker  # noqa: PLC0415 as above
+        from thulawa.brokers.embedded.embedded_broker import EmbeddedBroker  # noqa: PLC0415 as above
 
         return EmbeddedBroker(address)
     raise ConfigurationError(

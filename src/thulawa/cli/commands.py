@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 import thulawa
-from thulawa.cli import dlq, kafka, programs, topics
+from thulawa.cli import dlq, kafka_commands, programs, topic_commands
 from thulawa.cli.doctor import examine
 from thulawa.cli.exit_codes import EXIT_CODES, FAILED
 
@@ -23,8 +23,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",  # else paragraphs are broken as in the docstring
 )
-app.add_typer(topics.app, name="topics")
-app.add_typer(kafka.app, name="kafka")
+app.add_typer(topic_commands.app, name="topics")
+app.add_typer(kafka_commands.app, name="kafka")
 app.add_typer(dlq.app, name="dlq")
 programs.add_to(app)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from thulawa.cli.exit_codes import FAILED, explained
 from thulawa.cli.letters import Letters, letters_at
 from thulawa.cli.lines import json_line, shown, visible, written
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.dead_letter_records import DeadLetterRecord, ReplayRejection
 
 __all__ = ["app"]

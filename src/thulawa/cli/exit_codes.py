@@ -6,7 +6,10 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.errors import (
+    ConfigurationError,
+    ThulawaError,
+)
 
 __all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "MISUSED", "explained"]
 

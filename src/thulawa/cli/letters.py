@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
-from thulawa.brokers.records import ProducerRecord
 from thulawa.core.markers import LastBatch
+from thulawa.core.types import ProducerRecord
 from thulawa.runtime.dead_letter_records import DeadLetterRecord
 
 __all__ = ["Letters", "letters_at"]

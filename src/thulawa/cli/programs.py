@@ -15,7 +15,10 @@ import thulawa
 from thulawa.cli.exit_codes import FAILED, explained
 from thulawa.cli.signals import StopSignals
 from thulawa.core.durations import milliseconds
-from thulawa.core.errors import ConfigurationError, ThulawaError
+from thulawa.errors import (
+    ConfigurationError,
+    ThulawaError,
+)
 from thulawa.streams import Topology
 
 if TYPE_CHECKING:
@@ -68,14 +71,14 @@ def run(
     streams = _streams(target, application_id, log, checkpoint)
     streams.add_state_listener(lambda new, _: typer.echo(new.value, err=True))
     streams.on_restoring = _show_restoring
-    patience = milliseconds(stop_timeout, name="--stop-timeout") / 1000
+    timeout = milliseconds(stop_timeout, name="--stop-timeout") / 1000
     try:
         with StopSignals() as signals:
             streams.start()
             signals.take_over()
             while not streams.await_termination(_LOOK):
                 if signals.received:
-                    _stop(streams, signals, patience)
+                    _stop(streams, signals, timeout)
     except (ThulawaError, typer.Exit):
         raise
     except Exception as error:  # Spark's, which it has logged with all there is to it
@@ -84,9 +87,9 @@ def run(
         raise failure_of(error) from error
 
 
-def _stop(streams: "thulawa.Streams", signals: StopSignals, patience: float) -> None:
+def _stop(streams: "thulawa.Streams", signals: StopSignals, timeout: float) -> None:
     """Stop when the batch at hand has committed, or at a second signal, or when time is up."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while not (drained := streams.drain(_LOOK)) and time.monotonic() < deadline:
         if len(signals.received) > 1:
             break
@@ -96,7 +99,7 @@ def _stop(streams: "thulawa.Streams", signals: StopSignals, patience: float) -> 
         raise typer.Exit(signals.exit_code)
     if not drained:
         typer.secho(
-            f"the batch at hand did not commit within {patience:g} s and runs again at the next "
+            f"the batch at hand did not commit within {timeout:g} s and runs again at the next "
             "start; see --stop-timeout",
             err=True,
         )

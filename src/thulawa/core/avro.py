@@ -22,7 +22,7 @@ from fastavro.read import LOGICAL_READERS, SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from thulawa.core.avro_types import PRIMITIVES, Cursor, Schema, Types
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["Avro"]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["PRIMITIVES", "Cursor", "Schema", "Type", "Types", "encode_long"]
 

@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from typing import TypeAlias
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["Duration", "milliseconds"]
 

@@ -11,15 +11,11 @@ what one task skips, no other task writes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from thulawa.core.errors import StateError
+from thulawa.errors import OlderBatch, StateError
 
-__all__ = ["LastBatch", "OlderBatch", "check_checkpoint", "is_written"]
+__all__ = ["LastBatch", "check_checkpoint", "is_written"]
 
 _NEW = "or begin with a new checkpoint, which reads and writes everything again"
-
-
-class OlderBatch(StateError):
-    """The marker is of a later micro-batch than the one to be written."""
 
 
 @dataclass(frozen=True, slots=True)

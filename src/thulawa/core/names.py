@@ -6,7 +6,7 @@ and Kafka topics. All of them are checked here.
 
 import re
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["LONGEST_NAME", "check_name"]
 
@@ -24,7 +24,7 @@ def check_name(name: object, what: str) -> str:
     >>> check_name("../x", "topic")
     Traceback (most recent call last):
     ...
-    thulawa.core.errors.ConfigurationError: topic name '../x' holds '/': use letters a-z A-Z, \
+    thulawa.errors.ConfigurationError: topic name '../x' holds '/': use letters a-z A-Z, \
 digits, '.', '_' and '-' only
     """
     if not isinstance(name, str):

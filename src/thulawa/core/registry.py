@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from cachetools import TTLCache
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.secrets import MASK, masked_address
+from thulawa.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,3 +17,25 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """Offsets by topic and partition."""
+
+
+class ProducerRecord(NamedTuple):
+    """A record to be written. The broker chooses what is None: now, and the key's partition."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+    timestamp: int | None = None
+    partition: int | None = None
+
+
+class ConsumerRecord(NamedTuple):
+    """A record that was read, with its topic, partition and offset."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers

@@ -25,15 +25,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from thulawa.brokers.errors import BrokerError
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerFailed, ToolMissing
 from thulawa.brokers.kafka.topics import reachable
-from thulawa.core.errors import ConfigurationError
-from thulawa.dev.kafka_nodes import Node, free_ports, plan, properties
+from thulawa.dev.kafka_nodes import BrokerNode, free_ports, plan, properties
 from thulawa.dev.maven import cache_folder, jars
+from thulawa.errors import (
+    BrokerError,
+    BrokerFailed,
+    ConfigurationError,
+    ToolMissing,
+)
 
-__all__ = ["Broker", "Status", "brokers"]
+__all__ = ["DevBroker", "Status", "brokers"]
 
 _STATE = "state.json"
 _FORMATTED = "formatted"
@@ -57,7 +60,7 @@ class Status:
     folder: str
 
 
-class Broker:
+class DevBroker:
     """One broker, or several that form a cluster, by name."""
 
     def __init__(
@@ -187,7 +190,7 @@ class Broker:
                 raise BrokerFailed(f"formatting {node.folder}: {said}")
             done.touch()
 
-    def _start(self, node: Node, java: str, classpath: str) -> None:
+    def _start(self, node: BrokerNode, java: str, classpath: str) -> None:
         with Path(node.log).open("ab") as log:
             child = subprocess.Popen(  # noqa: S603 as above
                 [java, *_HEAP, *_own_options(), f"-Dthulawa.broker={node.folder}", "-cp", classpath,
@@ -216,16 +219,16 @@ class Broker:
         said = Path(ended.log).read_text(encoding="utf-8", errors="replace")[-_SHOWN:]
         return f"the broker on port {ended.port} ended; {ended.log} ends so:\n{said}"
 
-    def _signal(self, node: Node, what: signal.Signals) -> None:
+    def _signal(self, node: BrokerNode, what: signal.Signals) -> None:
         if _runs(node):
             os.kill(node.pid, what)
 
-    def _read(self) -> list[Node]:
+    def _read(self) -> list[BrokerNode]:
         try:
             rows = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return []
-        return [Node(**row) for row in rows]
+        return [BrokerNode(**row) for row in rows]
 
     def _write(self) -> None:
         text = json.dumps([asdict(node) for node in self._nodes], indent=2)
@@ -234,9 +237,11 @@ class Broker:
         fresh.replace(self.folder / _STATE)
 
 
-def brokers() -> list[Broker]:
+def brokers() -> list[DevBroker]:
     """Return every broker that was created on this machine and not removed."""
-    return [Broker(state.parent.name) for state in sorted(cache_folder().glob(f"kafka/*/{_STATE}"))]
+    return [
+        DevBroker(state.parent.name) for state in sorted(cache_folder().glob(f"kafka/*/{_STATE}"))
+    ]
 
 
 def _java() -> str:
@@ -252,7 +257,7 @@ def _own_options() -> list[str]:
     return shlex.split(os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", ""))
 
 
-def _runs(node: Node) -> bool:
+def _runs(node: BrokerNode) -> bool:
     """Return whether a node's process is running; its id may have been reused by another."""
     if not node.pid:
         return False

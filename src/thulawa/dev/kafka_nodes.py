@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from thulawa.brokers.kafka.errors import BrokerFailed
+from thulawa.errors import BrokerFailed
 
-__all__ = ["Node", "Ports", "free_ports", "plan", "properties"]
+__all__ = ["BrokerNode", "Ports", "free_ports", "plan", "properties"]
 
 Ports = tuple[int, int, int]
 """Ports of a node: for clients, for clients with a password, for controllers."""
@@ -19,7 +19,7 @@ _COPIES = 3
 
 
 @dataclass(slots=True)
-class Node:
+class BrokerNode:
     """One process of a broker."""
 
     number: int
@@ -71,15 +71,15 @@ def _hold(held: ExitStack, port: int) -> int:
     return int(listener.getsockname()[1])
 
 
-def plan(folder: Path, ports: Sequence[Ports]) -> list[Node]:
+def plan(folder: Path, ports: Sequence[Ports]) -> list[BrokerNode]:
     """Return the nodes of a broker whose files are in ``folder``."""
     return [
-        Node(number, *chosen, folder=str(folder / f"node-{number}"))
+        BrokerNode(number, *chosen, folder=str(folder / f"node-{number}"))
         for number, chosen in enumerate(ports)
     ]
 
 
-def properties(node: Node, nodes: Sequence[Node], passwords: Mapping[str, str]) -> str:
+def properties(node: BrokerNode, nodes: Sequence[BrokerNode], passwords: Mapping[str, str]) -> str:
     """Return a node's settings.
 
     Internal topics have as many replicas as there are nodes, at most three, and few partitions,

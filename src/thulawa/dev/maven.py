@@ -13,7 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from thulawa.brokers.kafka.errors import BrokerFailed, ToolMissing
+from thulawa.errors import (
+    BrokerFailed,
+    ToolMissing,
+)
 
 __all__ = ["JarSet", "cache_folder", "fetched", "jars", "made"]
 

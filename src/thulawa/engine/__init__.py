@@ -8,7 +8,6 @@ from thulawa.engine.driver import OutcomeSink, WorkSource
 from thulawa.engine.engine import Engine
 from thulawa.engine.limits import Adaptive, LimitReport
 from thulawa.engine.loops import new_event_loop
-from thulawa.engine.model import Outcome, WorkItem
 from thulawa.engine.options import (
     Batch,
     Bounds,
@@ -22,6 +21,7 @@ from thulawa.engine.options import (
 )
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.statistics import Percentiles, Statistics
+from thulawa.engine.work_items import Outcome, WorkItem
 
 __all__ = [
     "Adaptive",

@@ -10,7 +10,7 @@ from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["check_types", "require"]
 

@@ -7,14 +7,17 @@ then completed here, but only while no ticket of its key is active, so it never 
 
 from collections.abc import Hashable
 
-from thulawa.core.errors import DeadlineExceeded, Quarantined
 from thulawa.engine.completion import call_timed_out, free_permit
-from thulawa.engine.model import Ticket, WorkItem
 from thulawa.engine.outcomes import fail, succeed
 from thulawa.engine.queues import KeyQueue
 from thulawa.engine.readiness import make_ready, release
 from thulawa.engine.single_flight import MISSING
 from thulawa.engine.state import SchedulerState
+from thulawa.engine.work_items import Ticket, WorkItem
+from thulawa.errors import (
+    DeadlineExceeded,
+    Quarantined,
+)
 
 __all__ = ["dispatch", "undo_starts"]
 

@@ -18,7 +18,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from thulawa.core.errors import ThulawaError, WrongResult
 from thulawa.engine.events import (
     Abandon,
     Abort,
@@ -39,9 +38,13 @@ from thulawa.engine.events import (
     Tick,
     WakeAt,
 )
-from thulawa.engine.model import Outcome, Ticket, WorkItem
 from thulawa.engine.scheduler import Scheduler
+from thulawa.engine.work_items import Outcome, Ticket, WorkItem
 from thulawa.engine.workers import CallListener, Workers
+from thulawa.errors import (
+    ThulawaError,
+    WrongResult,
+)
 
 __all__ = ["OutcomeSink", "Run", "WorkSource"]
 

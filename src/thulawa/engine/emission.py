@@ -9,12 +9,12 @@ driver has reported its outcome as delivered.
 from collections import deque
 from collections.abc import Hashable
 
-from thulawa.core.errors import BadKey
 from thulawa.engine.backpressure import Backpressure
-from thulawa.engine.model import Outcome, WorkItem
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyRule
 from thulawa.engine.sequence import Frontier, ReorderBuffer
+from thulawa.engine.work_items import Outcome, WorkItem
+from thulawa.errors import BadKey
 
 __all__ = ["Emission"]
 

@@ -18,9 +18,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from thulawa.core.errors import ConfigurationError, ThulawaError
 from thulawa.engine.driver import OutcomeSink, Run, WorkSource
-from thulawa.engine.model import Outcome, WorkItem
 from thulawa.engine.options import Options
 from thulawa.engine.resources import OpenResource, check_resource
 from thulawa.engine.scheduler import Scheduler
@@ -29,7 +27,12 @@ from thulawa.engine.state import LearnedState
 from thulawa.engine.statistics import Statistics
 from thulawa.engine.threads import ThreadWorkers
 from thulawa.engine.watchdog import Watchdog
+from thulawa.engine.work_items import Outcome, WorkItem
 from thulawa.engine.workers import CallListener, CoroutineWorkers, Workers, argument_maker
+from thulawa.errors import (
+    ConfigurationError,
+    ThulawaError,
+)
 
 __all__ = ["Engine"]
 

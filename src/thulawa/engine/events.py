@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
-from thulawa.engine.model import Outcome, Ticket, WorkItem
+from thulawa.engine.work_items import Outcome, Ticket, WorkItem
 
 __all__ = [
     "Abandon",

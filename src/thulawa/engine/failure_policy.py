@@ -10,7 +10,10 @@ from collections.abc import Hashable
 from copy import copy
 from random import Random
 
-from thulawa.core.errors import (
+from thulawa.engine.limits import Verdict
+from thulawa.engine.options import Options, Quarantine
+from thulawa.engine.work_items import Ticket
+from thulawa.errors import (
     AttemptTimedOut,
     DeadlineExceeded,
     Overload,
@@ -20,9 +23,6 @@ from thulawa.core.errors import (
     WrongResult,
     message_of,
 )
-from thulawa.engine.limits import Verdict
-from thulawa.engine.model import Ticket
-from thulawa.engine.options import Options, Quarantine
 
 __all__ = ["FailingKeys", "FailurePolicy"]
 

@@ -6,9 +6,9 @@ The property tests check them after every step.
 from collections import Counter
 from collections.abc import Sequence
 
-from thulawa.engine.model import WorkItem
 from thulawa.engine.queues import KeyQueue
 from thulawa.engine.state import SchedulerState
+from thulawa.engine.work_items import WorkItem
 
 __all__ = ["check_invariants"]
 

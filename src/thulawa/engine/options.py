@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from thulawa.engine.checks import check_types, require
 from thulawa.engine.limits import Adaptive
-from thulawa.engine.model import WorkItem
+from thulawa.engine.work_items import WorkItem
 from thulawa.priority.buckets import Buckets
 
 __all__ = [

@@ -6,11 +6,15 @@ same result. A key is released only when the result of its record is final.
 
 from typing import Any
 
-from thulawa.core.errors import BadKey, BadLane, Quarantined
 from thulawa.engine.events import Abort
-from thulawa.engine.model import Outcome, Ticket
 from thulawa.engine.readiness import release
 from thulawa.engine.state import SchedulerState
+from thulawa.engine.work_items import Outcome, Ticket
+from thulawa.errors import (
+    BadKey,
+    BadLane,
+    Quarantined,
+)
 
 __all__ = ["fail", "succeed"]
 

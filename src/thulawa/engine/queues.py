@@ -14,9 +14,12 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import islice
 
-from thulawa.core.errors import BadKey, BadLane
-from thulawa.engine.model import NoLane, Ticket, WorkItem
 from thulawa.engine.options import Order, Unkeyed
+from thulawa.engine.work_items import NoLane, Ticket, WorkItem
+from thulawa.errors import (
+    BadKey,
+    BadLane,
+)
 
 __all__ = ["KeyQueue", "KeyRule"]
 

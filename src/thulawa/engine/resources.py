@@ -11,8 +11,11 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
-from thulawa.core.errors import ConfigurationError, ThulawaError
 from thulawa.core.signatures import accepts
+from thulawa.errors import (
+    ConfigurationError,
+    ThulawaError,
+)
 
 __all__ = ["OpenResource", "check_resource", "resource_title"]
 
@@ -113,7 +116,7 @@ def check_resource(make: object, owner: str) -> None:
     >>> check_resource(dict, "locate")
     Traceback (most recent call last):
     ...
-    thulawa.core.errors.ConfigurationError: locate: resource=dict makes no async context manager; \
+    thulawa.errors.ConfigurationError: locate: resource=dict makes no async context manager; \
 pass a function without arguments that returns one, such as one made with @asynccontextmanager
     """
     problem = _problem(make)

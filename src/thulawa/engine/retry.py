@@ -7,11 +7,11 @@ after it are parked together at the head of their key's queue, so the key keeps 
 from collections.abc import Sequence
 from typing import Any
 
-from thulawa.engine.model import Ticket
 from thulawa.engine.outcomes import fail, succeed
 from thulawa.engine.queues import KeyQueue
 from thulawa.engine.readiness import make_ready, release
 from thulawa.engine.state import RetryPlan, SchedulerState
+from thulawa.engine.work_items import Ticket
 
 __all__ = ["continue_keys", "park", "plan_batch_retry", "settle"]
 

@@ -18,7 +18,6 @@ from operator import attrgetter
 from random import Random
 from typing import Any
 
-from thulawa.core.errors import BadKey, BadLane
 from thulawa.engine.completion import on_batch_returned, on_call_stopped, on_failed, on_succeeded
 from thulawa.engine.dispatch import dispatch, undo_starts
 from thulawa.engine.events import (
@@ -42,7 +41,6 @@ from thulawa.engine.events import (
     WakeAt,
 )
 from thulawa.engine.invariants import check_invariants
-from thulawa.engine.model import Outcome, Ticket, WorkItem
 from thulawa.engine.options import Options
 from thulawa.engine.outcomes import fail
 from thulawa.engine.queues import KeyQueue
@@ -50,6 +48,11 @@ from thulawa.engine.readiness import grow_batch, make_ready, release, stop_linge
 from thulawa.engine.snapshot import snapshot
 from thulawa.engine.state import LearnedState, SchedulerState
 from thulawa.engine.statistics import Statistics
+from thulawa.engine.work_items import Outcome, Ticket, WorkItem
+from thulawa.errors import (
+    BadKey,
+    BadLane,
+)
 
 __all__ = ["Scheduler"]
 

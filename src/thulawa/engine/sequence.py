@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import lt
 from typing import Any
 
-from thulawa.engine.model import WorkItem
+from thulawa.engine.work_items import WorkItem
 
 __all__ = ["Frontier", "ReorderBuffer"]
 

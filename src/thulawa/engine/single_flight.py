@@ -11,8 +11,8 @@ import logging
 from collections.abc import Hashable, MutableMapping
 from typing import Any, Final
 
-from thulawa.engine.model import Ticket, WorkItem
 from thulawa.engine.options import SingleFlight
+from thulawa.engine.work_items import Ticket, WorkItem
 
 __all__ = ["MISSING", "SingleFlightGroup"]
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 
 from thulawa.engine.driver import WorkSource
-from thulawa.engine.model import Outcome, WorkItem
+from thulawa.engine.work_items import Outcome, WorkItem
 
 __all__ = ["Channel", "source_of"]
 

@@ -19,13 +19,13 @@ from thulawa.engine.events import Instruction
 from thulawa.engine.failure_policy import FailingKeys, FailurePolicy
 from thulawa.engine.lanes import ReadyKeys
 from thulawa.engine.limits import FixedLimit, Limit
-from thulawa.engine.model import Outcome, Ticket
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyQueue, KeyRule
 from thulawa.engine.rates import TokenBucket
 from thulawa.engine.single_flight import SingleFlightGroup
 from thulawa.engine.statistics import Histogram
 from thulawa.engine.timers import Timer, Timers
+from thulawa.engine.work_items import Outcome, Ticket
 
 __all__ = ["ABANDONED", "Counters", "LearnedState", "RetryPlan", "SchedulerState"]
 

@@ -17,9 +17,9 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import WrongResult
-from thulawa.engine.model import Ticket
+from thulawa.engine.work_items import Ticket
 from thulawa.engine.workers import CallListener, wrap_base_exception
+from thulawa.errors import WrongResult
 
 __all__ = ["ThreadWorkers"]
 

@@ -25,8 +25,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
-from thulawa.core.errors import SelfCancelled
-from thulawa.engine.model import Ticket, WorkItem
+from thulawa.engine.work_items import Ticket, WorkItem
+from thulawa.errors import SelfCancelled
 
 __all__ = [
     "VALUE",

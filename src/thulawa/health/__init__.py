@@ -33,17 +33,17 @@ from typing import TYPE_CHECKING
 from thulawa.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from thulawa.errors import InfluxUnreachable as InfluxUnreachable
     from thulawa.health.application import WindowCounts as WindowCounts
+    from thulawa.health.counts import Cell as Cell
+    from thulawa.health.counts import Count as Count
     from thulawa.health.dataframes import DataFrameSink as DataFrameSink
     from thulawa.health.dataframes import read_counts as read_counts
     from thulawa.health.influx import Influx as Influx
-    from thulawa.health.influx import InfluxUnreachable as InfluxUnreachable
     from thulawa.health.merging import merged as merged
-    from thulawa.health.model import Cell as Cell
-    from thulawa.health.model import Count as Count
     from thulawa.health.prometheus import Prometheus as Prometheus
     from thulawa.health.schema_validation import json_schema as json_schema
-    from thulawa.health.sinks import Sink as Sink
+    from thulawa.health.sinks import CountSink as CountSink
     from thulawa.health.spark_jobs import count_windows as count_windows
     from thulawa.health.statuses import in_columns as in_columns
 
@@ -60,13 +60,13 @@ __all__, __getattr__, __dir__ = lazy_names(
             "InfluxUnreachable",
         ),
         "thulawa.health.merging": ("merged",),
-        "thulawa.health.model": (
+        "thulawa.health.counts": (
             "Cell",
             "Count",
         ),
         "thulawa.health.prometheus": ("Prometheus",),
         "thulawa.health.schema_validation": ("json_schema",),
-        "thulawa.health.sinks": ("Sink",),
+        "thulawa.health.sinks": ("CountSink",),
         "thulawa.health.spark_jobs": ("count_windows",),
         "thulawa.health.statuses": ("in_columns",),
     },

@@ -15,15 +15,19 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 from thulawa.brokers.port import open_broker
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.core.names import check_name
 from thulawa.core.types import TopicPartition
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+    ThulawaError,
+)
 from thulawa.health.changelog import CountsChangelog, restore
-from thulawa.health.columns import Added, Rule
+from thulawa.health.counter import Added, Rule
+from thulawa.health.counts import Count
 from thulawa.health.merging import Merging
-from thulawa.health.model import Count
 from thulawa.health.partition_leases import Fixed, Owner, Partitions
-from thulawa.health.sinks import AnySink, Sink, put_all, seed_all
+from thulawa.health.sinks import AnySink, CountSink, put_all, seed_all
 from thulawa.health.spark_jobs import (
     counted_ranges,
     counted_rows,
@@ -443,7 +447,7 @@ class WindowCounts:
             self._owner.close()
             self._owner = None
         for sink in self._sinks:
-            if isinstance(sink, Sink):
+            if isinstance(sink, CountSink):
                 sink.close()
 
 

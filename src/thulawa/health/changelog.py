@@ -15,12 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from thulawa.brokers.errors import Fenced, UnknownTopic
 from thulawa.brokers.port import Broker, WriterId
-from thulawa.brokers.records import ProducerRecord
-from thulawa.core.markers import LastBatch, OlderBatch
-from thulawa.core.types import TopicPartition
-from thulawa.health.model import Count, decode, encode_key, encode_value
+from thulawa.core.markers import LastBatch
+from thulawa.core.types import ProducerRecord, TopicPartition
+from thulawa.errors import (
+    Fenced,
+    OlderBatch,
+    UnknownTopic,
+)
+from thulawa.health.counts import Count, decode, encode_key, encode_value
 from thulawa.health.totals import Totals
 
 __all__ = ["CountsChangelog", "Restored", "Stored", "restore"]

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.port import open_broker
-from thulawa.health.model import Count
+from thulawa.health.counts import Count
 from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, register
 
 __all__ = ["DataFrameSink", "read_counts"]

@@ -17,11 +17,14 @@ from http import HTTPStatus
 from urllib.parse import unquote, urlencode, urlsplit
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError, ThulawaError
 from thulawa.core.secrets import masked_address
-from thulawa.health.model import Count
+from thulawa.errors import (
+    ConfigurationError,
+    InfluxUnreachable,
+)
+from thulawa.health.counts import Count
 
-__all__ = ["Influx", "InfluxUnreachable", "lines"]
+__all__ = ["Influx", "lines"]
 
 _OK = range(200, 300)
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
@@ -32,10 +35,6 @@ _NO_DATABASE = "; correct the address, or create the database, for instance with
 _FIRST_BACKOFF, _MAX_BACKOFF = 0.1, 10.0
 
 _log = logging.getLogger("thulawa.counts")
-
-
-class InfluxUnreachable(ThulawaError):
-    """The points could not be written within the time given."""
 
 
 class Influx:

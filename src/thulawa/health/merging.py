@@ -13,7 +13,7 @@ that have expired by its end get no sum.
 from collections.abc import Iterable
 
 from thulawa.health.changelog import CountsChangelog
-from thulawa.health.model import Cell, Count, decode
+from thulawa.health.counts import Cell, Count, decode
 
 __all__ = ["Merging", "merged"]
 

@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError
-from thulawa.health.model import Cell, Count
+from thulawa.errors import ConfigurationError
+from thulawa.health.counts import Cell, Count
 
 __all__ = ["Prometheus"]
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union
 
 import msgspec
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["json_schema"]
 

@@ -9,13 +9,13 @@ nothing.
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from thulawa.health.model import Count
+from thulawa.health.counts import Count
 
-__all__ = ["AnySink", "Seeded", "Sink", "put_all", "seed_all"]
+__all__ = ["AnySink", "CountSink", "Seeded", "put_all", "seed_all"]
 
 
 @runtime_checkable
-class Sink(Protocol):
+class CountSink(Protocol):
     """Receives totals."""
 
     def put(self, counts: Sequence[Count]) -> None:
@@ -33,7 +33,7 @@ class Seeded(Protocol):
         """Accept the totals of partitions that this instance acquires, before it counts them."""
 
 
-AnySink: TypeAlias = Sink | Callable[[Sequence[Count]], object]
+AnySink: TypeAlias = CountSink | Callable[[Sequence[Count]], object]
 
 
 def put_all(sinks: Sequence[AnySink], counts: Sequence[Count]) -> None:
@@ -41,7 +41,7 @@ def put_all(sinks: Sequence[AnySink], counts: Sequence[Count]) -> None:
     if not counts:
         return
     for sink in sinks:
-        if isinstance(sink, Sink):
+        if isinstance(sink, CountSink):
             sink.put(counts)
         else:
             sink(counts)

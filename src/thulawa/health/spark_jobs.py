@@ -15,9 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
 from thulawa.brokers.kafka.broker import KafkaBroker
 from thulawa.brokers.port import Broker
 from thulawa.core.durations import Duration
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import TopicPartition
-from thulawa.health.columns import Rule, Since
+from thulawa.errors import ConfigurationError
+from thulawa.health.counter import Rule, Since
 from thulawa.health.partition_leases import GroupMembership, Leases, Owner
 from thulawa.health.statuses import Status
 from thulawa.health.tasks import CountRanges, CountRows, Range

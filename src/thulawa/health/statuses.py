@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from thulawa.core.errors import WrongResult
+from thulawa.errors import WrongResult
 
 __all__ = ["INVALID", "VALID", "InColumns", "Status", "Values", "in_columns", "statuses"]
 

@@ -13,7 +13,7 @@ from thulawa.brokers.embedded.arrow import by_partition, gathered
 from thulawa.brokers.port import Broker
 from thulawa.core.gc_freeze import freeze_gc, gc_disabled
 from thulawa.core.types import TopicPartition
-from thulawa.health.columns import Added, Counter, Messages, Rule, Since
+from thulawa.health.counter import Added, Counter, Messages, Rule, Since
 
 __all__ = ["COUNTED", "CountRanges", "CountRows", "Range", "added_by", "counted_shares"]
 

@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Iterable
 
 from thulawa.core.types import TopicPartition
-from thulawa.health.columns import Added, Since
-from thulawa.health.model import Cell, Count
+from thulawa.health.counter import Added, Since
+from thulawa.health.counts import Cell, Count
 
 __all__ = ["Totals"]
 

@@ -17,19 +17,20 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
 
-from thulawa.core.errors import ConfigurationError, RecordError
 from thulawa.core.partitioning import partition_of
+from thulawa.errors import (
+    ConfigurationError,
+    UnknownBucket,
+)
 
-__all__ = ["STAMP", "Buckets", "Share", "UnknownBucket"]
+__all__ = [
+    "STAMP",
+    "Buckets",
+    "Share",
+]
 
 STAMP = "thulawa.buckets"
 """The header with the fingerprint of the layout that placed a record."""
-
-
-class UnknownBucket(RecordError, ValueError):
-    """A key whose bucket does not exist."""
-
-    action = "name its bucket, or choose default=, unknown='drop' or unknown='spread'"
 
 
 @dataclass(frozen=True, slots=True)

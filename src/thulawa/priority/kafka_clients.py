@@ -19,12 +19,11 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
-from thulawa.brokers.errors import UnknownTopic
+from thulawa.brokers.kafka.client_errors import translated
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable, translated
 from thulawa.brokers.kafka.reading import headers_of, newest
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import BrokerUnreachable, ConfigurationError, UnknownTopic
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Newest, Placing, check_newest
 

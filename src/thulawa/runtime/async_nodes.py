@@ -15,11 +15,11 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-from thulawa.core.errors import BadLane
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.engine import Engine, Outcome, WorkItem
 from thulawa.engine.lane_sums import LaneSums, merge_lane_sums, sample_lanes
+from thulawa.errors import BadLane
 from thulawa.runtime.context import Failed, Forward
 from thulawa.runtime.levels import Deferred, Level
 from thulawa.runtime.processors import NodeContext

@@ -14,7 +14,7 @@ limit stays. Nothing here reads a clock or waits.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["AdaptiveBatchSize", "BatchSizeEstimator", "Binding"]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.engine import WorkItem
+from thulawa.errors import ConfigurationError
 
 __all__ = ["Cache"]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from thulawa.core.errors import StreamError
 from thulawa.core.records import Headers, RecordMetadata
+from thulawa.errors import StreamError
 from thulawa.runtime.blocks import ForwardBlock, RawRecord
 from thulawa.runtime.metrics import Reason, RecordCounts
 from thulawa.state.backing import Backing

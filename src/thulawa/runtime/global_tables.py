@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from thulawa.core.errors import SerializationError
+from thulawa.errors import SerializationError
 from thulawa.runtime.handlers import ErrorRecord, Send, apply_response
 from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.task_options import TaskOptions

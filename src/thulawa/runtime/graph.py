@@ -11,9 +11,13 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
-from thulawa.core.errors import ProcessingError, SerializationError, StreamError
 from thulawa.core.names import check_name
 from thulawa.core.records import Headers, RecordMetadata
+from thulawa.errors import (
+    ProcessingError,
+    SerializationError,
+    StreamError,
+)
 from thulawa.runtime.aggregates import (
     aggregate,
     aggregate_blocks,

@@ -11,10 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from thulawa.core.errors import ConfigurationError, StreamError, message_of
 from thulawa.core.names import check_name
 from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
 from thulawa.core.serdes import WithoutData
+from thulawa.errors import (
+    ConfigurationError,
+    StreamError,
+    message_of,
+)
 from thulawa.runtime.metrics import Reason
 from thulawa.topology.nodes import Sink
 

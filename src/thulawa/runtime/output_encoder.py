@@ -6,15 +6,15 @@ from hashlib import sha256
 from itertools import accumulate, starmap
 from typing import Any, NamedTuple, TypeAlias
 
-from thulawa.core.errors import (
+from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
+from thulawa.core.serdes import Serdes
+from thulawa.errors import (
     ProcessingError,
     ProductionError,
     SerializationError,
     StreamError,
     TimestampError,
 )
-from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
-from thulawa.core.serdes import Serdes
 from thulawa.runtime.context import TaskContext
 from thulawa.runtime.handlers import ErrorRecord, FailedOutput, RetryOutput, Send, apply_response
 from thulawa.runtime.task_options import TaskOptions

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import TopicPartition
+from thulawa.errors import ConfigurationError
 
 __all__ = ["Assignment", "PartitionGrouper", "TopicPartition", "by_number", "partition_groups"]
 

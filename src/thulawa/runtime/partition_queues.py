@@ -10,8 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from thulawa.core.durations import milliseconds
-from thulawa.core.errors import SerializationError, StreamError, TimestampError
 from thulawa.core.records import LAST_TIMESTAMP
+from thulawa.errors import (
+    SerializationError,
+    StreamError,
+    TimestampError,
+)
 from thulawa.runtime.blocks import Block, ForwardBlock, RawRecord
 from thulawa.runtime.context import NO_TIME, Forward, TaskContext
 from thulawa.runtime.handlers import ErrorRecord

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.errors import (
+    ConfigurationError,
+    TopologyError,
+)
 from thulawa.runtime.durability import nondeterministic_repartitions
 from thulawa.runtime.output_encoder import chosen_partition
 from thulawa.runtime.partition_groups import (

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ProcessingError
 from thulawa.core.names import check_name
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
+from thulawa.errors import ProcessingError
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.output_encoder import as_bytes, check_written
 from thulawa.runtime.punctuation import Punctuations, Schedule

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from thulawa.core.errors import StateError
 from thulawa.core.types import TopicPartition
+from thulawa.errors import StateError
 
 __all__ = ["Generation", "Progress", "RecoveryPlan", "batch_stamp", "recover"]
 

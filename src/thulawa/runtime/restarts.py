@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["Restart", "policy_of"]
 

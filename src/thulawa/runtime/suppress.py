@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from thulawa.core.errors import ProcessingError
 from thulawa.core.records import Change, Headers
+from thulawa.errors import ProcessingError
 from thulawa.runtime.context import Forward, TaskContext
 from thulawa.state.buffers import TimeOrderedBuffer
 from thulawa.topology.nodes import Suppress

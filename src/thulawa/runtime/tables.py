@@ -7,8 +7,8 @@ them.
 from collections.abc import Callable
 from typing import Any
 
-from thulawa.core.errors import ProcessingError
 from thulawa.core.records import Change, Headers
+from thulawa.errors import ProcessingError
 from thulawa.runtime.context import NO_TIME, Failed, Forward, TaskContext
 from thulawa.runtime.processors import NodeContext
 from thulawa.runtime.views import Views, row_function

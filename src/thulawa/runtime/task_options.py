@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.handlers import Handlers
 
 __all__ = ["TaskOptions"]

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from thulawa.core.errors import ThulawaError
+from thulawa.errors import ThulawaError
 from thulawa.spark.internals import streaming_batch
 
 __all__ = ["SparkTask", "StreamingTask", "current_task", "streaming_task"]

@@ -20,9 +20,12 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from thulawa.core.errors import SerializationError, StateError
 from thulawa.core.records import Change, Window, Windowed
 from thulawa.core.serdes import Serde
+from thulawa.errors import (
+    SerializationError,
+    StateError,
+)
 
 __all__ = ["MAX_DEPTH", "PLAIN_DATA", "ColumnCodec", "register"]
 

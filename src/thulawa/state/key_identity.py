@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from thulawa.core.errors import SerializationError
 from thulawa.core.serdes import Serde
+from thulawa.errors import SerializationError
 from thulawa.state.codec import ColumnCodec
 
 __all__ = ["PLAIN", "PLAIN_KEYS", "Keys"]

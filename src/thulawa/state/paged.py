@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import msgspec
 
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.pages import Delta, PagedStore, shard_count, split_groups
 from thulawa.state.specs import StoreSpec

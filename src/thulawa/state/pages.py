@@ -17,7 +17,7 @@ from zlib import crc32
 
 import msgspec
 
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
 from thulawa.state.tracked import TrackedEntries

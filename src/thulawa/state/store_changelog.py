@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
 from thulawa.state.tracked import TrackedEntries

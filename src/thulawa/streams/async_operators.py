@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.records import Record
 from thulawa.engine import (
     Adaptive,
@@ -18,6 +17,7 @@ from thulawa.engine import (
     SingleFlight,
 )
 from thulawa.engine.resources import check_resource
+from thulawa.errors import ConfigurationError
 from thulawa.streams import kstream
 from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.topology.nodes import AsyncCall

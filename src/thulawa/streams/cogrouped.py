@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
 from thulawa.core.callers import caller
-from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.records import Windowed
+from thulawa.errors import (
+    ConfigurationError,
+    TopologyError,
+)
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable, windowed
 from thulawa.streams.graph_builder import GraphBuilder, NameLike

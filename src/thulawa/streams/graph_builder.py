@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias
 
 from thulawa.core.callers import caller
 from thulawa.core.durations import milliseconds
-from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
+from thulawa.errors import TopologyError
 from thulawa.state.specs import StoreKind, StoreSpec
 from thulawa.streams.operator_options import Materialized, Named, or_default
 from thulawa.topology.nodes import (

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
 from thulawa.core.callers import caller
-from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.errors import TopologyError
 from thulawa.streams import cogrouped, kstream, ktable, windowed
 from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
 from thulawa.streams.operator_options import Grouped, Materialized, or_default, with_default_serdes

@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from thulawa.core.callers import caller
 from thulawa.core.durations import milliseconds
-from thulawa.core.errors import TopologyError
+from thulawa.errors import TopologyError
 from thulawa.streams import kstream, ktable
 from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
 from thulawa.streams.operator_options import Joined, Materialized, StreamJoined, or_default

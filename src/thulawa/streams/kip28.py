@@ -14,7 +14,7 @@ KIP-28                                         Thulawa
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.topology.windows import JoinWindows
 
 __all__ = ["BuilderAliases", "KStreamWindowed", "StreamAliases"]

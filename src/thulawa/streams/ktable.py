@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from thulawa.core.callers import caller
-from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
 from thulawa.core.signatures import accepts
+from thulawa.errors import TopologyError
 from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping
 from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName

@@ -10,8 +10,8 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from thulawa.core.callers import caller
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde
+from thulawa.errors import TopologyError
 from thulawa.topology.nodes import TimestampExtractor
 
 __all__ = [

@@ -2,7 +2,10 @@
 
 from typing import Any, TypeVar, overload
 
-from thulawa.core.errors import ConfigurationError, TopologyError
+from thulawa.errors import (
+    ConfigurationError,
+    TopologyError,
+)
 from thulawa.state.specs import StoreSpec
 from thulawa.streams.graph_builder import ExplicitNames, GraphBuilder
 from thulawa.streams.kip28 import BuilderAliases

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["Suppressed"]
 

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from thulawa.core.callers import caller
-from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde
+from thulawa.errors import (
+    ConfigurationError,
+    TopologyError,
+)
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable
 from thulawa.streams.graph_builder import NameLike

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.records import Window, Windowed
+from thulawa.errors import ConfigurationError
 from thulawa.state.key_identity import Keys
 from thulawa.state.specs import StoreSpec
 

@@ -6,9 +6,12 @@ from itertools import count, repeat
 from typing import Any, NamedTuple, Protocol, overload
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError, SerializationError
 from thulawa.core.records import Headers, Record
 from thulawa.core.serdes import Serde
+from thulawa.errors import (
+    ConfigurationError,
+    SerializationError,
+)
 
 __all__ = ["TestInputTopic", "TestOutputTopic", "UnreadRecords", "WrittenRecord"]
 

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar, overload
 
-from thulawa.core.errors import Overload, Retriable, Terminal
+from thulawa.errors import (
+    Overload,
+    Retriable,
+    Terminal,
+)
 from thulawa.testing.latency import Latency
 
 __all__ = [
@@ -119,7 +123,7 @@ def flaky(
     >>> attempt = flaky(str.upper, fails(1), random=Random(1))
     >>> asyncio.run(attempt("a"))
     Traceback (most recent call last):
-    thulawa.core.errors.Retriable: simulated, at attempt 1
+    thulawa.errors.Retriable: simulated, at attempt 1
     >>> asyncio.run(attempt("a"))
     'A'
     """

@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.serdes import Serdes
+from thulawa.errors import ConfigurationError
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import KTable
 from thulawa.streams.streams_builder import StreamsBuilder

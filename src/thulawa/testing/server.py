@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from thulawa.core.errors import Overload
+from thulawa.errors import Overload
 from thulawa.testing.latency import Latency, constant
 
 __all__ = ["Server", "ServerStatistics"]

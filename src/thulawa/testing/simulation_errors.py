@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-from thulawa.core.errors import ThulawaError
+from thulawa.errors import ThulawaError
 
 __all__ = [
     "OrderViolation",

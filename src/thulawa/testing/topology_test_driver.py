@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.runtime.metrics import NodeMetrics, RecordCounts, node_metrics
 from thulawa.runtime.partition_groups import PartitionGrouper, by_number

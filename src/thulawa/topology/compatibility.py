@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 
 __all__ = [
     "FORMAT",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from thulawa.core.callers import caller
-from thulawa.core.errors import TopologyError
 from thulawa.core.signatures import accepts
+from thulawa.errors import TopologyError
 from thulawa.topology.nodes import (
     Aggregate,
     AsyncCall,
@@ -68,7 +68,7 @@ def check_function(
     >>> check_function(lambda key: key, "filter", ("key", "value"), "program.py:7")
     Traceback (most recent call last):
     ...
-    thulawa.core.errors.TopologyError: filter needs a function of (key, value), not of (key) \
+    thulawa.errors.TopologyError: filter needs a function of (key, value), not of (key) \
 (at program.py:7)
     """
     wanted = f"{what} needs a function of ({', '.join(arguments)})"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from thulawa.core.errors import TopologyError
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.errors import TopologyError
 from thulawa.state.key_identity import PLAIN
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.nodes import (

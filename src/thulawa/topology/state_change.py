@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thulawa.core.errors import TopologyError
+from thulawa.errors import TopologyError
 from thulawa.topology.nodes import AsyncCall, Node, Process, Sink, Stateless
 
 __all__ = ["StateChange", "inserted_after", "removed", "replaced"]

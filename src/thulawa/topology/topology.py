@@ -10,10 +10,13 @@ from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from thulawa.core.callers import caller
-from thulawa.core.errors import ConfigurationError, TopologyError
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
 from thulawa.engine import Options
+from thulawa.errors import (
+    ConfigurationError,
+    TopologyError,
+)
 from thulawa.state.specs import StoreSpec
 from thulawa.topology.describe import describe
 from thulawa.topology.diagrams import to_dot, to_json, to_mermaid

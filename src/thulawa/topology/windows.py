@@ -6,8 +6,8 @@ All are frozen and in milliseconds; ``of`` accepts durations such as ``"5 s"``.
 from dataclasses import dataclass, replace
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.records import Window
+from thulawa.errors import ConfigurationError
 
 __all__ = ["JoinWindows", "SessionWindows", "SlidingWindows", "TimeWindows"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.brokers.embedded.helpers import Clock, ask, keyed, numbered, records, values
 from thulawa.brokers.embedded import Cleaned, Log, ProducerRecord, Retention, cleaning
-from thulawa.brokers.embedded.errors import LogBusy
+from thulawa.errors import LogBusy
 
 SECOND = 1000
 

@@ -10,7 +10,7 @@ from tests.brokers.embedded.helpers import Clock, keyed, numbered
 from thulawa.brokers.embedded import Consumer, Log, OffsetOutOfRange, Retention, UnknownTopic
 from thulawa.brokers.embedded.database import Database
 from thulawa.brokers.embedded.waiting import Waiter
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 
 def polled(consumer: Consumer, most: int = 500) -> list[int]:

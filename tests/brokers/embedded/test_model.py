@@ -18,7 +18,7 @@ from thulawa.brokers.embedded import (
     UnknownTopic,
     partition_of,
 )
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 
 TOPICS = st.sampled_from(["a", "b", "table"])
 PARTITIONS = 2

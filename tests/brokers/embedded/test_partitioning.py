@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.brokers.embedded.helpers import numbered
 from thulawa.brokers.embedded import Log, ProducerRecord, partition_of
-from thulawa.brokers.embedded.partitioning import Partitioner
+from thulawa.brokers.embedded.packing import Partitioner
 from thulawa.core.partitioning import murmur2
 
 # From Kafka's own UtilsTest.testMurmur2, and others made with its Java client.

@@ -19,8 +19,11 @@ from thulawa.brokers.embedded import (
     partition_of,
     writing,
 )
-from thulawa.brokers.errors import BrokerError
-from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.errors import (
+    BrokerError,
+    ConfigurationError,
+    StateError,
+)
 
 
 def test_offsets_start_at_0_and_rise_by_one_in_each_partition(log: Log) -> None:

@@ -8,31 +8,32 @@ from typer.testing import CliRunner
 
 from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import fill
-from thulawa.brokers.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import (
-    AuthenticationFailed,
-    BrokerFailed,
-    BrokerUnreachable,
-    ToolMissing,
-)
 from thulawa.brokers.kafka.groups import commit_offsets, committed_offsets, lag
 from thulawa.brokers.kafka.topics import Topics, TopicSpec, reachable
 from thulawa.cli.commands import app
-from thulawa.core.errors import ConfigurationError
-from thulawa.dev.kafka_broker import Broker, brokers
+from thulawa.dev.kafka_broker import DevBroker, brokers
 from thulawa.dev.maven import jars
+from thulawa.errors import (
+    AuthenticationFailed,
+    BrokerFailed,
+    BrokerUnreachable,
+    ConfigurationError,
+    ToolMissing,
+    TopicDiffers,
+    UnknownTopic,
+)
 
 
-def test_up_is_idempotent_and_others_see_the_broker(broker: Broker) -> None:
+def test_up_is_idempotent_and_others_see_the_broker(broker: DevBroker) -> None:
     before = broker.up().status()
-    assert Broker(broker.name).up().status() == before
+    assert DevBroker(broker.name).up().status() == before
     assert before.name in [one.name for one in brokers()]
     assert before.running == before.nodes == 1
 
 
 def test_a_broker_that_was_made_otherwise_is_not_taken_for_the_one_asked_for(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: DevBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("THULAWA_KAFKA", raising=False)
     made = broker.up().bootstrap
@@ -47,7 +48,7 @@ def test_a_broker_that_was_made_otherwise_is_not_taken_for_the_one_asked_for(
 
 
 def test_the_doctor_sees_a_broker_that_was_started_here(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: DevBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("THULAWA_KAFKA", raising=False)
     bootstrap = broker.up().bootstrap
@@ -57,14 +58,14 @@ def test_the_doctor_sees_a_broker_that_was_started_here(
     assert bootstrap in findings["Kafka broker"]["found"].split(", ")
 
 
-def test_a_taken_port_is_named(broker: Broker) -> None:
+def test_a_taken_port_is_named(broker: DevBroker) -> None:
     port = int(broker.up().bootstrap.rpartition(":")[2])
     with pytest.raises(BrokerFailed, match=rf"port {port} is taken; .* --port$"):
-        Broker("tests-never-started", port=port).up()
+        DevBroker("tests-never-started", port=port).up()
 
 
 def test_a_missing_java_or_maven_is_named(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    broker: DevBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -73,7 +74,7 @@ def test_a_missing_java_or_maven_is_named(
         jars("broker")
 
 
-def test_a_wrong_password_is_told_from_silence(broker: Broker, connection: Connection) -> None:
+def test_a_wrong_password_is_told_from_silence(broker: DevBroker, connection: Connection) -> None:
     reachable(broker.secured("ann", PASSWORDS["ann"]))
     with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
         reachable(broker.secured("ann", "wrong"))

@@ -17,8 +17,8 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import headers_of
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
-from thulawa.brokers.kafka.transactions import Batch, SinkSpec, write
-from thulawa.core.errors import ConfigurationError
+from thulawa.brokers.kafka.transactions import SinkBatch, SinkSpec, write
+from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import STAMP, Buckets
 from thulawa.priority.kafka_clients import BucketConsumer, BucketProducer, check_layout
 from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, kafka_sink, register
@@ -81,14 +81,16 @@ def test_a_sink_places_what_has_no_partition_and_a_writer_of_another_layout_is_r
     records.append(OutRecord(f"{name}-none", b"Silver-1", b"", -1, None, None))
     policies = Policies(missing="dead_letter", dead_letter=f"{name}-dead")
     spec = SinkSpec(connection=connection, application=name, policies=policies, buckets=TWO)
-    written = write(spec, Batch("q", 0, 0), [records])
+    written = write(spec, SinkBatch("q", 0, 0), [records])
     assert (written.records, written.dead_letters, written.dropped) == (3, 1, 1)
     assert placed(connection, name, 6)
     assert len(read(connection, name)) == 2
     for another in ({"buckets": OTHER}, {"buckets": OTHER, "policies": policies}):
         otherwise = SinkSpec(connection=connection, application=f"{name}-2", **another)
         with pytest.raises(ConfigurationError, match="another layout of buckets"):
-            write(otherwise, Batch("q", 0, 0), [[OutRecord(name, keys[1], b"", -1, None, None)]])
+            write(
+                otherwise, SinkBatch("q", 0, 0), [[OutRecord(name, keys[1], b"", -1, None, None)]]
+            )
     assert len(read(connection, name)) == 2
     check_layout(connection, name, TWO)
     with pytest.raises(ConfigurationError, match="another layout of buckets"):

@@ -10,11 +10,10 @@ from pyspark.sql import SparkSession
 
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
 from tests.brokers.kafka.test_spark import copy_all
-from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import SinkSpec
-from thulawa.core.errors import StateLoss
+from thulawa.errors import StateLoss, UnknownTopic
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.kafka_source import kafka_source
 from thulawa.streams.operator_options import Materialized

@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.kafka.crash_points import POINTS
 from tests.chaos.kafka.matrix import CELLS, CHANGES, AnyCell, Cell, Change, run, select
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
 
 MAPPED = (
     Cell("driver", "mid batch"),
@@ -24,7 +24,7 @@ CHANGED = (Change("other tasks", "map"), Change("recreated topic", "map"))
 @pytest.mark.timeout(1_200)  # several drivers, one after the other; the rig has shorter timeouts
 @pytest.mark.parametrize("cells", [(*MAPPED, *CHANGED), RANKED], ids=["map_by_key", "streams"])
 def test_a_killed_driver_worker_or_broker_loses_duplicates_and_reorders_nothing(
-    broker: Broker, tmp_path: Path, cells: tuple[AnyCell, ...]
+    broker: DevBroker, tmp_path: Path, cells: tuple[AnyCell, ...]
 ) -> None:
     rows = list(run(cells, broker.up(), tmp_path, rounds=1, seed=7))
     jobs = {cell.job for cell in cells}

@@ -11,10 +11,10 @@ from tests.brokers.kafka.helpers import out, read
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import Policies
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.brokers.kafka.transactions import Batch, SinkSpec, write
+from thulawa.brokers.kafka.transactions import SinkBatch, SinkSpec, write
 from thulawa.cli.commands import app
-from thulawa.core.errors import ConfigurationError
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
+from thulawa.errors import ConfigurationError
 
 
 def dlq(connection: Connection, *arguments: str) -> Result:
@@ -30,7 +30,7 @@ def test_a_letter_of_the_sink_goes_back_once_when_its_topic_is_there(
     topics.ensure(dead)
     policies = Policies(missing="dead_letter", dead_letter=dead)
     sink = SinkSpec(connection=connection, application=f"app-{name}", policies=policies)
-    write(sink, Batch("q", 0, 0), [out(name, [7, 8])])
+    write(sink, SinkBatch("q", 0, 0), [out(name, [7, 8])])
 
     first, second = (json.loads(line) for line in dlq(connection, "list", dead).stdout.splitlines())
     assert (first["exception"], first["topic"]) == ("UnknownTopic", name)
@@ -49,7 +49,7 @@ def test_a_letter_of_the_sink_goes_back_once_when_its_topic_is_there(
 
 
 def test_a_broker_that_wants_a_password_gets_it_from_a_file(
-    broker: Broker, topics: Topics, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: DevBroker, topics: Topics, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics.ensure(name)
     secured = broker.secured("ann", PASSWORDS["ann"])

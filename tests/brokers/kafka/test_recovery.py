@@ -5,12 +5,16 @@ import time
 import pytest
 
 from tests.brokers.kafka.helpers import out, read
-from thulawa.brokers.errors import Fenced, RecordTooLarge, TopicDiffers
 from thulawa.brokers.kafka import transactions
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
-from thulawa.brokers.kafka.transactions import Batch, SinkSpec, write
+from thulawa.brokers.kafka.transactions import SinkBatch, SinkSpec, write
+from thulawa.errors import (
+    Fenced,
+    RecordTooLarge,
+    TopicDiffers,
+)
 from thulawa.spark.micro_batch.brokers import streams_broker
 
 
@@ -20,10 +24,10 @@ def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
     topics.ensure(name)
     mine = streams_broker(connection)
     sink = SinkSpec(connection=connection, application=name)
-    write(sink, Batch("q", 4, 0), [out(name, [1])])
-    write(sink, Batch("q", 3, 1), [out(name, [2])])
+    write(sink, SinkBatch("q", 4, 0), [out(name, [1])])
+    write(sink, SinkBatch("q", 3, 1), [out(name, [2])])
     zombie = transactions._kept.pop(sink.transactional_id(1))
-    zombie.begin(Batch("q", 4, 1))
+    zombie.begin(SinkBatch("q", 4, 1))
     zombie.send_all([out(name, [3])])
     zombie._producer.flush(30)
     assert topics.end_offsets(name) != topics.end_offsets(name, committed=False)
@@ -34,12 +38,12 @@ def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
     assert time.monotonic() - began < 60, "the transaction itself would be open for 300 s"
     assert mine.last_batches(name, "q") == {0: 4, 1: 3}
     with pytest.raises(Fenced):
-        zombie.commit(Batch("q", 4, 1))
+        zombie.commit(SinkBatch("q", 4, 1))
     assert [message.value() for message in read(connection, name)] == [b"1", b"2"]
 
     mine.claim(name, "next", 0, 1)
     assert mine.last_batches(name, "next") == {1: 0}
-    assert write(sink, Batch("next", 0, 1), [out(name, [4])]).skipped
+    assert write(sink, SinkBatch("next", 0, 1), [out(name, [4])]).skipped
 
 
 def test_compacted_topics_are_made_once_and_hold_what_is_put(

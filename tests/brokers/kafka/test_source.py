@@ -17,7 +17,7 @@ from tests.brokers.kafka.test_spark import copy_all
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import SinkSpec
-from thulawa.core.errors import QueryFailed
+from thulawa.errors import QueryFailed
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.kafka_progress import progress_offsets
 from thulawa.spark.connectors.kafka_source import kafka_source

@@ -12,14 +12,17 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, fill, judge, read
 from tests.spark.faults import fail, struck_within
-from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import AuthenticationFailed, BrokerUnreachable
 from thulawa.brokers.kafka.routing import Policies
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import SinkSpec
-from thulawa.core.errors import ConfigurationError
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
+from thulawa.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ConfigurationError,
+    UnknownTopic,
+)
 from thulawa.priority.buckets import Buckets
 from thulawa.spark.connectors.kafka_progress import progress_offsets
 from thulawa.spark.connectors.kafka_sink import FORMAT, KafkaFormat, kafka_sink, options_of, sink_of
@@ -83,7 +86,7 @@ def test_a_sink_does_not_take_rows_that_were_cut_off_for_all_there_are(
 
 
 def test_a_source_reads_by_pattern_from_chosen_offsets_with_a_password(
-    spark: SparkSession, broker: Broker, connection: Connection, topics: Topics, name: str,
+    spark: SparkSession, broker: DevBroker, connection: Connection, topics: Topics, name: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     for topic in (f"{name}-a", f"{name}-b", f"{name}-out"):
@@ -119,7 +122,7 @@ def test_options_that_end_the_order_or_hide_losses_are_refused(
 
 
 def test_a_source_that_cannot_work_is_refused_at_once(
-    spark: SparkSession, broker: Broker, connection: Connection, name: str
+    spark: SparkSession, broker: DevBroker, connection: Connection, name: str
 ) -> None:
     with pytest.raises(BrokerUnreachable, match="nobody answered"):
         kafka_source(spark, "127.0.0.1:1", name)

@@ -11,12 +11,15 @@ from pyspark.sql import SparkSession
 
 from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
-from thulawa.brokers.embedded.records import LARGEST_RECORD
+from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets, lag
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
-from thulawa.core.errors import ConfigurationError, StateError
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+)
 from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.task_options import TaskOptions
@@ -27,7 +30,7 @@ from thulawa.streams import Grouped, Materialized, StreamsBuilder
 
 @pytest.mark.timeout(900)  # seconds on a machine that is not crowded
 def test_counts_go_on_after_a_restart_and_without_the_checkpoint_and_leave_once(
-    spark: SparkSession, broker: Broker, connection: Connection, topics: Topics, name: str,
+    spark: SparkSession, broker: DevBroker, connection: Connection, topics: Topics, name: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     topics.ensure(f"{name}-in", TopicSpec(partitions=2))

@@ -8,23 +8,28 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.brokers.kafka.helpers import CLEAN, judge, out, read
-from thulawa.brokers.errors import Fenced, RecordTooLarge, UnknownTopic
 from thulawa.brokers.kafka import transactions
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import (
-    Batch,
+    SinkBatch,
+    SinkResult,
     SinkSpec,
-    Written,
     fence,
     last_batch,
     last_batches,
     write,
 )
-from thulawa.core.errors import ConfigurationError, StateError
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
+from thulawa.errors import (
+    BrokerUnreachable,
+    ConfigurationError,
+    Fenced,
+    RecordTooLarge,
+    StateError,
+    UnknownTopic,
+)
 
 
 @pytest.fixture
@@ -45,22 +50,22 @@ def as_another_worker(sink: SinkSpec, task: int = 0) -> None:
 
 @pytest.mark.parametrize("worker", ["the same", "another"])
 def test_a_batch_that_is_run_again_writes_nothing(sink: SinkSpec, topic: str, worker: str) -> None:
-    assert write(sink, Batch("q", 0, 0), [out(topic, range(50))]) == Written(50)
+    assert write(sink, SinkBatch("q", 0, 0), [out(topic, range(50))]) == SinkResult(50)
     if worker == "another":
         as_another_worker(sink)
-    assert write(sink, Batch("q", 0, 0), [out(topic, range(50))]).skipped
-    assert write(sink, Batch("q", 1, 0), [out(topic, range(50, 60))]) == Written(10)
+    assert write(sink, SinkBatch("q", 0, 0), [out(topic, range(50))]).skipped
+    assert write(sink, SinkBatch("q", 1, 0), [out(topic, range(50, 60))]) == SinkResult(10)
     assert last_batch(sink, 0, "q") == 1
     assert judge(read(sink.connection, topic), range(60)) == CLEAN
 
 
 @pytest.mark.parametrize("worker", ["the same", "another"])
 def test_a_batch_of_an_older_checkpoint_is_refused(sink: SinkSpec, topic: str, worker: str) -> None:
-    write(sink, Batch("q", 10, 0), [out(topic, range(50))])
+    write(sink, SinkBatch("q", 10, 0), [out(topic, range(50))])
     if worker == "another":
         as_another_worker(sink)
     with pytest.raises(StateError, match=r"written batch 10, and it now sends batch 6: .* older"):
-        write(sink, Batch("q", 6, 0), [out(topic, range(50, 60))])
+        write(sink, SinkBatch("q", 6, 0), [out(topic, range(50, 60))])
     assert judge(read(sink.connection, topic), range(50)) == CLEAN
 
 
@@ -68,41 +73,41 @@ def test_a_batch_of_an_older_checkpoint_is_refused(sink: SinkSpec, topic: str, w
 def test_a_batch_that_is_run_again_by_other_tasks_is_refused(
     sink: SinkSpec, topic: str, worker: str
 ) -> None:
-    write(sink, Batch("q", 3, 0, "thulawa-kafka"), [out(topic, range(50))])
+    write(sink, SinkBatch("q", 3, 0, "thulawa-kafka"), [out(topic, range(50))])
     if worker == "another":
         as_another_worker(sink)
     with pytest.raises(StateError, match=r"with the tasks 'thulawa-kafka'.*again with 'one'"):
-        write(sink, Batch("q", 3, 0, "one"), [out(topic, range(50))])
-    assert write(sink, Batch("q", 3, 0, "thulawa-kafka"), [out(topic, range(50))]).skipped
-    assert not write(sink, Batch("q", 4, 0, "one"), [out(topic, range(50, 60))]).skipped
+        write(sink, SinkBatch("q", 3, 0, "one"), [out(topic, range(50))])
+    assert write(sink, SinkBatch("q", 3, 0, "thulawa-kafka"), [out(topic, range(50))]).skipped
+    assert not write(sink, SinkBatch("q", 4, 0, "one"), [out(topic, range(50, 60))]).skipped
     assert judge(read(sink.connection, topic), range(60)) == CLEAN
 
 
 def test_a_marker_of_the_version_before_names_no_layout_and_fits_any(
     sink: SinkSpec, topic: str
 ) -> None:
-    write(sink, Batch("q", 3, 0), [out(topic, range(5))])
+    write(sink, SinkBatch("q", 3, 0), [out(topic, range(5))])
     as_another_worker(sink)
-    assert write(sink, Batch("q", 3, 0, "one"), [out(topic, range(5))]).skipped
+    assert write(sink, SinkBatch("q", 3, 0, "one"), [out(topic, range(5))]).skipped
 
 
 def test_zombies_of_a_query_with_more_tasks_are_fenced_at_the_start(
     sink: SinkSpec, topic: str
 ) -> None:
-    write(sink, Batch("q", 0, 9), [out(topic, [0])])
+    write(sink, SinkBatch("q", 0, 9), [out(topic, [0])])
     zombie = transactions._kept.pop(sink.transactional_id(9))
-    zombie.begin(Batch("q", 1, 9))
+    zombie.begin(SinkBatch("q", 1, 9))
     zombie.send_all([out(topic, [1])])
     fence(sink)
     with pytest.raises(Fenced):
-        zombie.commit(Batch("q", 1, 9))
+        zombie.commit(SinkBatch("q", 1, 9))
     assert last_batches(sink, "q") == {9: 0}
     assert judge(read(sink.connection, topic), range(1)) == CLEAN
 
 
 def test_a_new_query_of_the_same_application_begins_at_batch_0(sink: SinkSpec, topic: str) -> None:
-    write(sink, Batch("first", 7, 0), [out(topic, range(5))])
-    assert not write(sink, Batch("second", 0, 0), [out(topic, range(5, 9))]).skipped
+    write(sink, SinkBatch("first", 7, 0), [out(topic, range(5))])
+    assert not write(sink, SinkBatch("second", 0, 0), [out(topic, range(5, 9))]).skipped
     assert last_batch(sink, 0, "second") == 0
     assert judge(read(sink.connection, topic), range(9)) == CLEAN
 
@@ -111,7 +116,7 @@ def test_tasks_have_markers_of_their_own_beyond_those_there_were(
     sink: SinkSpec, topic: str
 ) -> None:
     for task in (0, 9):
-        assert write(sink, Batch("q", 0, task), [out(topic, [task])]) == Written(1)
+        assert write(sink, SinkBatch("q", 0, task), [out(topic, [task])]) == SinkResult(1)
     assert last_batch(sink, 9, "q") == 0
     assert last_batch(sink, 5, "q") is None
 
@@ -120,11 +125,11 @@ def test_a_zombie_attempt_is_fenced_and_leaves_nothing(sink: SinkSpec, topic: st
     def while_another_attempt_takes_over() -> Iterator[list[OutRecord]]:
         yield out(topic, range(10))
         as_another_worker(sink)
-        assert write(sink, Batch("q", 0, 0), [out(topic, range(10))]) == Written(10)
+        assert write(sink, SinkBatch("q", 0, 0), [out(topic, range(10))]) == SinkResult(10)
         yield out(topic, range(10, 20))
 
     with pytest.raises(Fenced):
-        write(sink, Batch("q", 0, 0), while_another_attempt_takes_over())
+        write(sink, SinkBatch("q", 0, 0), while_another_attempt_takes_over())
     assert judge(read(sink.connection, topic), range(10)) == CLEAN
 
 
@@ -150,30 +155,30 @@ def test_a_failing_batch_leaves_nothing_and_can_be_run_again(sink: SinkSpec, top
         raise RuntimeError("the function failed")
 
     with pytest.raises(RuntimeError, match="the function failed"):
-        write(sink, Batch("q", 0, 0), breaks())
+        write(sink, SinkBatch("q", 0, 0), breaks())
     assert read(sink.connection, topic) == []
-    assert write(sink, Batch("q", 0, 0), [out(topic, range(10))]) == Written(10)
+    assert write(sink, SinkBatch("q", 0, 0), [out(topic, range(10))]) == SinkResult(10)
     assert judge(read(sink.connection, topic), range(10)) == CLEAN
 
 
 @pytest.mark.timeout(240)  # a broker is started within it
 def test_a_kept_producer_survives_a_broker_that_is_killed_and_restarted(
-    sink: SinkSpec, topic: str, broker: Broker
+    sink: SinkSpec, topic: str, broker: DevBroker
 ) -> None:
-    write(sink, Batch("q", 0, 0), [out(topic, range(10))])
+    write(sink, SinkBatch("q", 0, 0), [out(topic, range(10))])
     broker.kill()
     restart = threading.Timer(0.5, broker.up)
     restart.start()
-    write(sink, Batch("q", 1, 0), [out(topic, range(10, 20))])
+    write(sink, SinkBatch("q", 1, 0), [out(topic, range(10, 20))])
     restart.join()
     assert judge(read(sink.connection, topic), range(20)) == CLEAN
 
 
 @pytest.mark.timeout(240)  # a broker is started within it
 def test_a_broker_that_dies_while_a_batch_is_claimed_is_waited_for(
-    sink: SinkSpec, topic: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    sink: SinkSpec, topic: str, broker: DevBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(sink, Batch("q", 0, 0), [out(topic, range(10))])
+    write(sink, SinkBatch("q", 0, 0), [out(topic, range(10))])
     restart = threading.Timer(1.0, broker.up)
 
     def dies_unnoticed(sender: object) -> bool:
@@ -183,7 +188,7 @@ def test_a_broker_that_dies_while_a_batch_is_claimed_is_waited_for(
         return True
 
     monkeypatch.setattr(transactions.SinkProducer, "steady", property(dies_unnoticed))
-    assert write(sink, Batch("q", 1, 0), [out(topic, range(10, 20))]) == Written(10)
+    assert write(sink, SinkBatch("q", 1, 0), [out(topic, range(10, 20))]) == SinkResult(10)
     restart.join()
     assert judge(read(sink.connection, topic), range(20)) == CLEAN
 
@@ -194,16 +199,18 @@ def test_missing_topics_and_oversized_records_fail_unless_a_policy_says_otherwis
     nowhere = out(f"{topic}-gone", [1])
     large = out(topic, [2], value=b"x" * 2_000_000)
     with pytest.raises(UnknownTopic, match=f"{topic}-gone"):
-        write(sink, Batch("q", 0, 0), [nowhere])
+        write(sink, SinkBatch("q", 0, 0), [nowhere])
     with pytest.raises(RecordTooLarge):
-        write(sink, Batch("q", 0, 0), [large])
+        write(sink, SinkBatch("q", 0, 0), [large])
     assert read(sink.connection, topic) == []
 
     dead = f"{topic}-dead"
     topics.ensure(dead)
     policies = Policies(missing="dead_letter", oversized="dead_letter", dead_letter=dead)
     careful = replace(sink, policies=policies)
-    assert write(careful, Batch("q", 0, 0), [nowhere + large + out(topic, [3])]) == Written(3, 2)
+    assert write(careful, SinkBatch("q", 0, 0), [nowhere + large + out(topic, [3])]) == SinkResult(
+        3, 2
+    )
     letters = [dict(message.headers() or []) for message in read(sink.connection, dead)]
     assert [one["__streams.errors.exception"] for one in letters] == [
         b"UnknownTopic", b"RecordTooLarge",
@@ -212,7 +219,7 @@ def test_missing_topics_and_oversized_records_fail_unless_a_policy_says_otherwis
     assert judge(read(sink.connection, topic), [3]) == CLEAN
 
     making = replace(sink, policies=Policies(missing="create", spec=TopicSpec(partitions=3)))
-    write(making, Batch("q", 1, 0), [nowhere])
+    write(making, SinkBatch("q", 1, 0), [nowhere])
     assert topics.partitions(f"{topic}-gone") == {f"{topic}-gone": 3}
 
 
@@ -222,7 +229,9 @@ def test_what_is_too_large_for_a_topic_that_the_sink_makes_is_a_dead_letter_too(
     made, dead = f"{topic}-made", f"{topic}-dead"
     policies = Policies(missing="create", oversized="dead_letter", dead_letter=dead)
     records = out(made, [1], value=b"x" * 2_000_000) + out(made, [2])
-    assert write(replace(sink, policies=policies), Batch("q", 0, 0), [records]) == Written(2, 1)
+    assert write(replace(sink, policies=policies), SinkBatch("q", 0, 0), [records]) == SinkResult(
+        2, 1
+    )
     assert judge(read(sink.connection, made), [2]) == CLEAN
     assert len(read(sink.connection, dead)) == 1
 
@@ -231,7 +240,7 @@ def test_many_records_that_are_too_large_are_called_so(sink: SinkSpec, topic: st
     # the transaction has failed by the time that the later ones are sent
     chunks = (out(topic, [number], value=b"x" * 2_000_000) for number in range(100))
     with pytest.raises(RecordTooLarge, match=f"topic {topic}"):
-        write(sink, Batch("q", 0, 0), chunks)
+        write(sink, SinkBatch("q", 0, 0), chunks)
 
 
 def test_records_go_where_java_s_clients_put_them_or_where_they_ask_to(
@@ -239,7 +248,7 @@ def test_records_go_where_java_s_clients_put_them_or_where_they_ask_to(
 ) -> None:
     from thulawa.brokers.embedded import partition_of  # noqa: PLC0415 the reference, held to Java's own figures
 
-    write(sink, Batch("q", 0, 0), [out(topic, range(40)) + out(topic, [99], partition=1)])
+    write(sink, SinkBatch("q", 0, 0), [out(topic, range(40)) + out(topic, [99], partition=1)])
     for message in read(sink.connection, topic):
         key = message.key()
         assert isinstance(key, bytes)

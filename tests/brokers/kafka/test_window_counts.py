@@ -13,7 +13,6 @@ from tests.brokers.kafka.helpers import read
 from tests.health import chaos
 from tests.health.helpers import LINES, is_valid, story_messages, written
 from tests.health.local import LocalCounts
-from thulawa.brokers.errors import TopicDiffers, UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.membership import Membership
@@ -21,10 +20,14 @@ from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import forget_kept
 from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
+from thulawa.errors import (
+    TopicDiffers,
+    UnknownTopic,
+)
 from thulawa.health import WindowCounts
 from thulawa.health.changelog import CountsChangelog, restore
-from thulawa.health.model import Cell, Count, decode
+from thulawa.health.counts import Cell, Count, decode
 from thulawa.health.partition_leases import GroupMembership
 from thulawa.health.spark_jobs import partition_owner
 
@@ -280,7 +283,7 @@ def test_the_story_gives_its_eleven_lines(
 
 @pytest.mark.timeout(600)
 def test_counts_are_exact_whoever_is_killed(
-    broker: Broker, capfd: pytest.CaptureFixture[str]
+    broker: DevBroker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broker.up()  # skipped where there is none
     status = chaos.main(

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.kafka.transactions import SinkSpec
-from thulawa.spark.connectors.kafka_sink import Committed, KafkaFormat, KafkaStreamWriter
+from thulawa.spark.connectors.kafka_sink import KafkaFormat, KafkaStreamWriter, TaskCommit
 from thulawa.spark.micro_batch import restoring, stages
 
 __all__ = [
@@ -123,7 +123,7 @@ class _CrashingWriter(KafkaStreamWriter):
         super().__init__(sink, topic, layout)
         self._points = points
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         self._points.reach("offset log")
         committed = super().write(self._watched(iterator))
         self._points.reach("one committed")

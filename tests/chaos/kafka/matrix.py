@@ -16,7 +16,7 @@ from tests.chaos.harness import Row, verdict_row
 from tests.chaos.kafka.crash_points import POINTS, STARTING_POINTS, STATE_POINTS, Point
 from tests.chaos.kafka.job import ONE_TASK
 from tests.chaos.kafka.rig import VICTIMS, Rig, Victim
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
 
 __all__ = ["CELLS", "CHANGES", "AnyCell", "Cell", "Change", "run", "select"]
 
@@ -76,7 +76,7 @@ def select(words: Sequence[str]) -> list[AnyCell]:
 
 
 def run(
-    cells: Sequence[AnyCell], broker: Broker, folder: Path, *, rounds: int, seed: int
+    cells: Sequence[AnyCell], broker: DevBroker, folder: Path, *, rounds: int, seed: int
 ) -> Iterator[Row]:
     """Run the cells of each job in one rig; yield a row per cell, and one per job at its end."""
     for job in dict.fromkeys(cell.job for cell in cells):

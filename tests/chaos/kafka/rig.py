@@ -18,10 +18,10 @@ from tests.brokers.kafka.helpers import Judge, filling, judge
 from tests.chaos.harness import Child, Stuck, Verdict, wait_until
 from tests.chaos.kafka.crash_points import SELF, CrashPoints, Point
 from tests.chaos.kafka.job import DEFAULT_PLAN
-from thulawa.brokers.kafka.errors import BrokerFailed
 from thulawa.brokers.kafka.reading import read_to_end
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
-from thulawa.dev.kafka_broker import Broker
+from thulawa.dev.kafka_broker import DevBroker
+from thulawa.errors import BrokerFailed
 
 __all__ = ["VICTIMS", "Rig", "Victim", "chaos_broker"]
 
@@ -37,7 +37,7 @@ class Rig:
     """One job with topics of its own; its driver is started again whenever it has ended."""
 
     def __init__(
-        self, job: str, broker: Broker, folder: Path, *, keys: int = 7, max_records: int = 60
+        self, job: str, broker: DevBroker, folder: Path, *, keys: int = 7, max_records: int = 60
     ) -> None:
         self.job = job
         self.name = f"{job}-{uuid4().hex[:8]}"
@@ -234,7 +234,7 @@ class Rig:
 
     def final_verdict(self) -> Verdict:
         """Read the whole output again with a new consumer, and compare it with the input."""
-        chunks = read_to_end(self._connection, self.output, patience=90)
+        chunks = read_to_end(self._connection, self.output, timeout=90)
         return judge((one for chunk in chunks for one in chunk), range(self.fed), keys=self._keys)
 
 
@@ -243,7 +243,7 @@ def _tail(driver: Child | None) -> str:
 
 
 @contextmanager
-def chaos_broker() -> Iterator[Broker]:
+def chaos_broker() -> Iterator[DevBroker]:
     """Start a broker that may be killed."""
-    with Broker(f"chaos-{os.getpid()}", port=0) as broker:
+    with DevBroker(f"chaos-{os.getpid()}", port=0) as broker:
         yield broker

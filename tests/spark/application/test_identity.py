@@ -17,7 +17,10 @@ import pytest
 
 from tests.spark.dry import Application, Query, RunningQuery, Start
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+)
 from thulawa.spark.micro_batch import checkpoint_lock
 from thulawa.spark.micro_batch.manifest import publish_manifest
 from thulawa.spark.micro_batch.restore import begin_empty

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.dry import SOON, Application, Query, RunningQuery
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.streams import Restart, State
 
 

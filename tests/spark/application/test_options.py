@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.dry import Application
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.handlers import Handlers, log_and_continue
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams

@@ -7,7 +7,10 @@ import pytest
 
 from tests.spark.dry import SOON, Application, Query, Start
 from thulawa.brokers.embedded import Log
-from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+)
 from thulawa.streams import Materialized, State, StreamsBuilder
 
 

@@ -14,7 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import ConfigurationError, StateError
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+)
 from thulawa.spark.connectors.kafka_sink import out_records
 from thulawa.spark.connectors.log_format import LogFormat
 from thulawa.spark.connectors.log_packed import PackedLogFormat

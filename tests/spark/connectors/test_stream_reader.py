@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.brokers.embedded.options import Retention
-from thulawa.core.errors import StateError
+from thulawa.brokers.embedded.topic_options import Retention
+from thulawa.errors import StateError
 from thulawa.spark.connectors.log_source import LogReader, OffsetRange
 from thulawa.spark.connectors.offsets import NOTES, of_topics
 from thulawa.spark.connectors.stream_reader import LogStreamReader

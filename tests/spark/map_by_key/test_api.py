@@ -10,8 +10,8 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Batch, Lane, Lanes, Retry
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.caches import Cache
 from thulawa.spark.map_by_key.api import flat_map_by_key, map_by_key
 from thulawa.spark.map_by_key.error_split import split_errors

@@ -11,8 +11,12 @@ import pyarrow as pa
 import pytest
 
 from thulawa.brokers.embedded import ConsumerRecord, Log, UnknownTopic
-from thulawa.core.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.engine import Options
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+    ThulawaError,
+)
 from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.api import map_by_key
 from thulawa.spark.map_by_key.dead_letters import UNKNOWN, RowIdentity, dead_letter_topic

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.spark.map_by_key.api import map_by_key
 
 ROWS, KEYS = 600, 7

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Batch, Lane, Lanes
+from thulawa.errors import ConfigurationError
 from thulawa.spark.map_by_key.api import flat_map_by_key, map_by_key
 from thulawa.spark.map_by_key.lane_report import LaneReport
 

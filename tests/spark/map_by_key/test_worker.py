@@ -10,8 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thulawa.core.errors import RecordError, ThulawaError
 from thulawa.engine import Options
+from thulawa.errors import (
+    RecordError,
+    ThulawaError,
+)
 from thulawa.spark.map_by_key import operator_states, worker
 from thulawa.spark.map_by_key.operator import Operator
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.testing import seeds
 

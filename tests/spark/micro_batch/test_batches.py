@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.spark.dry import DryQuery, Input
-from thulawa.core.errors import ProductionError
+from thulawa.errors import ProductionError
 from thulawa.runtime.partition_groups import TopicPartition
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder

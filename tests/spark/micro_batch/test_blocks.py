@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.spark.dry import DryQuery, Input
-from thulawa.core.errors import ThulawaError
+from thulawa.errors import ThulawaError
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers

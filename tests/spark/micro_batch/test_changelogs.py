@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 from thulawa.spark.application import Streams
 from thulawa.spark.micro_batch.restore import Restoring
 from thulawa.state.store_changelog import POSITION

@@ -7,8 +7,11 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.records import Window, Windowed
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+)
 from thulawa.runtime.partition_groups import PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.micro_batch.checkpoint import Checkpoint, StatePlacement

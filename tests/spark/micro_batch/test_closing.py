@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.spark.dry import DryQuery, Input
-from thulawa.core.errors import ProcessingError
+from thulawa.errors import ProcessingError
 from thulawa.spark.micro_batch import task_host as hosting
 from thulawa.streams import Processor, Record, StreamsBuilder
 

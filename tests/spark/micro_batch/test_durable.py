@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import QueryFailed
+from thulawa.errors import QueryFailed
 from thulawa.spark.application import Streams
 from thulawa.spark.micro_batch import runner as running
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder

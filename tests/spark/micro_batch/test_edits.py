@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.spark.dry import DryQuery, Input, Inputs
-from thulawa.core.errors import StateError
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.errors import StateError
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.streams import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 from thulawa.runtime.planning import plan
 from thulawa.spark.micro_batch.brokers import streams_broker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint

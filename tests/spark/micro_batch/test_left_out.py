@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import QueryFailed
+from thulawa.errors import QueryFailed
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.task_options import TaskOptions

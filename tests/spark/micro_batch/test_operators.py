@@ -14,7 +14,7 @@ import pytest
 from tests.spark.dry import dry_run
 from thulawa import streams as dsl
 from thulawa.brokers.embedded import Log
-from thulawa.core.errors import TopologyError
+from thulawa.errors import TopologyError
 from thulawa.spark.application import Streams
 from thulawa.streams import (
     AsyncProcessor,

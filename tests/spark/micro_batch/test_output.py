@@ -8,7 +8,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from thulawa.core.errors import ProductionError, StreamError
+from thulawa.errors import (
+    ProductionError,
+    StreamError,
+)
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.handlers import (
     DeadLetter,

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from tests.spark.dry import DryQuery, Input
-from thulawa.core.errors import SerializationError, TopologyError
 from thulawa.core.partitioning import partition_of
 from thulawa.core.serdes import Serde, Serdes
+from thulawa.errors import (
+    SerializationError,
+    TopologyError,
+)
 from thulawa.runtime.handlers import Handlers, log_and_continue
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.streams import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from thulawa.core.errors import QueryFailed
+from thulawa.errors import QueryFailed
 from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.spark.micro_batch import runner as running
 from thulawa.spark.micro_batch.progress import BatchSizeController

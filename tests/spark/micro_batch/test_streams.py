@@ -10,8 +10,12 @@ import pytest
 from pyspark import TaskContext
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import ConfigurationError, QueryFailed, StateError
 from thulawa.engine import Lane, Lanes
+from thulawa.errors import (
+    ConfigurationError,
+    QueryFailed,
+    StateError,
+)
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams

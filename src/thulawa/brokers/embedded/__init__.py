@@ -35,16 +35,9 @@ whose tables are in `schema`; `batches` is how records are packed.
 
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.brokers.embedded.consumer import Consumer
-from thulawa.brokers.embedded.errors import (
-    DamagedLog,
-    ForeignLog,
-    InvalidRecord,
-    LogBusy,
-    LogError,
-    LogFailed,
-)
 from thulawa.brokers.embedded.log import Log
-from thulawa.brokers.embedded.options import (
+from thulawa.brokers.embedded.producer import Producer
+from thulawa.brokers.embedded.topic_options import (
     Appended,
     Cleaned,
     Marker,
@@ -52,10 +45,23 @@ from thulawa.brokers.embedded.options import (
     Retention,
     TopicDescription,
 )
-from thulawa.brokers.embedded.producer import Producer
-from thulawa.brokers.errors import OffsetOutOfRange, RecordTooLarge, TopicDiffers, UnknownTopic
-from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.partitioning import partition_of
+from thulawa.core.types import (
+    ConsumerRecord,
+    ProducerRecord,
+)
+from thulawa.errors import (
+    DamagedLog,
+    ForeignLog,
+    InvalidRecord,
+    LogBusy,
+    LogError,
+    LogFailed,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    TopicDiffers,
+    UnknownTopic,
+)
 
 __all__ = [
     "Appended",

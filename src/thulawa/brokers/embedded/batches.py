@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from itertools import accumulate, compress, pairwise
 from typing import Any, NamedTuple
 
-from thulawa.brokers.embedded.errors import DamagedLog
 from thulawa.core.types import Headers
+from thulawa.errors import DamagedLog
 
 __all__ = ["Columns", "Layout", "layout", "pack", "span", "summary", "unpack"]
 

@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from thulawa.brokers.records import ConsumerRecord, ProducerRecord
-from thulawa.core.types import Headers
+from thulawa.core.types import (
+    ConsumerRecord,
+    Headers,
+    ProducerRecord,
+)
 from thulawa.priority.placement import LOOK_BACK, Placing
 
 __all__ = ["Readable", "newest", "placed"]

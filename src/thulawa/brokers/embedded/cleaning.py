@@ -18,8 +18,8 @@ from pathlib import Path
 
 from thulawa.brokers.embedded.compaction import compact
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.options import Cleaned
-from thulawa.brokers.embedded.topics import Topic, find, id_range, sweep
+from thulawa.brokers.embedded.topic_options import Cleaned
+from thulawa.brokers.embedded.topic_table import StoredTopic, find, id_range, sweep
 
 __all__ = ["clean", "delete_records"]
 
@@ -56,7 +56,7 @@ def delete_records(database: Database, name: str, before: Mapping[int, int]) -> 
     return cleaned
 
 
-def _clean(database: Database, topic: Topic, clock: Callable[[], int]) -> Cleaned:
+def _clean(database: Database, topic: StoredTopic, clock: Callable[[], int]) -> Cleaned:
     cleaned = Cleaned()
     for number, partition in enumerate(topic.partitions):
         if topic.retention.limits:
@@ -89,7 +89,7 @@ def _remember(database: Database, partition: int) -> None:
         )
 
 
-def _retain(database: Database, topic: Topic, partition: int, now: int) -> Cleaned:
+def _retain(database: Database, topic: StoredTopic, partition: int, now: int) -> Cleaned:
     with database.transaction() as sql:
         last_to_go = max(
             _last_expired(sql, topic, partition, now),
@@ -103,7 +103,7 @@ def _retain(database: Database, topic: Topic, partition: int, now: int) -> Clean
     return _remove_below_start(database, partition)
 
 
-def _last_expired(sql: sqlite3.Connection, topic: Topic, partition: int, now: int) -> int:
+def _last_expired(sql: sqlite3.Connection, topic: StoredTopic, partition: int, now: int) -> int:
     """Give the last offset that is too old, -1 for none."""
     if topic.retention.seconds is None:
         return -1

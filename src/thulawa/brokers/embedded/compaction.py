@@ -19,11 +19,11 @@ from typing import TypeAlias
 
 from thulawa.brokers.embedded.batches import Columns, pack
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.options import Cleaned
-from thulawa.brokers.embedded.packing import BATCH_BYTES, BATCH_RECORDS, Batch, size_of
-from thulawa.brokers.embedded.reading import bounds, fetch, open_batch
+from thulawa.brokers.embedded.fetching import bounds, fetch, open_batch
+from thulawa.brokers.embedded.packing import BATCH_BYTES, BATCH_RECORDS, PackedBatch, size_of
 from thulawa.brokers.embedded.schema import PARTITION_BITS
-from thulawa.brokers.embedded.topics import Topic, id_range
+from thulawa.brokers.embedded.topic_options import Cleaned
+from thulawa.brokers.embedded.topic_table import StoredTopic, id_range
 from thulawa.brokers.embedded.writing import insert_batch
 
 __all__ = ["compact"]
@@ -34,7 +34,9 @@ _OFFSET = (1 << PARTITION_BITS) - 1
 Run: TypeAlias = list[tuple[int, int, int, int]]  # id, last offset, count, bytes of neighbours
 
 
-def compact(database: Database, topic: Topic, number: int, clock: Callable[[], int]) -> Cleaned:
+def compact(
+    database: Database, topic: StoredTopic, number: int, clock: Callable[[], int]
+) -> Cleaned:
     """Compact what one partition holds now."""
     partition, tombstones = topic.partition(number), topic.retention.tombstones
     with database.snapshot() as sql:
@@ -75,7 +77,7 @@ def _scratch() -> Iterator[sqlite3.Connection]:
 
 def _note_last(
     database: Database,
-    topic: Topic,
+    topic: StoredTopic,
     number: int,
     between: tuple[int, int],
     scratch: sqlite3.Connection,
@@ -122,7 +124,7 @@ def _worthwhile(run: Run, survivors: set[int]) -> bool:
 
 
 def _rewrite(
-    database: Database, topic: Topic, number: int, run: Run, survivors: set[int]
+    database: Database, topic: StoredTopic, number: int, run: Run, survivors: set[int]
 ) -> Cleaned:
     with database.transaction() as sql:
         rows = sql.execute(
@@ -150,7 +152,7 @@ def _insert_joined(sql: sqlite3.Connection, partition: int, kept: list[Columns])
             joined.append(columns)
     size = 0
     for columns in joined:
-        batch = Batch(len(columns), max(columns.timestamps), pack(columns))
+        batch = PackedBatch(len(columns), max(columns.timestamps), pack(columns))
         insert_batch(sql, partition, batch, first=columns.offsets[0], last=columns.offsets[-1])
         size += len(batch.body)
     return size

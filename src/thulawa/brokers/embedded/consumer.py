@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.reading import bounds, fetch, records_of
-from thulawa.brokers.embedded.topics import Topic, find
+from thulawa.brokers.embedded.fetching import bounds, fetch, records_of
+from thulawa.brokers.embedded.topic_table import StoredTopic, find
 from thulawa.brokers.embedded.waiting import Waiter
-from thulawa.brokers.records import ConsumerRecord
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.names import check_name
+from thulawa.core.types import ConsumerRecord
+from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 
 __all__ = ["Consumer", "Start", "committed", "forget_group"]
@@ -124,7 +124,7 @@ class Consumer:
     ) -> None:
         self.close()
 
-    def _find(self, name: str) -> Topic:
+    def _find(self, name: str) -> StoredTopic:
         with self._database.snapshot() as sql:
             return find(sql, name)
 

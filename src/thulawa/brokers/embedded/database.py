@@ -19,9 +19,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import RLock
 
-from thulawa.brokers.embedded.errors import translated
-from thulawa.brokers.embedded.schema import check_version, current
-from thulawa.brokers.errors import UnknownTopic
+from thulawa.brokers.embedded.schema import check_version, current, translated
+from thulawa.errors import UnknownTopic
 
 __all__ = ["Database"]
 

@@ -8,25 +8,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from thulawa.brokers.embedded import cleaning, consumer, reading, schema, topics, writing
+from thulawa.brokers.embedded import cleaning, consumer, fetching, schema, topic_table, writing
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.brokers.embedded.consumer import Consumer, Start
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.options import (
+from thulawa.brokers.embedded.packing import Partitioner
+from thulawa.brokers.embedded.producer import Producer
+from thulawa.brokers.embedded.topic_options import (
     Appended,
     Cleaned,
     Retention,
     TopicDescription,
     check_marker,
 )
-from thulawa.brokers.embedded.partitioning import Partitioner
-from thulawa.brokers.embedded.producer import Producer
-from thulawa.brokers.embedded.topics import Topic
-from thulawa.brokers.errors import BrokerError
-from thulawa.brokers.records import ConsumerRecord, ProducerRecord
-from thulawa.core.errors import ConfigurationError
+from thulawa.brokers.embedded.topic_table import StoredTopic
 from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.secrets import masked_address
+from thulawa.core.types import (
+    ConsumerRecord,
+    ProducerRecord,
+)
+from thulawa.errors import BrokerError, ConfigurationError
 from thulawa.priority.buckets import Buckets
 
 __all__ = ["Log"]
@@ -79,7 +81,9 @@ class Log:
         """Make a topic, and the log if need be; a topic with these settings is left as it is."""
         if schema.current(self._folder) is None:
             schema.create(self._folder)
-        topics.create(self._database, name, partitions, retention or Retention(), compact=compact)
+        topic_table.create(
+            self._database, name, partitions, retention or Retention(), compact=compact
+        )
         return self.describe(name)
 
     def topics(self) -> list[str]:
@@ -87,21 +91,21 @@ class Log:
         if schema.current(self._folder) is None:
             return []
         with self._database.snapshot() as sql:
-            return topics.names(sql)
+            return topic_table.names(sql)
 
     def describe(self, topic: str) -> TopicDescription:
         """Tell a topic's settings, offsets and size."""
         with self._database.snapshot() as sql:
-            return topics.describe(sql, topic)
+            return topic_table.describe(sql, topic)
 
-    def topic(self, topic: str) -> Topic:
+    def topic(self, topic: str) -> StoredTopic:
         """Return a topic's settings; one that is deleted and created again has another id."""
         with self._database.snapshot() as sql:
-            return topics.find(sql, topic)
+            return topic_table.find(sql, topic)
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic, its records and its groups' positions."""
-        topics.delete(self._database, topic)
+        topic_table.delete(self._database, topic)
 
     def producer(self, *, batch_records: int = 10_000, buckets: Buckets | None = None) -> Producer:
         """Make a producer; with ``buckets`` it puts records where those say."""
@@ -245,13 +249,13 @@ class Log:
         limit: int | None = None,
     ) -> Iterator[ConsumerRecord]:
         """Give the records of a partition with offsets in [start, end), at most ``limit``."""
-        return reading.read(self._database, topic, partition, start, end, limit)
+        return fetching.read(self._database, topic, partition, start, end, limit)
 
     def read_columns(
         self, topic: str, partition: int, start: int, end: int | None = None
     ) -> Iterator[Columns]:
         """Give the same records in chunks of columns, up to a thousand at a time: faster."""
-        return reading.read_columns(self._database, topic, partition, start, end)
+        return fetching.read_columns(self._database, topic, partition, start, end)
 
     def read_packed(
         self, topic: str, partition: int, start: int, end: int
@@ -260,7 +264,7 @@ class Log:
 
         `unpack` opens one.
         """
-        return reading.read_packed(self._database, topic, partition, start, end)
+        return fetching.read_packed(self._database, topic, partition, start, end)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> Cleaned:
         """Remove the records of some partitions that have lower offsets than these.
@@ -308,9 +312,9 @@ class Log:
 
     def _offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         with self._database.snapshot() as sql:
-            return reading.offsets(sql, topics.find(sql, topic))
+            return fetching.offsets(sql, topic_table.find(sql, topic))
 
-    def _cleaned(self, written: writing.Written) -> Appended:
+    def _cleaned(self, written: writing.AppendResult) -> Appended:
         if self._auto_clean:
             for topic in written.to_clean:
                 self._try_to_clean(topic)

@@ -12,18 +12,17 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from thulawa.brokers.embedded.batches import Columns, pack, summary
-from thulawa.brokers.embedded.errors import InvalidRecord
-from thulawa.brokers.embedded.partitioning import Partitioner
-from thulawa.brokers.embedded.records import LARGEST_RECORD, check_record
-from thulawa.brokers.embedded.topics import Topic
-from thulawa.brokers.records import ProducerRecord
-from thulawa.core.types import Headers
+from thulawa.brokers.embedded.record_checks import LARGEST_RECORD, check_record
+from thulawa.brokers.embedded.topic_table import StoredTopic
+from thulawa.core.partitioning import partition_of
+from thulawa.core.types import Headers, ProducerRecord
+from thulawa.errors import InvalidRecord
 
 __all__ = [
     "BATCH_BYTES",
     "BATCH_RECORDS",
-    "Batch",
     "Fields",
+    "PackedBatch",
     "check_for",
     "described",
     "fields_of",
@@ -51,8 +50,31 @@ class Fields(NamedTuple):
         return Fields(keys[start:end], values[start:end], headers[start:end], timestamps[start:end])
 
 
+class Partitioner:
+    """Choose partitions for one writer; ``first`` is where its records without a key start.
+
+    Those stay in one partition until their batch is full, then go to the next partition, so that
+    batches are large and all partitions get records.
+    """
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, first: int) -> None:
+        self._turn = first
+
+    def choose(self, keys: Sequence[bytes | None], partitions: int) -> list[int]:
+        """Return the partition of each record of a batch."""
+        turn = self._turn % partitions
+        homes = {key: turn if key is None else partition_of(key, partitions) for key in set(keys)}
+        return [homes[key] for key in keys]
+
+    def next_batch(self) -> None:
+        """Send the keyless records that follow to the next partition."""
+        self._turn += 1
+
+
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PackedBatch:
     """A packed batch that waits for its offsets."""
 
     count: int
@@ -61,8 +83,8 @@ class Batch:
 
 
 def packed(
-    records: Iterable[ProducerRecord], topic: Topic, partitioner: Partitioner, now: int
-) -> dict[int, list[Batch]]:
+    records: Iterable[ProducerRecord], topic: StoredTopic, partitioner: Partitioner, now: int
+) -> dict[int, list[PackedBatch]]:
     """Pack records for a topic, by partition; ``now`` stamps those without a timestamp."""
     rows = list(records)
     for part in _parts(rows):
@@ -97,13 +119,13 @@ def packed_plainly(records: Fields, topic: str) -> Iterator[bytes]:
             yield _body(piece, piece.timestamps)
 
 
-def described(body: bytes) -> Batch:
+def described(body: bytes) -> PackedBatch:
     """Give what is to be known of a packed batch; refuse a damaged one."""
     count, newest = summary(body)
-    return Batch(count, newest, body)
+    return PackedBatch(count, newest, body)
 
 
-def check_for(topic: Topic, record: ProducerRecord) -> int:
+def check_for(topic: StoredTopic, record: ProducerRecord) -> int:
     """Refuse a record that this topic cannot hold; give its size."""
     if record.partition is not None:
         topic.partition(record.partition)
@@ -163,11 +185,11 @@ def _by_partition(
     return chosen
 
 
-def _batches(records: Fields, now: int) -> Iterator[Batch]:
+def _batches(records: Fields, now: int) -> Iterator[PackedBatch]:
     """Pack records as one batch, or as several if it would be too large."""
     for piece in _pieces(records):
         times = [now if stamp is None else stamp for stamp in piece.timestamps]
-        yield Batch(len(times), max(times), _body(piece, times))
+        yield PackedBatch(len(times), max(times), _body(piece, times))
 
 
 def _pieces(records: Fields, size: int | None = None) -> Iterator[Fields]:

@@ -14,12 +14,12 @@ from typing import Protocol, Self
 from uuid import uuid4
 
 from thulawa.brokers.embedded.bucket_placement import Readable, newest, placed
-from thulawa.brokers.embedded.options import Appended, Marker
 from thulawa.brokers.embedded.packing import check_for
-from thulawa.brokers.embedded.records import HeadersLike, as_headers
-from thulawa.brokers.embedded.topics import Topic
-from thulawa.brokers.records import ProducerRecord
-from thulawa.core.errors import ConfigurationError
+from thulawa.brokers.embedded.record_checks import HeadersLike, as_headers
+from thulawa.brokers.embedded.topic_options import Appended, Marker
+from thulawa.brokers.embedded.topic_table import StoredTopic
+from thulawa.core.types import ProducerRecord
+from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
 
@@ -57,7 +57,7 @@ class Producer:
     def __init__(
         self,
         log: Writes,
-        find: Callable[[str], Topic],
+        find: Callable[[str], StoredTopic],
         *,
         batch_records: int = 10_000,
         buckets: Buckets | None = None,
@@ -70,7 +70,7 @@ class Producer:
         self._marker = Marker(f"producer/{uuid4().hex}")
         self._batch = 0
         self._sending: dict[str, list[ProducerRecord]] = {}
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, StoredTopic] = {}
         self._waiting: dict[str, list[ProducerRecord]] = {}
         self._records = 0
         self._bytes = 0

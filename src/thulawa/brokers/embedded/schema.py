@@ -19,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
-from thulawa.brokers.embedded.errors import ForeignLog, translated
+from thulawa.errors import DamagedLog, ForeignLog, LogBusy, LogError, LogFailed
 
 __all__ = ["PARTITION_BITS", "check_version", "create", "current"]
 
@@ -147,3 +147,21 @@ def _migrated(connection: sqlite3.Connection) -> int:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     return version
+
+
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT}
+_FOREIGN = {sqlite3.SQLITE_NOTADB}
+_PRIMARY = 0xFF  # the low byte of an extended result code
+
+
+def translated(error: sqlite3.Error, path: object) -> LogError:
+    """Return the error that a SQLite error stands for."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+    if code in _LOCKED:
+        return LogBusy(f"{path} is locked by another process")
+    if code in _DAMAGED:
+        return DamagedLog(f"{path} is damaged: {error}")
+    if code in _FOREIGN:
+        return ForeignLog(f"{path} is not a SQLite database")
+    return LogFailed(f"{path}: {error}")

@@ -21,26 +21,36 @@ from typing import TypeAlias
 
 from thulawa.brokers.embedded.batches import unpack
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.options import Appended, Marker
-from thulawa.brokers.embedded.packing import Batch, described, packed
-from thulawa.brokers.embedded.partitioning import Partitioner
+from thulawa.brokers.embedded.packing import PackedBatch, Partitioner, described, packed
 from thulawa.brokers.embedded.schema import PARTITION_BITS
-from thulawa.brokers.embedded.topics import Topic, find
-from thulawa.brokers.errors import Fenced, UnknownTopic
-from thulawa.brokers.records import ProducerRecord
+from thulawa.brokers.embedded.topic_options import Appended, Marker
+from thulawa.brokers.embedded.topic_table import StoredTopic, find
 from thulawa.core.markers import LastBatch, is_written
+from thulawa.core.types import ProducerRecord
+from thulawa.errors import (
+    Fenced,
+    UnknownTopic,
+)
 
-__all__ = ["Written", "append", "append_packed", "begin", "forget", "insert_batch", "last_batches"]
+__all__ = [
+    "AppendResult",
+    "append",
+    "append_packed",
+    "begin",
+    "forget",
+    "insert_batch",
+    "last_batches",
+]
 
 
-_Work: TypeAlias = tuple[Topic, int, list[Batch]]  # what goes to a partition
+_Work: TypeAlias = tuple[StoredTopic, int, list[PackedBatch]]  # what goes to a partition
 # Epochs are rows beside the markers, under a name that no writer can have: no new table, so that
 # older versions still read the log.
 _EPOCH = "#epoch"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class AppendResult:
     """What was done, and which partitions have grown enough to be worth cleaning."""
 
     appended: Appended
@@ -56,7 +66,7 @@ def append(
     marker: Marker | None = None,
     batch: LastBatch,
     epoch: int | None = None,
-) -> Written:
+) -> AppendResult:
     """Write records to topics, all or none; skip them if the marker has seen the batch."""
     with database.snapshot() as sql:
         topics = {name: find(sql, name) for name in records}
@@ -77,10 +87,10 @@ def append_packed(
     now: int,
     marker: Marker | None,
     batch: LastBatch,
-) -> Written:
+) -> AppendResult:
     """Write batches that are packed already: those whose partition is known as they are."""
-    topics: dict[str, Topic] = {}
-    work: dict[tuple[str, int], list[Batch]] = defaultdict(list)
+    topics: dict[str, StoredTopic] = {}
+    work: dict[tuple[str, int], list[PackedBatch]] = defaultdict(list)
     for name, chosen, body in batches:
         if name not in topics:
             with database.snapshot() as sql:
@@ -103,23 +113,23 @@ def append_packed(
 
 def _write(
     database: Database,
-    topics: list[Topic],
+    topics: list[StoredTopic],
     work: list[_Work],
     marker: Marker | None,
     batch: LastBatch,
     epoch: int | None = None,
-) -> Written:
+) -> AppendResult:
     with database.transaction() as sql:
         if marker is not None and epoch is not None:
             _check_epoch(sql, marker, epoch)
         if marker is not None and not _advance(sql, marker, batch):
-            return Written(Appended(skipped=True))
+            return AppendResult(Appended(skipped=True))
         offsets = {
             (topic.name, number): _insert(sql, topic, number, batches)
             for topic, number, batches in work
         }
         to_clean = [topic.name for topic in topics if _claim_cleaning(sql, topic)]
-    return Written(Appended(offsets=offsets), tuple(to_clean))
+    return AppendResult(Appended(offsets=offsets), tuple(to_clean))
 
 
 def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, LastBatch]:
@@ -175,7 +185,9 @@ def _advance(sql: sqlite3.Connection, marker: Marker, batch: LastBatch) -> bool:
     return True
 
 
-def _insert(sql: sqlite3.Connection, topic: Topic, number: int, batches: list[Batch]) -> range:
+def _insert(
+    sql: sqlite3.Connection, topic: StoredTopic, number: int, batches: list[PackedBatch]
+) -> range:
     partition = topic.partition(number)
     row = sql.execute("SELECT end_offset FROM partitions WHERE id = ?", (partition,)).fetchone()
     if row is None:
@@ -189,7 +201,7 @@ def _insert(sql: sqlite3.Connection, topic: Topic, number: int, batches: list[Ba
 
 
 def insert_batch(
-    sql: sqlite3.Connection, partition: int, batch: Batch, *, first: int, last: int
+    sql: sqlite3.Connection, partition: int, batch: PackedBatch, *, first: int, last: int
 ) -> None:
     """Put a batch in its place: its first record has offset ``first``."""
     identity = partition << PARTITION_BITS | first
@@ -204,7 +216,7 @@ def insert_batch(
 _CLEAN_AT_LEAST = 10_000
 
 
-def _claim_cleaning(sql: sqlite3.Connection, topic: Topic) -> bool:
+def _claim_cleaning(sql: sqlite3.Connection, topic: StoredTopic) -> bool:
     """Tell whether the topic is due; whoever is told so is the only one who is."""
     if not (topic.compact or topic.retention.limits):
         return False

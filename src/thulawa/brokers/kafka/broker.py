@@ -6,15 +6,14 @@ from functools import cached_property
 
 from confluent_kafka.admin import AdminClient
 
-from thulawa.brokers.embedded.records import LARGEST_RECORD
-from thulawa.brokers.errors import UnknownTopic
+from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
 from thulawa.brokers.kafka.reading import columns_of, read_between, read_spans, record_of
 from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.brokers.kafka.topics import Topics, TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
-    Batch,
+    SinkBatch,
     SinkProducer,
     SinkSpec,
     fence,
@@ -24,9 +23,14 @@ from thulawa.brokers.kafka.transactions import (
     write,
 )
 from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
-from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.markers import LastBatch
-from thulawa.core.types import Offsets, TopicPartition
+from thulawa.core.types import (
+    ConsumerRecord,
+    Offsets,
+    ProducerRecord,
+    TopicPartition,
+)
+from thulawa.errors import UnknownTopic
 
 __all__ = ["KafkaBroker"]
 
@@ -127,7 +131,7 @@ class KafkaBroker:
         self, ranges: Mapping[TopicPartition, tuple[int, int]], *, timeout: float = 30.0
     ) -> Iterator[ConsumerRecord]:
         """Yield the committed records of ranges of offsets, those of a partition in their order."""
-        for messages in read_spans(self.connection, ranges, patience=timeout):
+        for messages in read_spans(self.connection, ranges, timeout=timeout):
             yield from map(record_of, messages)
 
     def read_columns(
@@ -152,7 +156,7 @@ class KafkaBroker:
             guarantee="at_least_once",
             delivery_timeout=_APPEND_TIMEOUT,
         )
-        write(sink, Batch("", 0, 0), [list(_outgoing(topic, records))])
+        write(sink, SinkBatch("", 0, 0), [list(_outgoing(topic, records))])
 
     def commit(self, group: str, offsets: Offsets, *, query: str = "", batch: int = -1) -> None:
         """Commit offsets of a consumer group, with the batch of a query that they follow."""
@@ -181,7 +185,7 @@ class KafkaBroker:
         self, writer: WriterId, task: int, batch: LastBatch
     ) -> Iterator["_KafkaTransaction"]:
         """Begin a transaction that writes records and the marker of a batch atomically."""
-        part = Batch(writer.query, batch.number, task, batch.layout)
+        part = SinkBatch(writer.query, batch.number, task, batch.layout)
         with transaction(self._sink(writer), part) as opened:
             yield _KafkaTransaction(opened)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.secrets import MASK, masked_address
+from thulawa.errors import ConfigurationError
 
 __all__ = ["Connection", "is_secret", "masked"]
 

@@ -15,8 +15,11 @@ from confluent_kafka import (
 from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 
+from thulawa.brokers.kafka.client_errors import (
+    retry_transient,
+    translated,
+)
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import again, translated
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.types import Offsets
 
@@ -55,7 +58,7 @@ def commit_offsets(
                 raise KafkaException(place.error)
 
     try:
-        again(commit, _TIMEOUT)
+        retry_transient(commit, _TIMEOUT)
     except KafkaException as error:
         raise translated(error, f"committing the offsets of group {group}") from error
 
@@ -93,7 +96,7 @@ def committed(connection: Connection, group: str) -> list[TopicPartition]:
         return found
 
     try:
-        places = again(fetch, _TIMEOUT)
+        places = retry_transient(fetch, _TIMEOUT)
     except KafkaException as error:
         raise translated(error, f"reading the offsets of group {group}") from error
     finally:
@@ -115,7 +118,7 @@ def delete_groups(connection: Connection, *groups: str) -> None:
 
     for group in groups:
         try:
-            again(partial(delete, group), _TIMEOUT)
+            retry_transient(partial(delete, group), _TIMEOUT)
         except KafkaException as error:
             raise translated(error, f"deleting the group {group}") from error
 

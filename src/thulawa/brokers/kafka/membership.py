@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaException
 
+from thulawa.brokers.kafka.client_errors import translated
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import translated
 
 __all__ = ["Membership"]
 

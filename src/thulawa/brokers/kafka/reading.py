@@ -9,11 +9,14 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as ClientPartition
 
+from thulawa.brokers.kafka.client_errors import (
+    transient,
+    translated,
+)
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable, passes, translated
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.brokers.records import ConsumerRecord
-from thulawa.core.types import Headers, TopicPartition
+from thulawa.core.types import ConsumerRecord, Headers, TopicPartition
+from thulawa.errors import BrokerUnreachable
 from thulawa.priority.placement import LOOK_BACK
 
 __all__ = [
@@ -36,7 +39,7 @@ def read_to_end(
     connection: Connection,
     topic: str,
     *partitions: int,
-    patience: float = 30.0,
+    timeout: float = 30.0,
     since: MutableMapping[int, int] | None = None,
     committed: bool = False,
 ) -> Iterator[list[Message]]:
@@ -45,14 +48,14 @@ def read_to_end(
     ``since`` holds the offsets to begin at, and holds those behind the end when all is read.
     Records of transactions that were aborted are left out; one that is still open is waited for,
     or, with ``committed``, is where they end.
-    Raises `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more:
+    Raises `BrokerUnreachable` when nothing comes for ``timeout`` seconds although there is more:
     never gives fewer records than there are.
     """
     admin = Topics(connection)
     ends = admin.end_offsets(topic, committed=committed)[topic]
     starts = admin.start_offsets(topic)[topic] | dict(since or {})
     spans = {p: (starts[p], end) for p, end in ends.items() if p in (partitions or ends)}
-    yield from read_between(connection, topic, spans, patience=patience)
+    yield from read_between(connection, topic, spans, timeout=timeout)
     if since is not None:
         since.update(ends)
 
@@ -62,26 +65,26 @@ def read_between(
     topic: str,
     spans: Mapping[int, tuple[int, int]],
     *,
-    patience: float = 30.0,
+    timeout: float = 30.0,
     keep: bool = False,
 ) -> Iterator[list[Message]]:
     """Yield records of one topic with offsets in [start, end) by partition, as `read_spans`."""
     named = {TopicPartition(topic, partition): span for partition, span in spans.items()}
-    return read_spans(connection, named, patience=patience, keep=keep)
+    return read_spans(connection, named, timeout=timeout, keep=keep)
 
 
 def read_spans(
     connection: Connection,
     spans: Mapping[TopicPartition, tuple[int, int]],
     *,
-    patience: float = 30.0,
+    timeout: float = 30.0,
     keep: bool = False,
     ahead: int | None = None,
 ) -> Iterator[list[Message]]:
     """Yield the records of topic-partitions with offsets in [start, end), each in offset order.
 
     Only committed records. Raises `OffsetOutOfRange` where retention has removed the start, and
-    `BrokerUnreachable` when nothing comes for ``patience`` seconds although there is more. With
+    `BrokerUnreachable` when nothing comes for ``timeout`` seconds although there is more. With
     ``keep`` the consumer is kept for the next call in this process, for those that read again and
     again: to make one costs as much as to read thousands of records. ``ahead`` bounds how many
     records of a partition the client fetches beyond what was taken, which are lost at the end.
@@ -92,21 +95,21 @@ def read_spans(
     with _consumer(connection, ahead=ahead, keep=keep) as consumer:
         consumer.assign([ClientPartition(*place, spans[place][0]) for place in left])
         count = sum(end - spans[place][0] for place, end in left.items())
-        yield from _until(consumer, left, count, patience)
+        yield from _until(consumer, left, count, timeout)
 
 
 def first_times(
     connection: Connection,
     spans: Mapping[TopicPartition, tuple[int, int]],
     *,
-    patience: float = 30.0,
+    timeout: float = 30.0,
 ) -> dict[TopicPartition, int]:
     """Return the timestamp of the first record of each topic-partition in [start, end), if any."""
     left = {place: end for place, (start, end) in spans.items() if end > start}
     found: dict[TopicPartition, int] = {}
     with _consumer(connection, ahead=1, keep=True) as consumer:
         consumer.assign([ClientPartition(*place, spans[place][0]) for place in left])
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while left:
             for one in _records(consumer, len(left)):
                 place = topic_partition(one)
@@ -117,7 +120,7 @@ def first_times(
                 _drop_finished(consumer, left)
             if left and time.monotonic() > deadline:
                 raise BrokerUnreachable(
-                    f"nothing came for {patience:.0f} s", topic=next(iter(left))[0]
+                    f"nothing came for {timeout:.0f} s", topic=next(iter(left))[0]
                 )
     return found
 
@@ -200,7 +203,7 @@ def newest(connection: Connection, topic: str, most: int = LOOK_BACK) -> dict[in
 
 
 def _until(
-    consumer: Consumer, left: dict[TopicPartition, int], ahead: int, patience: float
+    consumer: Consumer, left: dict[TopicPartition, int], ahead: int, timeout: float
 ) -> Iterator[list[Message]]:
     last = time.monotonic()
     partitions = len(left)
@@ -217,9 +220,9 @@ def _until(
         if messages:
             last = time.monotonic()
             yield messages
-        elif left and time.monotonic() - last > patience:
+        elif left and time.monotonic() - last > timeout:
             raise BrokerUnreachable(
-                f"nothing came for {patience:.0f} s; is a transaction still open?",
+                f"nothing came for {timeout:.0f} s; is a transaction still open?",
                 topic=next(iter(left))[0],
             )
 
@@ -229,7 +232,7 @@ def _records(consumer: Consumer, most: int) -> list[Message]:
     messages = consumer.consume(most, timeout=_POLL)
     told = [(error, one) for one in messages if (error := one.error()) is not None]
     for error, one in told:
-        if error.code() != Code._PARTITION_EOF and not passes(error):  # noqa: SLF001
+        if error.code() != Code._PARTITION_EOF and not transient(error):  # noqa: SLF001
             raise translated(error, "reading", topic=one.topic(), partition=one.partition())
     return [one for one in messages if one.error() is None] if told else messages
 

@@ -9,10 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from thulawa.brokers.errors import BrokerError, RecordTooLarge, UnknownTopic
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import Headers
+from thulawa.errors import (
+    BrokerError,
+    ConfigurationError,
+    RecordTooLarge,
+    UnknownTopic,
+)
 from thulawa.priority.placement import Placing
 
 __all__ = ["Missing", "OutRecord", "Oversized", "Policies", "Router"]

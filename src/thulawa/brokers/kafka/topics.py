@@ -22,16 +22,20 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from thulawa.brokers.errors import BrokerError, TopicDiffers, UnknownTopic
-from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
-    again,
+from thulawa.brokers.kafka.client_errors import (
+    retry_transient,
     translated,
 )
-from thulawa.core.errors import ConfigurationError
+from thulawa.brokers.kafka.connection import Connection
 from thulawa.core.types import Offsets
+from thulawa.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    BrokerUnreachable,
+    ConfigurationError,
+    TopicDiffers,
+    UnknownTopic,
+)
 
 __all__ = ["Cleanup", "TopicSpec", "Topics", "reachable"]
 
@@ -272,7 +276,7 @@ class Topics:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         try:
-            return again(lambda: self._listed(asked, level), self._timeout)
+            return retry_transient(lambda: self._listed(asked, level), self._timeout)
         except KafkaException as error:
             raise self._told(error, ", ".join(counts)) from error
 

@@ -37,23 +37,31 @@ from typing import Any, Literal, TypeAlias, get_args
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from thulawa.brokers.errors import BrokerError, Fenced
+from thulawa.brokers.kafka.client_errors import (
+    call_with_timeout,
+    retry_transient,
+    translated,
+)
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.errors import BrokerUnreachable, again, bounded, translated
 from thulawa.brokers.kafka.reading import newest
 from thulawa.brokers.kafka.routing import OutRecord, Policies, Router
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch, is_written
+from thulawa.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ConfigurationError,
+    Fenced,
+)
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
 
 __all__ = [
-    "Batch",
     "Guarantee",
+    "SinkBatch",
     "SinkProducer",
+    "SinkResult",
     "SinkSpec",
-    "Written",
     "claim",
     "fence",
     "forget_kept",
@@ -138,7 +146,7 @@ class SinkSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SinkBatch:
     """One task's part of a batch of a query.
 
     ``layout`` names how the query spreads its rows over tasks; empty: unknown, and not compared.
@@ -156,7 +164,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SinkResult:
     """What became of it: how many records went out, dead letters among them; or all was there.
 
     ``dropped`` counts those of unknown buckets that did not.
@@ -168,7 +176,7 @@ class Written:
     dropped: int = 0
 
 
-def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -> Written:
+def write(spec: SinkSpec, batch: SinkBatch, chunks: Iterable[Sequence[OutRecord]]) -> SinkResult:
     """Write a task's part of a batch; with ``exactly_once`` at most once, however often it is run.
 
     Returns when all of it is stored. Raises an error of `errors` when it is not, and then no
@@ -186,11 +194,11 @@ def write(spec: SinkSpec, batch: Batch, chunks: Iterable[Sequence[OutRecord]]) -
             return opened.send_all(chunks)
         for _ in chunks:  # Spark expects its rows to be read
             pass
-    return Written(0, skipped=True)
+    return SinkResult(0, skipped=True)
 
 
 @contextmanager
-def transaction(spec: SinkSpec, batch: Batch) -> "Iterator[SinkProducer | None]":
+def transaction(spec: SinkSpec, batch: SinkBatch) -> "Iterator[SinkProducer | None]":
     """Begin a transaction that holds the marker of a batch; yield None if it is written already.
 
     It is committed where the block ends, and aborted where the block raises.
@@ -287,7 +295,9 @@ def forget_kept() -> None:
         _kept.popitem()[1].close()
 
 
-def _claimed(kept: "SinkProducer | None", spec: SinkSpec, batch: Batch) -> "SinkProducer | None":
+def _claimed(
+    kept: "SinkProducer | None", spec: SinkSpec, batch: SinkBatch
+) -> "SinkProducer | None":
     """Give a sender with an open transaction that holds the marker; None when all is written."""
     if kept is not None and kept.steady:
         if kept.holds(batch):
@@ -365,7 +375,7 @@ class SinkProducer:
             self._shaken = True
         return not self._shaken
 
-    def holds(self, batch: Batch) -> bool:
+    def holds(self, batch: SinkBatch) -> bool:
         """Return whether a batch is written, as far as this sender knows: see `take_over`.
 
         Raise `StateError` where its number or its layout does not fit the marker.
@@ -382,8 +392,8 @@ class SinkProducer:
     def initialize(self) -> None:
         """Fence earlier attempts and end what they left."""
         with self._told("beginning to write"):
-            again(
-                lambda: bounded(self._producer.init_transactions, _ANSWER),
+            retry_transient(
+                lambda: call_with_timeout(self._producer.init_transactions, _ANSWER),
                 self.spec.delivery_timeout,
             )
 
@@ -400,7 +410,7 @@ class SinkProducer:
         self._last = (query, last)
         return last
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: SinkBatch) -> None:
         """Open a transaction that says the batch is written."""
         marker = TopicPartition(
             self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.marker
@@ -408,13 +418,15 @@ class SinkProducer:
         send = self._producer.send_offsets_to_transaction
         with self._told("claiming a batch"):
             self._producer.begin_transaction()
-            again(lambda: bounded(partial(send, [marker], self._group), _CLAIM), _CLAIM)
+            retry_transient(
+                lambda: call_with_timeout(partial(send, [marker], self._group), _CLAIM), _CLAIM
+            )
 
     def new_batch(self) -> None:
         """Look topics up again from here on: one may have been deleted."""
         self._router.new_batch()
 
-    def send_all(self, chunks: Iterable[Sequence[OutRecord]]) -> Written:
+    def send_all(self, chunks: Iterable[Sequence[OutRecord]]) -> SinkResult:
         """Hand records to the producer; what cannot go out is raised here or by `commit`."""
         count = 0
         for records in chunks:
@@ -426,15 +438,15 @@ class SinkProducer:
                 self._send(records)
             self._raise_failed()
             count += len(records)
-        return Written(count, self._router.dead_letters, dropped=self._router.dropped)
+        return SinkResult(count, self._router.dead_letters, dropped=self._router.dropped)
 
-    def commit(self, batch: Batch) -> None:
+    def commit(self, batch: SinkBatch) -> None:
         """Make records and marker visible."""
         with self._told("committing"):
             try:
                 self._flush()
-                again(
-                    lambda: bounded(self._producer.commit_transaction, _ANSWER),
+                retry_transient(
+                    lambda: call_with_timeout(self._producer.commit_transaction, _ANSWER),
                     self.spec.delivery_timeout,
                 )
             except KafkaException:
@@ -460,7 +472,7 @@ class SinkProducer:
         except BaseException:
             with suppress(KafkaException, BrokerError, SystemError):
                 self._producer.purge()
-                bounded(self._producer.abort_transaction, _ABORT)
+                call_with_timeout(self._producer.abort_transaction, _ABORT)
             raise
 
     def _send(self, records: Sequence[OutRecord]) -> None:
@@ -553,7 +565,7 @@ def _markers(
 ) -> dict[int, LastBatch]:
     places = [TopicPartition(spec.marker_topic, task) for task in tasks]
     with _told("reading the last batch"):
-        found = again(
+        found = retry_transient(
             lambda: _committed(consumer, places, _ANSWER if timeout is None else timeout),
             spec.delivery_timeout if timeout is None else 0.0,
         )

@@ -8,9 +8,9 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import Policies
 from thulawa.brokers.kafka.transactions import Guarantee
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.partition_groups import PartitionGrouper, by_number
 from thulawa.runtime.restarts import Restart, policy_of

@@ -13,9 +13,13 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias
 from uuid import uuid4
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError, StateLoss, ThulawaError
 from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.lane_sums import LaneFigures
+from thulawa.errors import (
+    ConfigurationError,
+    StateLoss,
+    ThulawaError,
+)
 from thulawa.runtime.application_states import State, StateMachine
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, by_number

@@ -3,16 +3,12 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from thulawa.core.errors import ThulawaError
+from thulawa.errors import IncompleteInput, ThulawaError
 from thulawa.spark.internals import worker_input
 
-__all__ = ["IncompleteInput", "require_complete_input"]
+__all__ = ["require_complete_input"]
 
 _T = TypeVar("_T")
-
-
-class IncompleteInput(ThulawaError):
-    """Spark abandoned a task before its last row; its rows must not be committed."""
 
 
 def require_complete_input(rows: Iterator[_T]) -> Iterator[_T]:

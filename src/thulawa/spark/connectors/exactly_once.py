@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch, check_checkpoint
+from thulawa.errors import ConfigurationError
 from thulawa.spark.internals import list_folder, read_text
 
 __all__ = ["LAYOUT", "ExactlyOnceWriter", "layout_of"]

@@ -12,10 +12,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from thulawa.brokers.errors import BrokerError
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets
 from thulawa.core.types import Offsets
+from thulawa.errors import BrokerError
 from thulawa.spark.connectors.offsets import KAFKA, Notes, of_topics
 
 __all__ = ["GroupCommits", "progress_offsets"]

@@ -15,9 +15,9 @@ from thulawa.brokers.embedded import Columns
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import first_times, headers_of, read_spans, topic_partition
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import Offsets as KafkaOffsets
 from thulawa.core.types import TopicPartition
+from thulawa.errors import ConfigurationError
 from thulawa.spark.connectors.chunks import Chunk
 from thulawa.spark.connectors.log_source import LogReader, OffsetRange, TopicEnds, named
 from thulawa.spark.connectors.offsets import KAFKA, Offsets
@@ -89,7 +89,7 @@ class KafkaReader(LogReader):
             TopicPartition(topic, int(number)): (start, start + count)
             for (topic, number), (start, count) in spans.items()
         }
-        found = first_times(self.connection, places, patience=_TIMEOUT)
+        found = first_times(self.connection, places, timeout=_TIMEOUT)
         return {(topic, str(number)): time for (topic, number), time in found.items()}
 
     def _chunks(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
@@ -102,7 +102,7 @@ class KafkaReader(LogReader):
         spans = {TopicPartition(one.topic, one.partition): (one.start, one.end) for one in ranges}
         waiting: dict[TopicPartition, list[Message]] = {}
         count = size = 0
-        reading = read_spans(self.connection, spans, patience=_TIMEOUT, keep=True, ahead=_AHEAD)
+        reading = read_spans(self.connection, spans, timeout=_TIMEOUT, keep=True, ahead=_AHEAD)
         for messages in reading:
             if len(spans) == 1:
                 waiting.setdefault(next(iter(spans)), []).extend(messages)

@@ -22,16 +22,16 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
-    Batch,
+    SinkBatch,
+    SinkResult,
     SinkSpec,
-    Written,
     fence,
     markers,
     write,
 )
 from thulawa.core.durations import milliseconds
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.gc_freeze import freeze_gc
+from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.kafka_clients import check_layout
 from thulawa.spark.connectors.complete_input import require_complete_input
@@ -152,11 +152,11 @@ def writer_of(df: DataFrame, sink: SinkSpec, topic: str | None, layout: str) -> 
 
 
 @dataclass(slots=True)
-class Committed(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """The commit message of a task."""
 
     task: int
-    written: Written
+    written: SinkResult
 
 
 class KafkaFormat(DataSource):
@@ -198,12 +198,12 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         self._topic = topic
         self._layout = layout
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Write the records of one task together with its micro-batch number."""
         freeze_gc()
-        batch = Batch(*streaming_task(), self._layout)
+        batch = SinkBatch(*streaming_task(), self._layout)
         rows = (out_records(one, self._topic) for one in require_complete_input(iterator))
-        return Committed(batch.task, write(self._sink, batch, rows))
+        return TaskCommit(batch.task, write(self._sink, batch, rows))
 
 
 def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:

@@ -13,11 +13,10 @@ from typing import Literal, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from thulawa.brokers.errors import UnknownTopic
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics, reachable
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import Offsets
+from thulawa.errors import ConfigurationError, UnknownTopic
 from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, register
 
 __all__ = ["Starting", "kafka_source"]

@@ -4,7 +4,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.spark.connectors.exactly_once import layout_of
 from thulawa.spark.connectors.log_sink import FORMAT, LogBatchWriter, LogStreamWriter, LogWriter
 from thulawa.spark.connectors.log_source import SCHEMA, LogBatchReader, LogReader, count_of

@@ -22,9 +22,9 @@ from pyspark.sql.types import StructType
 
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.bucket_placement import newest, placed
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.gc_freeze import freeze_gc
 from thulawa.core.markers import LastBatch
+from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
 from thulawa.spark.connectors.complete_input import require_complete_input

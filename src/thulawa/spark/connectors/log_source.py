@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from thulawa.brokers.embedded import Columns, Log
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.gc_freeze import freeze_gc
+from thulawa.errors import ConfigurationError
 from thulawa.priority.quotas import evenly
 from thulawa.spark.connectors.bucket_options import (
     Admission,

@@ -15,8 +15,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.types import Headers
+from thulawa.errors import ConfigurationError
 from thulawa.priority.placement import unstamped
 
 __all__ = ["COLUMNS", "check_columns", "column_values", "header_pairs"]

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 from thulawa.priority.quotas import evenly
 from thulawa.spark.connectors.bucket_options import Place, Split
 from thulawa.spark.connectors.chunks import Behind

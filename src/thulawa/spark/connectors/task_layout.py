@@ -44,7 +44,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.spark.internals import analyzed_plan, plan_children, plan_nodes, scala_items
 from thulawa.spark.map_by_key.order_guard import operator_in
 

@@ -26,14 +26,14 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.signatures import accepts
 from thulawa.engine.resources import check_resource
+from thulawa.errors import ConfigurationError
 from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_places
 from thulawa.spark.internals import arrow_schema, has_active_context, spark_type
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, dead_letter_topic
+from thulawa.spark.map_by_key.map_by_key_options import MapByKeyOptions, check_names, engine_options
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
-from thulawa.spark.map_by_key.options import MapByKeyOptions, check_names, engine_options
 from thulawa.spark.map_by_key.order_guard import refuse_broken_order, refuse_speculation, title_of
 from thulawa.spark.map_by_key.worker import process
 from thulawa.spark.session.shipping import ship

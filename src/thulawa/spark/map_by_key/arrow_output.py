@@ -5,8 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import RecordError, WrongResult, message_of
 from thulawa.engine import Outcome
+from thulawa.errors import (
+    RecordError,
+    WrongResult,
+    message_of,
+)
 from thulawa.spark.map_by_key.dead_letters import DeadLetters
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.map_by_key.rows import LazyBatch, Results

@@ -23,13 +23,22 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from thulawa.brokers.errors import Fenced
 from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
-from thulawa.brokers.records import ProducerRecord
-from thulawa.core.errors import ConfigurationError, ProcessingError, ThulawaError, message_of
-from thulawa.core.markers import LastBatch, OlderBatch, is_written
+from thulawa.core.markers import (
+    LastBatch,
+    is_written,
+)
 from thulawa.core.secrets import masked_address
+from thulawa.core.types import ProducerRecord
 from thulawa.engine import Outcome, WorkItem
+from thulawa.errors import (
+    ConfigurationError,
+    Fenced,
+    OlderBatch,
+    ProcessingError,
+    ThulawaError,
+    message_of,
+)
 from thulawa.runtime.dead_letter_records import ROW
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
@@ -139,7 +148,7 @@ def dead_letter_topic(text: str) -> DeadLetterTopic:
     >>> dead_letter_topic("visits-dead")
     Traceback (most recent call last):
     ...
-    thulawa.core.errors.ConfigurationError: dead_letters='visits-dead' names no topic of a broker: \
+    thulawa.errors.ConfigurationError: dead_letters='visits-dead' names no topic of a broker: \
 write 'file:./topics#visits-dead' or 'kafka://host:9092#visits-dead'
     """
     address, _, topic = str(text).rpartition("#")

@@ -14,7 +14,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.spark.internals import unpersist_local_checkpoint
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN
 from thulawa.spark.map_by_key.order_guard import name_earlier_operators

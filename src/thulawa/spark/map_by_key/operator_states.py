@@ -16,11 +16,14 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
-from thulawa.core.errors import ThulawaError, WrongResult
 from thulawa.engine import Engine
 from thulawa.engine.resources import OpenResource, resource_title
 from thulawa.engine.state import LearnedState
 from thulawa.engine.workers import VALUE
+from thulawa.errors import (
+    ThulawaError,
+    WrongResult,
+)
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.operator import Operator
 

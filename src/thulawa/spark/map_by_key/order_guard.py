@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.spark.internals import analyzed_plan, plan_nodes, query_execution, scala_items
 from thulawa.spark.map_by_key.operator import Operator
 from thulawa.spark.map_by_key.source_order import (

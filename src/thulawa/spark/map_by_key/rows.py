@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 
-from thulawa.core.errors import WrongResult
+from thulawa.errors import WrongResult
 from thulawa.spark.map_by_key.values import named, to_arrow
 
 __all__ = ["LazyBatch", "Results", "Row", "row_type"]

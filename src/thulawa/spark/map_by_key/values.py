@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from thulawa.core.errors import WrongResult
+from thulawa.errors import WrongResult
 
 __all__ = ["named", "to_arrow"]
 

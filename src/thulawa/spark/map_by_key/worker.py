@@ -18,11 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import RecordError, message_of
 from thulawa.core.gc_freeze import freeze_gc
 from thulawa.engine import Outcome, WorkItem
 from thulawa.engine.lane_sums import sample_lanes
-from thulawa.engine.model import NoLane
+from thulawa.engine.work_items import NoLane
+from thulawa.errors import (
+    RecordError,
+    message_of,
+)
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.accumulators import adopt_accumulators
 from thulawa.spark.map_by_key.arrow_output import ArrowOutput

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.manifest import manifest_topic
 from thulawa.spark.micro_batch.program import Program

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import get_args
 
-from thulawa.brokers.embedded.broker import EmbeddedBroker
-from thulawa.brokers.errors import BrokerError
+from thulawa.brokers.embedded.embedded_broker import EmbeddedBroker
 from thulawa.brokers.kafka.broker import KafkaBroker
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import Policies
@@ -20,10 +19,9 @@ from thulawa.brokers.port import (
     open_broker,
     read_to_end,
 )
-from thulawa.brokers.records import ProducerRecord
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.markers import LastBatch
-from thulawa.core.types import Offsets
+from thulawa.core.types import Offsets, ProducerRecord
+from thulawa.errors import BrokerError, ConfigurationError
 from thulawa.spark.micro_batch.broker_formats import BrokerFormats, EmbeddedFormats, KafkaFormats
 
 __all__ = ["StreamsBroker", "streams_broker"]

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from thulawa.core.records import Headers
+from thulawa.core.types import TopicPartition
 from thulawa.runtime.planning import StagedSubTopology
 from thulawa.runtime.recovery_plan import batch_stamp
 from thulawa.spark.connectors.chunks import Behind
 from thulawa.spark.micro_batch.collector import TaskOutput
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed, Topic
+from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed
 from thulawa.spark.task_context import current_task
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.paged import PagedStores
@@ -76,7 +77,7 @@ class ReadPositions:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._ranges: dict[Topic, tuple[int, int, int]] = {}
+        self._ranges: dict[TopicPartition, tuple[int, int, int]] = {}
         self._more: dict[str, list[str]] = {}
 
     @property
@@ -84,7 +85,7 @@ class ReadPositions:
         """Whether the application has changelogs and is not restoring."""
         return bool(self._program.changelogs) and self._program.recovery is None
 
-    def add(self, topic: Topic, first: int, span: tuple[int, int]) -> None:
+    def add(self, topic: TopicPartition, first: int, span: tuple[int, int]) -> None:
         """Add records of one partition, in offset order; ``span`` is their end offset and time."""
         start = self._ranges[topic][0] if topic in self._ranges else first
         self._ranges[topic] = (start, *span)
@@ -103,7 +104,7 @@ class ReadPositions:
             records = Outgoing()
             for topic, (start, end, at) in self._ranges.items():
                 value = json.dumps({"batch": stamp, "start": start, "end": end}).encode()
-                key = f"{topic.name}/{topic.partition}".encode()
+                key = f"{topic.topic}/{topic.partition}".encode()
                 records.add(self._program.offsets_topic, number, key, value, at, ())
             if self._more:
                 value = json.dumps({"batch": stamp, "more": self._more}).encode()

@@ -12,8 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from thulawa.core.errors import ConfigurationError, StateError, StateLoss
 from thulawa.core.types import Offsets
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+    StateLoss,
+)
 from thulawa.runtime.partition_groups import Assignment
 from thulawa.runtime.planning import Plan, checkpoint_names
 from thulawa.spark.connectors.offsets import Notes, of_topics

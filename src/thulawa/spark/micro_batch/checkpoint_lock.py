@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from thulawa.core.errors import StateError
+from thulawa.errors import StateError
 
 __all__ = ["LEASE", "CheckpointLock", "LockOwner"]
 

@@ -6,9 +6,13 @@ from functools import partial
 from typing import Any
 
 from thulawa.brokers.embedded.packing import Fields
-from thulawa.core.errors import ProductionError, SerializationError
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde
+from thulawa.core.types import TopicPartition
+from thulawa.errors import (
+    ProductionError,
+    SerializationError,
+)
 from thulawa.runtime.blocks import Block, ForwardBlock, RawRecord
 from thulawa.runtime.context import Forward, TaskContext
 from thulawa.runtime.output_encoder import OutputEncoder, chosen_partition, record_size
@@ -16,7 +20,7 @@ from thulawa.runtime.planning import StagedSubTopology
 from thulawa.runtime.shuffled import with_sender
 from thulawa.spark.micro_batch.output_limits import limit_of
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed, Topic, pack_records
+from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed, pack_records
 from thulawa.state.codec import ColumnCodec
 from thulawa.topology.nodes import Sink
 
@@ -31,13 +35,17 @@ class TaskOutput:
     """
 
     def __init__(
-        self, program: Program, part: StagedSubTopology, number: int, source: Topic | None = None
+        self,
+        program: Program,
+        part: StagedSubTopology,
+        number: int,
+        source: TopicPartition | None = None,
     ) -> None:
         self._program = program
         self._plan = program.plan
         self._place = f"{part.group.id:04}/{number:06}"
         if source is not None:  # a sub-topology may read several
-            self._place += f"/{source.name}/{source.partition:06}"
+            self._place += f"/{source.topic}/{source.partition:06}"
         self._number = number
         self._encoder = OutputEncoder(
             program.options, self.send, partial(limit_of, program.outlets, program.run)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from thulawa.core.errors import StateError
 from thulawa.core.gc_freeze import freeze_gc, gc_disabled
+from thulawa.core.types import TopicPartition
 from thulawa.engine.lane_sums import LaneSums
+from thulawa.errors import StateError
 from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import SOURCE_STAGE, StagedSubTopology, has_timers
 from thulawa.runtime.shuffled import merge_by_time, split_by_sender
@@ -31,7 +32,6 @@ from thulawa.spark.micro_batch.wire import (
     CLOCK,
     COUNTS,
     Packed,
-    Topic,
     as_block,
     opened_records,
     packed_batch,
@@ -89,22 +89,22 @@ class _FirstStage:
             for name, one in program.plan.repartitions.items()
             if one.is_topic
         }
-        self._tasks: dict[Topic, tuple[Task, TaskOutput]] = {}
+        self._tasks: dict[TopicPartition, tuple[Task, TaskOutput]] = {}
         self._read = ReadPositions(program)
 
     def packed(self, chunk: Chunk) -> Iterator[Packed]:
-        plan, topic = self._plan, Topic(chunk.topic, chunk.partition)
+        plan, topic = self._plan, TopicPartition(chunk.topic, chunk.partition)
         if self._read.is_needed:
             self._read.add(topic, chunk.first, chunk.span)
-        if topic.name in self._program.restored:
+        if topic.topic in self._program.restored:
             yield self._changes(chunk)
             return
-        if topic.name == self._program.offsets_topic:
+        if topic.topic == self._program.offsets_topic:
             return
-        if topic.name == self._program.clock_topic:
+        if topic.topic == self._program.clock_topic:
             yield from self._wake()
             return
-        name = self._names.get(topic.name, topic.name)
+        name = self._names.get(topic.topic, topic.topic)
         place = f"{name}/{topic.partition:06}/{chunk.first:020}"
         if name in plan.global_topics:
             data = chunk.data
@@ -117,7 +117,7 @@ class _FirstStage:
             return
         part = plan.parts[plan.readers[name]]
         if part.stage == SOURCE_STAGE:
-            yield from self._run(part, Topic(name, topic.partition), chunk)
+            yield from self._run(part, TopicPartition(name, topic.partition), chunk)
             return
         _check_known_partition(part, name, topic.partition)
         task = part.task_of(name, topic.partition)
@@ -158,14 +158,16 @@ class _FirstStage:
                     slot = self._program.slot_of(task)
                     yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
 
-    def _run(self, part: StagedSubTopology, topic: Topic, chunk: Chunk) -> Iterator[Packed]:
+    def _run(
+        self, part: StagedSubTopology, topic: TopicPartition, chunk: Chunk
+    ) -> Iterator[Packed]:
         if topic not in self._tasks:
             self._tasks[topic] = self._made(part, topic)
         task, output = self._tasks[topic]
         # the source has no batch time; the clock is only used to detect far-future timestamps
         task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
         block = as_block(chunk.columns)
-        repartition = self._plan.repartitions.get(topic.name)
+        repartition = self._plan.repartitions.get(topic.topic)
         if repartition is not None:
             records = opened_records(block, ColumnCodec(repartition.value_serde))
             task.add(*topic, merge_by_time([*split_by_sender(records).values()]))
@@ -174,7 +176,7 @@ class _FirstStage:
         task.run()
         return output.take()
 
-    def _made(self, part: StagedSubTopology, topic: Topic) -> tuple[Task, TaskOutput]:
+    def _made(self, part: StagedSubTopology, topic: TopicPartition) -> tuple[Task, TaskOutput]:
         program = self._program
         number = part.task_of(*topic)
         output = TaskOutput(program, part, number, topic)
@@ -183,7 +185,7 @@ class _FirstStage:
             program.plan.topology,
             output,
             number=number,
-            partitions={topic.name: (topic.partition,)},
+            partitions={topic.topic: (topic.partition,)},
             options=program.options,
             run_async=run_async,
         )

@@ -10,7 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from thulawa.core.errors import StateError, StateLoss
+from thulawa.errors import (
+    StateError,
+    StateLoss,
+)
 from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.checkpoint_lock import CheckpointLock

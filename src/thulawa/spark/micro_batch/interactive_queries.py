@@ -8,8 +8,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from thulawa.core.errors import ConfigurationError, StateError
 from thulawa.core.records import Windowed
+from thulawa.errors import (
+    ConfigurationError,
+    StateError,
+)
 from thulawa.runtime.planning import Plan, StagedSubTopology
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.state.backing import sort_key

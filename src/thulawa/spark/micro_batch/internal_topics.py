@@ -7,8 +7,8 @@ a changed program no longer reads the topic, and no record of an earlier run may
 import logging
 from collections.abc import Collection, Mapping
 
-from thulawa.core.errors import StateError
 from thulawa.core.types import Offsets
+from thulawa.errors import StateError
 from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.program import Program

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from thulawa.brokers.embedded import Log
-from thulawa.brokers.embedded.records import LARGEST_RECORD
-from thulawa.core.errors import ProductionError
+from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
+from thulawa.errors import ProductionError
 
 if TYPE_CHECKING:
     from thulawa.brokers.kafka.connection import Connection

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from pyspark import cloudpickle
 
-from thulawa.core.errors import TopologyError
+from thulawa.errors import TopologyError
 
 if TYPE_CHECKING:
     from thulawa.engine.lane_sums import LaneSums

@@ -2,7 +2,7 @@
 
 from itertools import dropwhile
 
-from thulawa.core.errors import QueryFailed
+from thulawa.errors import QueryFailed
 
 __all__ = ["failure_of"]
 

@@ -20,8 +20,8 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
-from thulawa.core.errors import StateError
 from thulawa.core.types import Offsets, TopicPartition
+from thulawa.errors import StateError
 from thulawa.runtime.recovery_plan import (
     Generation,
     Progress,

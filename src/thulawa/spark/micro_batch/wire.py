@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from thulawa.brokers.embedded.batches import Columns, unpack
 from thulawa.brokers.embedded.packing import Fields, fields_of, packed_plainly
-from thulawa.brokers.records import ProducerRecord
 from thulawa.core.records import Headers
+from thulawa.core.types import ProducerRecord
 from thulawa.runtime.blocks import Block, RawRecord
 from thulawa.state.codec import ColumnCodec
 
@@ -30,7 +30,6 @@ __all__ = [
     "SINK",
     "Outgoing",
     "Packed",
-    "Topic",
     "as_block",
     "block_of",
     "opened_records",
@@ -68,13 +67,6 @@ ANY = -1  # partition: chosen by the key of each record
 CLOCK = ""  # topic of a row without records, which only wakes its task
 COUNTS = "/counts"  # topic of a row with drop counts of the first stage
 BEHIND, AT_END = b"+", b"-"  # data of a row that says whether a partition has unread records
-
-
-class Topic(NamedTuple):
-    """A partition of a topic or of a repartition."""
-
-    name: str
-    partition: int
 
 
 class Packed(NamedTuple):

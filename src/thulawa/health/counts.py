@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from thulawa.core.errors import StateError
 from thulawa.core.types import TopicPartition
+from thulawa.errors import StateError
 
 __all__ = ["Cell", "Count", "decode", "encode_key", "encode_value"]
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from thulawa.brokers.embedded import ConsumerRecord, Log, ProducerRecord
-from thulawa.cli import topics as module
+from thulawa.cli import topic_commands as module
 from thulawa.cli.commands import app
 from thulawa.cli.lines import as_json, parse
 

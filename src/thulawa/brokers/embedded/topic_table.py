@@ -10,20 +10,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.options import PartitionDescription, Retention, TopicDescription
 from thulawa.brokers.embedded.schema import PARTITION_BITS
-from thulawa.brokers.errors import TopicDiffers, UnknownTopic
-from thulawa.core.errors import ConfigurationError
+from thulawa.brokers.embedded.topic_options import PartitionDescription, Retention, TopicDescription
 from thulawa.core.names import check_name
+from thulawa.errors import (
+    ConfigurationError,
+    TopicDiffers,
+    UnknownTopic,
+)
 
-__all__ = ["Topic", "create", "delete", "describe", "find", "id_range", "names", "sweep"]
+__all__ = ["StoredTopic", "create", "delete", "describe", "find", "id_range", "names", "sweep"]
 
 MOST_PARTITIONS = 10_000
 _SWEPT_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class StoredTopic:
     """A topic's settings, and the ids of its partitions in order."""
 
     id: int
@@ -86,7 +89,7 @@ def _insert(
     )
 
 
-def find(sql: sqlite3.Connection, name: str) -> Topic:
+def find(sql: sqlite3.Connection, name: str) -> StoredTopic:
     """Give a topic, or say which there are."""
     topic = _select(sql, check_name(name, "topic"))
     if topic is None:
@@ -95,7 +98,7 @@ def find(sql: sqlite3.Connection, name: str) -> Topic:
     return topic
 
 
-def _select(sql: sqlite3.Connection, name: str) -> Topic | None:
+def _select(sql: sqlite3.Connection, name: str) -> StoredTopic | None:
     row = sql.execute(
         "SELECT id, compact, seconds, bytes, records, tombstones FROM topics WHERE name = ?",
         (name,),
@@ -108,7 +111,7 @@ def _select(sql: sqlite3.Connection, name: str) -> Topic | None:
         "SELECT id FROM partitions WHERE topic = ? ORDER BY number", (identity,)
     )
     ids = tuple(partition for (partition,) in partitions)
-    return Topic(identity, name, bool(compact), retention, ids)
+    return StoredTopic(identity, name, bool(compact), retention, ids)
 
 
 def names(sql: sqlite3.Connection) -> list[str]:
@@ -123,7 +126,9 @@ def describe(sql: sqlite3.Connection, name: str) -> TopicDescription:
     return TopicDescription(name, topic.id, topic.retention, topic.compact, partitions)
 
 
-def _describe_partitions(sql: sqlite3.Connection, topic: Topic) -> Iterable[PartitionDescription]:
+def _describe_partitions(
+    sql: sqlite3.Connection, topic: StoredTopic
+) -> Iterable[PartitionDescription]:
     for number, partition in enumerate(topic.partitions):
         start, end = sql.execute(
             "SELECT start_offset, end_offset FROM partitions WHERE id = ?", (partition,)

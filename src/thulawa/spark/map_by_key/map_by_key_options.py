@@ -6,7 +6,6 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.engine import (
     Adaptive,
     Batch,
@@ -19,6 +18,7 @@ from thulawa.engine import (
     SingleFlight,
 )
 from thulawa.engine.options import EmitOrder, OnError, Order, Unkeyed
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.caches import Cache
 from thulawa.spark.map_by_key.lane_report import LaneReport
 

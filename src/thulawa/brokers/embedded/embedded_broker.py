@@ -4,12 +4,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from thulawa.brokers.embedded.log import Log
-from thulawa.brokers.embedded.records import LARGEST_RECORD
-from thulawa.brokers.errors import TopicDiffers
+from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
 from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
-from thulawa.brokers.records import ConsumerRecord, ProducerRecord
 from thulawa.core.markers import LastBatch
-from thulawa.core.types import Offsets, TopicPartition
+from thulawa.core.types import (
+    ConsumerRecord,
+    Offsets,
+    ProducerRecord,
+    TopicPartition,
+)
+from thulawa.errors import TopicDiffers
 
 __all__ = ["EmbeddedBroker"]
 

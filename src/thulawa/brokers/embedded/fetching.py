@@ -14,11 +14,14 @@ from typing import TypeAlias
 
 from thulawa.brokers.embedded.batches import Columns, pack, unpack
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.errors import DamagedLog
 from thulawa.brokers.embedded.schema import PARTITION_BITS
-from thulawa.brokers.embedded.topics import Topic, find, id_range
-from thulawa.brokers.errors import OffsetOutOfRange, UnknownTopic
-from thulawa.brokers.records import ConsumerRecord
+from thulawa.brokers.embedded.topic_table import StoredTopic, find, id_range
+from thulawa.core.types import ConsumerRecord
+from thulawa.errors import (
+    DamagedLog,
+    OffsetOutOfRange,
+    UnknownTopic,
+)
 
 __all__ = [
     "Fetched",
@@ -56,7 +59,7 @@ class Fetched:
     next: int
 
 
-def offsets(sql: sqlite3.Connection, topic: Topic) -> dict[int, tuple[int, int]]:
+def offsets(sql: sqlite3.Connection, topic: StoredTopic) -> dict[int, tuple[int, int]]:
     """Give the bounds of each partition: offsets in [start, end)."""
     rows = sql.execute(
         "SELECT number, start_offset, end_offset FROM partitions WHERE topic = ? ORDER BY number",
@@ -65,7 +68,7 @@ def offsets(sql: sqlite3.Connection, topic: Topic) -> dict[int, tuple[int, int]]
     return {number: (start, end) for number, start, end in rows}
 
 
-def bounds(sql: sqlite3.Connection, topic: Topic, number: int) -> tuple[int, int]:
+def bounds(sql: sqlite3.Connection, topic: StoredTopic, number: int) -> tuple[int, int]:
     """Give the bounds of one partition."""
     row = sql.execute(
         "SELECT start_offset, end_offset FROM partitions WHERE id = ?", (topic.partition(number),)
@@ -77,7 +80,7 @@ def bounds(sql: sqlite3.Connection, topic: Topic, number: int) -> tuple[int, int
 
 
 def fetch(
-    database: Database, topic: Topic, number: int, start: int, *, end: int | None = None
+    database: Database, topic: StoredTopic, number: int, start: int, *, end: int | None = None
 ) -> Fetched:
     """Give the records of the next few batches from ``start`` on, and before ``end``."""
     end, blobs, following = _blobs(database, topic, number, start, end)
@@ -88,7 +91,7 @@ def fetch(
 
 
 def _blobs(
-    database: Database, topic: Topic, number: int, start: int, end: int | None
+    database: Database, topic: StoredTopic, number: int, start: int, end: int | None
 ) -> tuple[int, list[_Blob], int]:
     """Give where to stop, some batches that lie before, and the offset behind them."""
     with database.snapshot() as sql:
@@ -126,7 +129,7 @@ def _select(
     return blobs, end
 
 
-def open_batch(identity: int, body: bytes, topic: Topic, number: int) -> Columns:
+def open_batch(identity: int, body: bytes, topic: StoredTopic, number: int) -> Columns:
     """Unpack a batch; if it is damaged, say where."""
     first = identity & _OFFSET
     try:

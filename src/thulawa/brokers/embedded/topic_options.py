@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.core.names import check_name
+from thulawa.errors import ConfigurationError
 
 __all__ = [
     "Appended",

@@ -1,16 +1,4 @@
-"""Errors of Kafka alone, and how errors of its client become errors of `brokers.errors`.
-
-::
-
-    BrokerError
-    └── KafkaError
-        ├── BrokerUnreachable (TimeoutError)        no answer from that address, or not in time
-        ├── AuthenticationFailed (PermissionError)  wrong password, or the broker requires one
-        ├── BrokerFailed                            it refused, or a local one did not start
-        └── ToolMissing (FileNotFoundError)         java or mvn is not installed
-
-No message holds a secret: settings are never put into one.
-"""
+"""How errors of the Kafka client become errors of `thulawa.errors`, and which are retried."""
 
 import time
 from collections.abc import Callable
@@ -21,55 +9,22 @@ from typing import TypeVar
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
-from thulawa.brokers.errors import (
+from thulawa.errors import (
+    AuthenticationFailed,
     BrokerError,
+    BrokerFailed,
+    BrokerUnreachable,
     Fenced,
     OffsetOutOfRange,
     RecordTooLarge,
     UnknownTopic,
 )
 
-__all__ = [
-    "AuthenticationFailed",
-    "BrokerFailed",
-    "BrokerUnreachable",
-    "KafkaError",
-    "ToolMissing",
-    "again",
-    "bounded",
-    "passes",
-    "translated",
-]
+__all__ = ["call_with_timeout", "retry_transient", "transient", "translated"]
 
 _T = TypeVar("_T")
 
 _GRACE = 5.0
-
-
-class KafkaError(BrokerError):
-    """Kafka could not do what it was asked."""
-
-
-class BrokerUnreachable(KafkaError, TimeoutError):
-    """No broker answered in time."""
-
-    action = "start the broker (thulawa kafka up), or correct the address"
-
-
-class AuthenticationFailed(KafkaError, PermissionError):
-    """The broker does not let this client in, or does not let it do this."""
-
-    action = "correct security.protocol, sasl.mechanism, the name or the password; see the ACLs"
-
-
-class BrokerFailed(KafkaError):
-    """The broker answered with an error, or the local one did not start."""
-
-
-class ToolMissing(KafkaError, FileNotFoundError):
-    """A program that is needed is not installed."""
-
-    action = "install it, or set THULAWA_KAFKA to a broker that runs already"
 
 
 _CLASSES: dict[type[BrokerError], tuple[int, ...]] = {
@@ -129,24 +84,24 @@ _PASSING = (
 )
 
 
-def passes(error: Code) -> bool:
-    """Return whether a failure may be over when the step is done again."""
+def transient(error: Code) -> bool:
+    """Return whether a retry may succeed."""
     return error.retriable() or error.code() in _PASSING
 
 
-def again(step: Callable[[], _T], patience: float, *, pause: float = 0.1) -> _T:
-    """Do a step, and again for ``patience`` seconds while its failure is one that passes."""
-    deadline = time.monotonic() + patience
+def retry_transient(step: Callable[[], _T], timeout: float, *, pause: float = 0.1) -> _T:
+    """Call ``step``, and retry transient failures for ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
     while True:
         try:
             return step()
         except KafkaException as error:
-            if not passes(error.args[0]) or time.monotonic() > deadline:
+            if not transient(error.args[0]) or time.monotonic() > deadline:
                 raise
         time.sleep(pause)
 
 
-def bounded(step: Callable[[float], _T], seconds: float) -> _T:
+def call_with_timeout(step: Callable[[float], _T], seconds: float) -> _T:
     """Do a step that is to end within ``seconds``, which it is given, but may never come back.
 
     Raises `BrokerUnreachable` a little after that time. A step that hangs is left behind on a

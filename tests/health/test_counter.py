@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.health.helpers import model
-from thulawa.core.errors import WrongResult
 from thulawa.core.types import TopicPartition
+from thulawa.errors import WrongResult
 from thulawa.health import Cell, in_columns
-from thulawa.health.columns import Counter, Messages, Rule, Since
+from thulawa.health.counter import Counter, Messages, Rule, Since
 from thulawa.health.statuses import Status, statuses
 from thulawa.health.totals import Totals
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.health.statuses import InColumns, Status, Values, statuses
 
 __all__ = ["Added", "Counter", "Messages", "Rule", "Since"]

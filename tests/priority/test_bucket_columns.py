@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import thulawa
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import STAMP, Buckets
 from thulawa.spark.connectors.kafka_sink import KafkaFormat
 from thulawa.spark.connectors.log_sink import LogWriter, log_sink

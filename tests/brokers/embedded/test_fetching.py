@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.brokers.embedded.helpers import keyed, numbered
 from thulawa.brokers.embedded import Log, OffsetOutOfRange, ProducerRecord, Retention, UnknownTopic
-from thulawa.brokers.embedded.reading import fetch
+from thulawa.brokers.embedded.fetching import fetch
 
 
 @pytest.fixture(scope="module")

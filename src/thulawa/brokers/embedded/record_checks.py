@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from thulawa.brokers.embedded.errors import InvalidRecord
-from thulawa.brokers.errors import RecordTooLarge
-from thulawa.brokers.records import ProducerRecord
-from thulawa.core.types import Headers
+from thulawa.core.types import Headers, ProducerRecord
+from thulawa.errors import InvalidRecord, RecordTooLarge
 
 __all__ = [
     "LARGEST_RECORD",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.brokers.embedded.helpers import ask, database, keyed, values
 from thulawa.brokers.embedded import Log, Retention, TopicDiffers, UnknownTopic
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 
 def test_a_topic_is_described_as_it_was_made(log: Log) -> None:

@@ -14,7 +14,7 @@ from thulawa.brokers.embedded import ConsumerRecord, Log, Retention, TopicDescri
 from thulawa.cli.exit_codes import explained
 from thulawa.cli.lines import as_json, as_line, parse
 from thulawa.core.durations import milliseconds
-from thulawa.core.errors import ConfigurationError
+from thulawa.errors import ConfigurationError
 
 __all__ = ["app"]
 

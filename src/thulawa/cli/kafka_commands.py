@@ -12,9 +12,9 @@ from rich.table import Table
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import reachable
 from thulawa.cli.exit_codes import explained
-from thulawa.core.errors import ConfigurationError
-from thulawa.dev.kafka_broker import Broker, Status, brokers
+from thulawa.dev.kafka_broker import DevBroker, Status, brokers
 from thulawa.dev.maven import JarSet, fetched
+from thulawa.errors import ConfigurationError
 
 __all__ = ["app"]
 
@@ -45,9 +45,9 @@ def up(
         reachable(Connection.of(given))
         typer.echo(given)
         return
-    _refuse_differences(Broker(name).status(), port, count)
+    _refuse_differences(DevBroker(name).status(), port, count)
     _tell_of_fetching("broker")
-    broker = Broker(name, port=9092 if port is None else port, brokers=count or 1)
+    broker = DevBroker(name, port=9092 if port is None else port, brokers=count or 1)
     typer.echo(broker.up().bootstrap)
 
 
@@ -68,7 +68,7 @@ def down(
     remove: Annotated[bool, typer.Option("--remove", help="Delete its data too.")] = False,
 ) -> None:
     """Stop a broker cleanly; nothing happens when it does not run."""
-    Broker(name).down(remove=remove)
+    DevBroker(name).down(remove=remove)
 
 
 @app.command()

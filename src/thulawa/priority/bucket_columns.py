@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from thulawa.core.errors import ConfigurationError
 from thulawa.engine import Percentiles
+from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import STAMP, Buckets
 from thulawa.priority.placement import Placement
 from thulawa.spark.session.shipping import ship
