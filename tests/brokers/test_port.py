@@ -156,6 +156,14 @@ def test_deleted_records_cannot_be_read(port: Broker, topic: str) -> None:
     assert values(port, topic) == [b"4", b"5", b"6", b"7", b"8", b"9"]
 
 
+def test_a_record_of_the_largest_size_is_written(port: Broker, topic: str, name: str) -> None:
+    value = bytes(port.max_record_size(topic) - 1)
+    port.append(topic, [ProducerRecord(b"k", value)])
+    assert values(port, topic) == [value]
+    with pytest.raises(UnknownTopic, match=f"{name}-none"):
+        port.max_record_size(f"{name}-none")
+
+
 def test_a_record_that_is_too_large_is_refused(port: Broker, topic: str) -> None:
     large = bytes(port.describe(topic).max_record_bytes + 1)
     with pytest.raises(RecordTooLarge, match=topic):

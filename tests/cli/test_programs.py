@@ -13,6 +13,7 @@ from thulawa.brokers.embedded import Log
 from thulawa.cli.commands import app
 from thulawa.cli.programs import load
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
+from thulawa.spark.micro_batch.program import Program
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_program_is_checked_against_its_checkpoint(project: Path) -> None:
     assert "checkpoint: none at " in result.stdout
     streams = load("app:streams")
     checkpoint = Checkpoint(str(streams.checkpoint))
-    checkpoint.accept("visits", streams.planned(), allow_state_loss=False)
+    checkpoint.accept(Program("visits", "", streams.planned()), allow_state_loss=False)
     result = thulawa("validate", "app:streams")
     assert result.exit_code == 0, result.output
     assert f"checkpoint: {checkpoint.root}, all state is kept" in result.stdout

@@ -121,12 +121,8 @@ class DryQuery:
             self._prefixes: Mapping[int, str] = {part: str(part) for part in self.plan.parts}
         else:
             before = self._checkpoint.query_path
-            self._prefixes = self._checkpoint.accept(
-                self._application,
-                self.plan,
-                allow_state_loss=allow_state_loss,
-                has_timers=self.program().has_timers,
-            ).prefixes
+            accepted = self._checkpoint.accept(self.program(), allow_state_loss=allow_state_loss)
+            self._prefixes = accepted.prefixes
             if self._checkpoint.query_path != before:
                 self.state = {}
         self.restart()
@@ -303,7 +299,7 @@ class Application(Streams):
         )
         return SimpleNamespace(sparkContext=context)
 
-    def _started(self) -> Any:
+    def _create_query(self, program: Program) -> Any:
         start = next(self._starts)
         if isinstance(start, Exception):
             raise start

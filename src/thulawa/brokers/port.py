@@ -159,6 +159,9 @@ class Broker(Protocol):
     def describe(self, topic: str) -> TopicMetadata:
         """Return the settings of a topic."""
 
+    def max_record_size(self, topic: str) -> int:
+        """Return the most bytes that key, value and headers of a record of a topic may have."""
+
     def create_topic(
         self, topic: str, partitions: int = 1, *, compact: bool = False, unlimited: bool = False
     ) -> None:

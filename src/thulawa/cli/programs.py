@@ -82,7 +82,7 @@ def run(
     except (ThulawaError, typer.Exit):
         raise
     except Exception as error:  # Spark's, which it has logged with all there is to it
-        from thulawa.spark.micro_batch.query_errors import failure_of  # noqa: PLC0415 most commands need no Spark
+        from thulawa.spark.micro_batch.runner import failure_of  # noqa: PLC0415 most commands need no Spark
 
         raise failure_of(error) from error
 

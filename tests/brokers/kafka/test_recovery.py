@@ -10,6 +10,7 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import SinkBatch, SinkSpec, write
+from thulawa.brokers.port import read_to_end
 from thulawa.errors import (
     Fenced,
     RecordTooLarge,
@@ -33,8 +34,10 @@ def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
     assert topics.end_offsets(name) != topics.end_offsets(name, committed=False)
 
     began = time.monotonic()
-    assert [value for _, value in mine.records(name)] == [b"1", b"2"], "who starts does not wait"
-    mine.settle(name, (name,))
+    assert [one.value for one in read_to_end(mine.broker, name)] == [b"1", b"2"], (
+        "who starts does not wait"
+    )
+    mine.settle(name, name)
     assert time.monotonic() - began < 60, "the transaction itself would be open for 300 s"
     assert mine.last_batches(name, "q") == {0: 4, 1: 3}
     with pytest.raises(Fenced):
@@ -56,12 +59,15 @@ def test_compacted_topics_are_made_once_and_hold_what_is_put(
         mine.create(name, 3, compact=True)
     mine.put(name, b"k", b"1")
     mine.put(name, b"k", b"2")
-    assert list(mine.records(name)) == [(b"k", b"1"), (b"k", b"2")]
-    assert mine.start_offsets((name,)) == {name: {0: 0, 1: 0}}
-    mine.committer(f"{name}-app")({name: {0: 1}})
+    assert [(one.key, one.value) for one in read_to_end(mine.broker, name)] == [
+        (b"k", b"1"),
+        (b"k", b"2"),
+    ]
+    assert mine.broker.start_offsets(name) == {name: {0: 0, 1: 0}}
+    mine.broker.commit(f"{name}-app", {name: {0: 1}})
     assert committed_offsets(connection, f"{name}-app") == {name: {0: 1}}
-    mine.delete(name)
-    assert mine.partitions((name,)) == {}
+    mine.broker.delete_topic(name)
+    assert mine.broker.partitions(name) == {}
 
 
 def test_a_record_that_the_broker_refuses_is_not_taken_for_written(

@@ -133,7 +133,7 @@ def test_a_transaction_has_the_time_that_an_application_asks_for() -> None:
     asked = Streams(
         counting("x"), application_id="x", log="kafka://localhost:1", transaction_timeout="90 s"
     )
-    sink = asked._topics.formats._sink("x")  # type: ignore[attr-defined]
+    sink = asked._topics.sink("x")  # type: ignore[attr-defined]
     assert (sink.transaction_timeout, sink.delivery_timeout) == (90.0, 90.0)
     with pytest.raises(ConfigurationError, match="exactly once at no extra cost"):
         Streams(counting("x"), application_id="x", log="file:./topics", transaction_timeout="90 s")

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from thulawa.brokers.kafka.transactions import SinkSpec
 from thulawa.spark.connectors.kafka_sink import KafkaFormat, KafkaStreamWriter, TaskCommit
-from thulawa.spark.micro_batch import restoring, stages
+from thulawa.spark.micro_batch import stages, task_host
 
 __all__ = [
     "POINTS",
@@ -175,11 +175,11 @@ def add_state_points(points: CrashPoints) -> None:
 
     made.has_crash_points = True  # type: ignore[attr-defined]
     stages._State = made  # type: ignore[assignment,misc]
-    take = restoring.RestoringTask._apply
+    take = task_host.RestoringTask._apply
 
-    def taken(self: restoring.RestoringTask, *arguments: Any) -> restoring.RestoreReport:
+    def taken(self: task_host.RestoringTask, *arguments: Any) -> task_host.RestoreReport:
         report = take(self, *arguments)
         points.reach("rebuild")  # the records are in the store, and nothing is committed
         return report
 
-    restoring.RestoringTask._apply = taken  # type: ignore[assignment,method-assign]
+    task_host.RestoringTask._apply = taken  # type: ignore[assignment,method-assign]

@@ -8,7 +8,6 @@ Streams application that numbers the records of each key, so that its output sho
 import asyncio
 import random
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from typing import Any
 import thulawa
 from tests.chaos.harness import QUICK_SESSION, end_with_parent
 from tests.chaos.kafka.crash_points import CrashPoints, add_sink_points, add_state_points
+from thulawa.brokers.kafka.broker import KafkaBroker
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.transactions import SinkSpec
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.kafka_sink import kafka_sink
 from thulawa.spark.connectors.kafka_source import kafka_source
-from thulawa.spark.micro_batch.broker_formats import KafkaFormats
-from thulawa.spark.micro_batch.brokers import StreamsBroker
+from thulawa.spark.micro_batch.brokers import KafkaStreamsBroker
 from thulawa.streams import StreamsBuilder
 from thulawa.streams.operator_options import Materialized
 
@@ -89,12 +88,11 @@ class _Rank:
         add_state_points(self.points)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CrashingFormats(KafkaFormats):
+class _CrashingBroker(KafkaStreamsBroker):
     points: CrashPoints
 
     def write(self, rows: Any, application: str) -> Any:
-        writer = KafkaFormats.write(self, rows, application)
+        writer = super().write(rows, application)
         writer = writer.option("transactionTimeout", "60 s").option("deliveryTimeout", "30 s")
         return add_sink_points(writer, rows.sparkSession, self.points)
 
@@ -116,8 +114,8 @@ def _rank(
         max_records=records,
         changelogs=True,
     )
-    formats = _CrashingFormats(connection, points=points)
-    streams._topics = StreamsBroker(streams._topics.broker, formats)
+    streams._topics = crashing = _CrashingBroker(KafkaBroker(connection))
+    crashing.points = points
     with streams:
         streams.await_termination()
 

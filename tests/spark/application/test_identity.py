@@ -88,7 +88,7 @@ def test_state_that_is_given_up_goes_on_from_the_committed_offsets(tmp_path: Pat
     for place, offset in (("there", 3), ("elsewhere", 4), ("there", 5)):
         again = run(tmp_path, place=place, allow_state_loss=True)
         assert again._checkpoint.starts() == {"in": {0: offset}}
-        again._topics.committer("app")({"in": {0: offset + 1}})
+        again._topics.broker.commit("app", {"in": {0: offset + 1}})
         shutil.rmtree(again._checkpoint.query_path)  # as a start that was cut off leaves it
 
 
@@ -123,7 +123,7 @@ def stateless_life(folder: Path, written: list[int]) -> str:
         log.append({"in": [ProducerRecord(b"k", b"1") for _ in range(5)]})
         for task, batch in enumerate(written):
             log.append({}, marker=(query, task), batch=batch)
-    first._topics.committer("app")({"in": {0: 3}}, query, 7)
+    first._topics.broker.commit("app", {"in": {0: 3}}, query=query, batch=7)
     return query
 
 
@@ -169,7 +169,7 @@ def test_changelogs_are_read_by_the_tasks_that_wrote_them(tmp_path: Path, *, gro
     if grown:
         resize(tmp_path, 3)
     shutil.rmtree(tmp_path / "checkpoint")
-    again = application(tmp_path, topology=builder.build())._made()
+    again = application(tmp_path, topology=builder.build())._prepare_program()
     assert [len(part.tasks) for part in again.plan.parts.values() if part.group.stores] == [2]
     assert len(again.slots) == 2
 
@@ -177,7 +177,7 @@ def test_changelogs_are_read_by_the_tasks_that_wrote_them(tmp_path: Path, *, gro
 def first_life(folder: Path, topology: Any) -> None:
     """Do what a start does with Spark, up to the first batch."""
     first = application(folder, topology=topology)
-    first._program = first._made()
+    first._program = first._prepare_program()
     if first._checkpoint.query is None:
         begin_empty(first._program, first._topics, first._checkpoint)
     publish_manifest(first._topics, first._program, first._checkpoint, str(first._checkpoint.query))
@@ -198,7 +198,7 @@ def test_a_topic_that_was_created_again_is_refused_without_the_checkpoint_too(
     shutil.rmtree(tmp_path / "checkpoint")
     again = application(tmp_path, topology=counted, allow_state_loss=allowed)
     with pytest.raises(StateError, match=r"(?s)'in' was deleted and created again.*thulawa reset"):
-        again._made()
+        again._prepare_program()
     again.reset()
     first_life(tmp_path, counted)
 
@@ -213,16 +213,16 @@ def test_a_topic_that_left_the_program_may_be_created_again(tmp_path: Path) -> N
         log.delete_topic("in")
         log.create_topic("in")
     shutil.rmtree(tmp_path / "checkpoint")
-    application(tmp_path, topology=builder.build(), allow_state_loss=True)._made()
+    application(tmp_path, topology=builder.build(), allow_state_loss=True)._prepare_program()
 
 
 def test_a_changelog_of_other_tasks_is_not_to_be_deleted(tmp_path: Path) -> None:
     first = application(tmp_path, topology=counting(changelog=True))
-    first._made()
+    first._prepare_program()
     shutil.rmtree(tmp_path / "checkpoint")
     resize(tmp_path, 3)
     with pytest.raises(StateError, match=r"'app-counts-changelog' was written by 1 tasks.*do not"):
-        application(tmp_path, topology=counting(changelog=True))._made()
+        application(tmp_path, topology=counting(changelog=True))._prepare_program()
 
 
 def resize(folder: Path, partitions: int) -> None:

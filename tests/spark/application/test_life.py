@@ -10,6 +10,7 @@ import pytest
 
 from tests.spark.dry import SOON, Application, Query, RunningQuery
 from thulawa.errors import ConfigurationError
+from thulawa.spark.micro_batch.program import Program
 from thulawa.streams import Restart, State
 
 
@@ -103,12 +104,12 @@ def test_an_application_that_is_stopped_while_it_starts_ends(tmp_path: Path) -> 
     query, answers = RunningQuery(), []
 
     class Slow(Application):
-        def _started(self) -> Any:
+        def _create_query(self, program: Program) -> Any:
             stopping = threading.Thread(target=lambda: answers.append(self.stop("10 s")))
             stopping.start()
             assert self._stopping.wait(10)
             self.stopping = stopping
-            return super()._started()
+            return super()._create_query(program)
 
     application = Slow(tmp_path, [query])
     application.start()

@@ -25,7 +25,7 @@ from thulawa.streams import StreamsBuilder
 def test_what_is_not_said_is_as_streams_have_it(
     tmp_path: Path, said: TaskOptions | None, commit: str, max_ahead: object
 ) -> None:
-    options = Application(tmp_path, [], options=said)._made().options
+    options = Application(tmp_path, [], options=said)._prepare_program().options
     assert (options.commit, options.max_ahead) == (commit, max_ahead)
     assert said is None or options.handlers == said.handlers
 
@@ -38,7 +38,7 @@ def test_the_checkpoint_lies_in_the_folder_of_the_log(
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
         monkeypatch.chdir(tmp_path / place)
-        topology = Application(tmp_path / place, [])._topology
+        topology = Application(tmp_path / place, []).topology
         streams = Streams(topology, application_id="app", log="file:../topics")
         found.append(streams._checkpoint.root.resolve())
     assert found == [tmp_path / "topics/checkpoints/app"] * 2

@@ -28,7 +28,7 @@ def streams(folder: Path, builder: StreamsBuilder, options: TaskOptions | None =
         checkpoint=str(folder / "checkpoint"),
         options=options,
     )
-    made._made()  # a start would need Spark
+    made._prepare_program()  # a start would need Spark
     return made
 
 

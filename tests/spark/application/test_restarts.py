@@ -11,6 +11,7 @@ from thulawa.errors import (
     ConfigurationError,
     StateError,
 )
+from thulawa.spark.micro_batch.program import Program
 from thulawa.streams import Materialized, State, StreamsBuilder
 
 
@@ -70,10 +71,10 @@ class Watched(Application):
         super().__init__(*args, **options)
         self.tasks: list[list[Any]] = []
 
-    def _started(self) -> Any:
-        (part,) = self._plan.parts.values()
+    def _create_query(self, program: Program) -> Any:
+        (part,) = program.plan.parts.values()
         self.tasks.append([dict(task) for task in part.tasks])
-        return super()._started()
+        return super()._create_query(program)
 
 
 class Resizing(Query):

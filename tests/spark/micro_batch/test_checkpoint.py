@@ -14,7 +14,7 @@ from thulawa.errors import (
 )
 from thulawa.runtime.partition_groups import PartitionGrouper, TopicPartition, by_number
 from thulawa.runtime.planning import Plan, plan
-from thulawa.spark.micro_batch.checkpoint import Checkpoint, StatePlacement
+from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
 from thulawa.spark.micro_batch.program import Program
 from thulawa.state.session_store import SessionStore
@@ -49,13 +49,11 @@ class Application:
         allow_state_loss: bool = False,
         has_timers: bool = False,
         **counts: int,
-    ) -> tuple[Plan, StatePlacement]:
+    ) -> tuple[Plan, Program]:
         assigned = self.checkpoint.assignment()
         made = plan(topology, counts, grouper=grouper, assigned=assigned)
-        placement = self.checkpoint.accept(
-            "app", made, allow_state_loss=allow_state_loss, has_timers=has_timers
-        )
-        return made, placement
+        program = Program("app", "app/1", made, had_timers=has_timers)
+        return made, self.checkpoint.accept(program, allow_state_loss=allow_state_loss)
 
 
 def tasks_of(made: Plan, store: str) -> list[dict[str, tuple[int, ...]]]:

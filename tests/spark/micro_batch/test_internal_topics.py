@@ -9,9 +9,9 @@ import pytest
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.errors import StateError
 from thulawa.runtime.planning import plan
+from thulawa.spark.micro_batch.application_topics import prepare_internal_topics
 from thulawa.spark.micro_batch.brokers import streams_broker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
-from thulawa.spark.micro_batch.internal_topics import prepare_internal_topics
 from thulawa.spark.micro_batch.program import Program
 from thulawa.streams import Grouped, Materialized, StreamsBuilder, deterministic
 
@@ -29,9 +29,9 @@ class Application:
     def accept(self, made: Program) -> None:
         for repartition in made.plan.repartitions.values():
             if repartition.is_topic:
-                self.topics.create(f"app-{repartition.topic}", 2, keep=True)
+                self.topics.create(f"app-{repartition.topic}", 2, unlimited=True)
         starts = self.prepare(made)
-        self.checkpoint.accept("app", made.plan, allow_state_loss=True, starts=starts)
+        self.checkpoint.accept(made, allow_state_loss=True, starts=starts)
 
     def prepare(self, made: Program, *, allow_state_loss: bool = False) -> Any:
         return prepare_internal_topics(
@@ -106,7 +106,7 @@ def test_a_shuffle_becomes_a_topic_between_two_batches_only(app: Application) ->
     app.topics.create(TOPIC, 2)
     app.fill()  # it was a topic once
     app.prepare(program(durable=True))
-    assert app.topics.start_offsets((TOPIC,)) == ENDS
+    assert app.topics.broker.start_offsets(TOPIC) == ENDS
 
 
 def test_a_topic_stays_one_when_its_functions_are_declared(app: Application) -> None:

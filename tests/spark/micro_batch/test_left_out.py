@@ -12,7 +12,8 @@ from thulawa.runtime.handlers import DeadLetterQueue, Handlers, log_and_continue
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
-from thulawa.spark.micro_batch import output_limits as outlets
+from thulawa.spark.micro_batch import brokers
+from thulawa.spark.micro_batch.output_limits import OutputLimits
 from thulawa.streams import Consumed, Materialized, Produced, StreamsBuilder, TimeWindows
 from thulawa.testing import TopologyTestDriver
 from thulawa.topology.topology import Topology
@@ -113,16 +114,14 @@ def test_an_unknown_topic_is_the_production_handlers_affair(tmp_path: Path, spar
 def test_an_oversized_record_is_the_production_handlers_affair(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Small(outlets.EmbeddedOutlets):
+    class Small(OutputLimits):
         __slots__ = ()
 
         def limit(self, topic: str) -> int | None:
-            super().limit(topic)  # raises for a topic that does not exist
+            OutputLimits.limit(self, topic)  # raises for a topic that does not exist
             return 2_000
 
-    from thulawa.spark.micro_batch.broker_formats import EmbeddedFormats  # noqa: PLC0415 to be patched
-
-    monkeypatch.setattr(EmbeddedFormats, "outlets", lambda self: Small(self.address))
+    monkeypatch.setattr(brokers, "OutputLimits", Small)
     address = f"file:{tmp_path}/topics"
     produce(address, [("a", 1, 1), ("b", 5_000, 2), ("c", 3, 3)])
     builder = StreamsBuilder()

@@ -13,8 +13,8 @@ from tests.spark.micro_batch.stage_runs import ShuffledRun
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.core.serdes import Serdes
 from thulawa.spark.application import Streams
+from thulawa.spark.micro_batch import collector
 from thulawa.spark.micro_batch import first_stage as front_module
-from thulawa.spark.micro_batch import wire
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder
 from thulawa.topology.determinism import deterministic
 from thulawa.topology.topology import Topology
@@ -121,7 +121,7 @@ def test_a_batch_that_fans_out_is_cut_into_rows_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bound = 100_000
-    monkeypatch.setattr(wire, "ROW_BYTES", bound)
+    monkeypatch.setattr(collector, "ROW_BYTES", bound)
     monkeypatch.setattr(front_module, "_BUNDLE_BYTES", bound)
 
     @deterministic

@@ -103,7 +103,7 @@ def limited(handlers: Handlers) -> tuple[TaskOutput, Sink, Known]:
     (sink,) = part.group.sinks
     known, run = Known(), f"run/{uuid4()}"
     options = TaskOptions(handlers=handlers)
-    program = Program("app", run, planned, options, outlets=known)
+    program = Program("app", run, planned, options, limits=known)
     return TaskOutput(program, part, 0), sink, known
 
 

@@ -12,8 +12,7 @@ from thulawa.runtime.planning import StagedSubTopology, plan
 from thulawa.runtime.recovery_plan import RecoveryPlan, batch_stamp
 from thulawa.spark.micro_batch import changelog_output
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.restoring import RestoreReport, RestoringTask
-from thulawa.spark.micro_batch.task_host import HostedTask
+from thulawa.spark.micro_batch.task_host import HostedTask, RestoreReport, RestoringTask
 from thulawa.spark.micro_batch.wire import SINK, Packed
 from thulawa.spark.task_context import SparkTask
 from thulawa.streams import JoinWindows, SessionWindows, StreamsBuilder, Suppressed, TimeWindows

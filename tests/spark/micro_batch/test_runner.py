@@ -1,7 +1,8 @@
 """A query ends when Spark says so, or is stopped; what merely looks at it ends nothing."""
 
 import logging
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,26 +55,21 @@ class Writer:
 
 
 class Topics:
-    """A broker of which only the committer is asked; it is its own formats as well."""
+    """A broker that only commits, and its Spark formats."""
 
-    def __init__(self, query: SparkQuery, commit: Any, *, refused: bool = False) -> None:
-        self._query, self._commit, self._refused = query, commit, refused
-        self.formats = self
+    def __init__(self, query: SparkQuery, commit: Any) -> None:
+        self._query = query
+        self.broker = SimpleNamespace(commit=commit)
 
-    def read(self) -> None: ...
+    def reader(self, *_: Any) -> None: ...
 
     def write(self, *_: Any) -> Writer:
         return Writer(self._query)
 
-    def committer(self, _: str) -> Any:
-        if self._refused:
-            raise OSError("no brokers")
-        return self._commit
-
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("active_session", "pool_of"):
+    for name in ("active_session", "scheduler_pool"):
         monkeypatch.setattr(running, name, lambda *_: nullcontext())
     monkeypatch.setattr(running, "compile_program", lambda *_: None)
 
@@ -107,7 +103,7 @@ def started(topics: Topics, max_records: Any = None) -> StreamsQuery:
 def test_a_look_that_fails_is_logged_once_and_the_query_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def commit(*_: Any) -> None:
+    def commit(*_: Any, **__: Any) -> None:
         raise OSError("no brokers")
 
     spark_query = SparkQuery(looks=3)
@@ -125,7 +121,9 @@ def test_a_look_that_fails_keeps_no_other_from_looking(monkeypatch: pytest.Monke
         raise OSError("no report")
 
     monkeypatch.setattr(BatchSizeController, "update", fail)
-    query = started(Topics(SparkQuery(looks=3), lambda *one: told.append(one)), AdaptiveBatchSize())
+    query = started(
+        Topics(SparkQuery(looks=3), lambda *one, **_: told.append(one)), AdaptiveBatchSize()
+    )
     assert query.wait() is None
     assert len(told) == 4
 
@@ -164,12 +162,20 @@ def test_a_query_that_cannot_be_stopped_either_ends_with_the_first_error(
         started(Topics(SparkQuery(error=ConnectionRefusedError()), None)).wait()
 
 
-def test_a_query_is_stopped_when_its_making_fails_after_it_was_started() -> None:
+def test_a_query_is_stopped_when_its_making_fails_after_it_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @contextmanager
+    def gone(*_: Any) -> Iterator[None]:
+        yield
+        raise OSError("no JVM")
+
+    monkeypatch.setattr(running, "active_session", gone)
     before = WorkerPoolSlot()
     before.release()
     spark_query = SparkQuery()
-    with pytest.raises(OSError, match="no brokers"):
-        started(Topics(spark_query, None, refused=True))
+    with pytest.raises(OSError, match="no JVM"):
+        started(Topics(spark_query, None))
     assert spark_query.stopped == 1
     after = WorkerPoolSlot()
     after.release()

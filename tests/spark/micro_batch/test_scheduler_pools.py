@@ -41,7 +41,7 @@ seen = collections.Counter()
 with heavy, light:
     root = spark.sparkContext._jsc.sc().taskScheduler().rootPool()
     pools = [f"heavy weight 3", "light weight 1"]
-    while not heavy._reached({"in": dict.fromkeys(range(partitions), batches)}):
+    while not heavy._has_read({"in": dict.fromkeys(range(partitions), batches)}):
         found = [root.getSchedulableByName(name) for name in pools]
         if all(found):
             seen[",".join(str(pool.runningTasks()) for pool in found)] += 1

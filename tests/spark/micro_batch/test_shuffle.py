@@ -9,7 +9,6 @@ from thulawa.spark.connectors.chunks import Chunk
 from thulawa.spark.micro_batch.first_stage import run_first_stage
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.program_shipping import ShippedProgram
-from thulawa.spark.micro_batch.wire import unpack_records
 from thulawa.state.codec import ColumnCodec
 from thulawa.streams import Grouped, Materialized, StreamsBuilder
 
@@ -40,7 +39,7 @@ def sent(*, two_step: bool) -> tuple[int, int]:
         for batch in run_first_stage(ShippedProgram(program), visits())
         for data in batch.column("data").to_pylist()
     ]
-    return sum(len(unpack_records(data, ColumnCodec())) for data in packed), sum(map(len, packed))
+    return sum(len(ColumnCodec().decode(data)) for data in packed), sum(map(len, packed))
 
 
 def test_two_steps_shuffle_parts_and_not_records() -> None:

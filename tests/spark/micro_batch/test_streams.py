@@ -19,7 +19,7 @@ from thulawa.errors import (
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application import Streams
-from thulawa.spark.micro_batch.scheduler_pools import pool_of
+from thulawa.spark.micro_batch.runner import scheduler_pool
 from thulawa.streams import Processor, ProcessorContext, Record, Restart, State
 from thulawa.streams.operator_options import Materialized, Named, Produced
 from thulawa.streams.streams_builder import StreamsBuilder
@@ -384,10 +384,10 @@ def test_a_weight_that_is_none_is_refused(folder: Path, weight: Any) -> None:
 def test_a_weight_needs_a_session_that_is_fair() -> None:
     conf = {"spark.scheduler.mode": "FIFO"}
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
-    with pool_of(session, "app", 1):
+    with scheduler_pool(session, "app", 1):
         pass
     with (
         pytest.raises(ConfigurationError, match="weight=2 needs a session"),
-        pool_of(session, "app", 2),
+        scheduler_pool(session, "app", 2),
     ):
         pass

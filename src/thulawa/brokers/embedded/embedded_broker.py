@@ -56,6 +56,10 @@ class EmbeddedBroker:
             topic, len(found.partitions), str(found.id), found.compact, LARGEST_RECORD
         )
 
+    def max_record_size(self, topic: str) -> int:
+        """Return the most bytes of a record, which are the same for every topic."""
+        return self.describe(topic).max_record_bytes
+
     def create_topic(
         self,
         topic: str,

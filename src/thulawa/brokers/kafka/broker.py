@@ -36,6 +36,7 @@ __all__ = ["KafkaBroker"]
 
 _APPEND_TIMEOUT = 30.0  # seconds
 _DELIVERY_TIMEOUT = 120.0
+_BATCH_OVERHEAD = 61 + 21  # most bytes of a batch of one record, without key, value and headers
 # they accept what the embedded log accepts: state may be larger than any output
 _INTERNAL = {"segment.bytes": str(50 * 2**20), "max.message.bytes": str(LARGEST_RECORD + 2**20)}
 # a batch that is taken back needs the tombstones it has written, for as long as markers are kept
@@ -99,6 +100,12 @@ class KafkaBroker:
             "compact" in settings["cleanup.policy"],
             int(settings["max.message.bytes"]),
         )
+
+    def max_record_size(self, topic: str) -> int:
+        """Return the most bytes of a record, without the overhead of its batch."""
+        if not self.partitions(topic):
+            raise UnknownTopic("there is no such topic", topic=topic)
+        return self._topics.largest_record(topic) - _BATCH_OVERHEAD
 
     def create_topic(
         self, topic: str, partitions: int = 1, *, compact: bool = False, unlimited: bool = False

@@ -1,5 +1,3 @@
 """`Streams`: a topology as a running application on Spark."""
 
-from thulawa.spark.application.streams import Streams
-
-__all__ = ["Streams"]
+from thulawa.spark.application.streams import Streams as Streams

@@ -16,8 +16,6 @@ from thulawa.runtime.partition_groups import PartitionGrouper, by_number
 from thulawa.runtime.restarts import Restart, policy_of
 from thulawa.runtime.task_options import TaskOptions
 
-__all__ = ["ErrorAction", "Execution"]
-
 ErrorAction: TypeAlias = Literal["stop", "restart"]
 
 

@@ -6,43 +6,42 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
+from itertools import repeat
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias
 from uuid import uuid4
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.lane_sums import LaneFigures
-from thulawa.errors import (
-    ConfigurationError,
-    StateLoss,
-    ThulawaError,
-)
+from thulawa.errors import ConfigurationError, StateLoss, ThulawaError
 from thulawa.runtime.application_states import State, StateMachine
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.restarts import Restart, policy_of
 from thulawa.spark.application.execution import Execution
-from thulawa.spark.application.ownership import Ownership
 from thulawa.spark.map_by_key.lane_report import LaneReport
-from thulawa.spark.micro_batch.application_topics import create_topics, owned_topics
-from thulawa.spark.micro_batch.brokers import streams_broker
+from thulawa.spark.micro_batch.application_topics import (
+    create_topics,
+    owned_topics,
+    prepare_internal_topics,
+    unread_records,
+)
+from thulawa.spark.micro_batch.brokers import sink_writer, streams_broker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
-from thulawa.spark.micro_batch.dropped_records import CountReport
-from thulawa.spark.micro_batch.identity import (
+from thulawa.spark.micro_batch.checkpoint_lock import CheckpointLock
+from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
+from thulawa.spark.micro_batch.manifest import (
     PreviousRun,
     check_topic_ids,
     find_previous_run,
     last_checkpoint,
+    publish_manifest,
 )
-from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
-from thulawa.spark.micro_batch.internal_topics import prepare_internal_topics
-from thulawa.spark.micro_batch.manifest import publish_manifest
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import check_picklable
+from thulawa.spark.micro_batch.program_shipping import CountReport, check_picklable
 from thulawa.spark.micro_batch.progress import BatchSizeStatistics
 from thulawa.spark.micro_batch.restore import (
     RestoredStore,
@@ -59,10 +58,8 @@ from thulawa.topology.compatibility import StateMapping
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.topology import Topology
 
-__all__ = ["Streams"]
-
 _log = logging.getLogger("thulawa.streams")
-
+_POLL_SECONDS = 0.02
 
 P = ParamSpec("P")
 Init: TypeAlias = Callable[["Streams", Topology, Execution], None]
@@ -104,20 +101,22 @@ class Streams:
             )
         self.application_id = execution.application_id
         self.log = execution.log
+        self.topology = topology
+        """The topology that this application runs."""
         self.on_restoring: Callable[[Restoring], None] | None = None
-        self._topology = topology
         self._execution = execution
         self._options = execution.task_options
         self._on_error = policy_of(execution.on_error)
+        self._backoff = self._on_error if isinstance(self._on_error, Restart) else Restart()
         self._topics = streams_broker(
             execution.log,
             execution.processing_guarantee,
             execution.policies,
             _seconds(execution.transaction_timeout),
         )
-        default = f"{self._topics.formats.checkpoints}/{self.application_id}"
+        default = f"{self._topics.checkpoints}/{self.application_id}"
         self._checkpoint = Checkpoint(execution.checkpoint or default)
-        self._ownership = Ownership(self.application_id, self._topics.place, self._checkpoint.root)
+        self._lock = self._lock_of(self._checkpoint.root)
         self._spark = execution.spark
         self._machine = StateMachine()
         self._query: StreamsQuery | None = None
@@ -147,18 +146,15 @@ class Streams:
         self._keeper = threading.current_thread()
         self._machine.go(State.REBALANCING)
         try:
-            self._ownership.acquire()
-            self._query = self._begun()
+            self._lock.acquire()
+            self._start_query()
         except BaseException as error:
             self._end(error)
             raise
-        self._machine.go(State.RUNNING)
         self._keeper = threading.Thread(
             target=self._watch, name=f"streams-{self.application_id}", daemon=True
         )
         self._keeper.start()
-        if self._stopping.is_set():
-            self._query.stop()  # stop() was called during the start
         return self
 
     def restore(self) -> list[RestoredStore]:
@@ -167,14 +163,14 @@ class Streams:
         Return the restored stores; none if there is a checkpoint, or no changelog yet.
         """
         self._check_new()
-        with self._ownership.held():
-            self._program = self._made()
+        with self._lock:
+            self._program = self._prepare_program()
             if not self._program.changelogs:
                 raise ConfigurationError(
                     f"{self.application_id!r} has no changelogs; add them to its stores with "
                     "Materialized(changelog=True), or to all with Streams(changelogs=True)"
                 )
-            return self._restored()
+            return self._restore_checkpoint(self._program)
 
     def reset(self) -> None:
         """Delete the application's checkpoint, internal topics and committed offsets.
@@ -182,11 +178,17 @@ class Streams:
         The next start begins again. Raise `StateError` or `ConfigurationError` while it runs.
         """
         root, topics = self.owned_resources()
-        with Ownership(self.application_id, self._topics.place, root).held():
+        broker = self._topics.broker
+        with self._lock_of(root):
             for topic in topics:
-                self._topics.delete(topic)
-            self._topics.forget(self.application_id)
+                broker.delete_topic(topic)
+            broker.delete_groups(self.application_id)
+            broker.delete_writer(sink_writer(self.application_id))
             shutil.rmtree(root)
+
+    def _lock_of(self, root: Path) -> CheckpointLock:
+        application = f"{self.application_id!r} at {self._topics.broker.address}"
+        return CheckpointLock(root, application)
 
     def _check_new(self) -> None:
         if self.state is not State.CREATED:
@@ -234,50 +236,56 @@ class Streams:
         This includes the records that it becomes in repartition topics. Records that a task
         buffers while it waits for others (``max_task_idle`` above 0) may be processed later.
         """
-        self._check_started()
+        program = self._running_program()
         deadline = time.monotonic() + milliseconds(timeout) / 1000
-        assert self._query is not None
-        self._await_read(self._query, deadline)
-        if self._query.has_more:
+        self._await_read(program, deadline)
+        if self._checkpoint.has_more():
             # records that were read may wait for some that were written since
-            self._await_read(self._query, deadline)
+            self._await_read(program, deadline)
 
-    def _await_read(self, query: StreamsQuery, deadline: float) -> None:
-        """Wait until the topics, and then the repartition topics, are read to their ends."""
-        for names in query.rounds():
-            wanted = self._topics.end_offsets(names)
-            while not self._reached(wanted):
-                self._check_alive(deadline)
-                time.sleep(0.02)
+    def _await_read(self, program: Program, deadline: float) -> None:
+        """Wait until the topics, and then the repartition topics, are read to their ends.
+
+        A record passes each repartition at most once, so after the last round everything that was
+        in the topics before the first one has left the application.
+        """
+        internal = program.internal_topics
+        for names in (program.topics, *repeat(internal, len(internal))):
+            wanted = self._topics.broker.end_offsets(*names)
+            self._poll(partial(self._has_read, wanted), deadline)
+
+    def _has_read(self, wanted: Offsets) -> bool:
+        done = self._checkpoint.committed_offsets()
+        return all(
+            done.get(topic, {}).get(partition, 0) >= end
+            for topic, ends in wanted.items()
+            for partition, end in ends.items()
+        )
 
     def process_batches(self, count: int, timeout: Duration = "10 minutes") -> None:
         """Wait for ``count`` more batches; with timers there are batches without records."""
-        self._check_started()
-        deadline = time.monotonic() + milliseconds(timeout) / 1000
+        self._running_program()
         last = self._checkpoint.last_batch() + count
-        while self._checkpoint.last_batch() < last:
-            self._check_alive(deadline)
-            time.sleep(0.02)
+        deadline = time.monotonic() + milliseconds(timeout) / 1000
+        self._poll(lambda: self._checkpoint.last_batch() >= last, deadline)
 
-    def _check_started(self) -> None:
-        if self._query is None:
+    def _poll(self, is_done: Callable[[], bool], deadline: float) -> None:
+        while not is_done():
+            if self._ended.is_set():
+                raise self._error or ThulawaError(f"{self.application_id!r} has been stopped")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.application_id!r} has not processed its input in time")
+            time.sleep(_POLL_SECONDS)
+
+    def _running_program(self) -> Program:
+        if self._query is None or self._program is None:
             raise self._error or ConfigurationError(f"{self.application_id!r} has not been started")
-
-    def _check_alive(self, deadline: float) -> None:
-        if self._ended.is_set():
-            raise self._error or ThulawaError(f"{self.application_id!r} has been stopped")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{self.application_id!r} has not processed its input in time")
+        return self._program
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # --- observation
@@ -291,7 +299,9 @@ class Streams:
 
         Asks the broker. Empty before the start.
         """
-        return {} if self._query is None else self._query.lag()
+        if self._query is None or self._program is None:
+            return {}
+        return unread_records(self._topics, self._checkpoint, self._program.topics)
 
     def batch_size(self) -> BatchSizeStatistics | None:
         """Return the limit of the next batch and what determines it; None if the limit is fixed."""
@@ -307,12 +317,9 @@ class Streams:
 
     def store(self, name: str) -> ReadOnlyStore:
         """Return a read-only view of a store as of the last committed batch."""
-        return read_store(self._session(), self._checkpoint, self._plan, name)
-
-    @property
-    def topology(self) -> Topology:
-        """The topology that this application runs."""
-        return self._topology
+        if self._program is None:
+            raise ConfigurationError(f"{self.application_id!r} has not been started")
+        return read_store(self._session(), self._checkpoint, self._program.plan, name)
 
     @property
     def dead_letter_topics(self) -> tuple[str, ...]:
@@ -327,13 +334,14 @@ class Streams:
 
         Without ``check_topics`` every topic is assumed to exist, with one partition.
         """
-        names = tuple(_input_topics(self._topology))
-        counts = self._topics.partitions(names) if check_topics else dict.fromkeys(names, 1)
+        names = _input_topics(self.topology)
+        broker = self._topics.broker
+        counts = broker.partitions(*names) if check_topics else dict.fromkeys(names, 1)
         if missing := sorted(set(names) - set(counts)):
             raise ConfigurationError(
                 f"the topic {missing[0]!r} does not exist; create it before the application starts"
             )
-        check_picklable(self._topology)
+        check_picklable(self.topology)
         assigned = self._checkpoint.assignment() if check_topics else None
         return self._planned(counts, self._execution.grouper, assigned)
 
@@ -342,9 +350,7 @@ class Streams:
 
         Nothing is started or written; `StateMapping.losses` is empty if all state is kept.
         """
-        changelogs = self._changelog_topics(made)
-        program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
-        return self._checkpoint.check(made, changelogs=changelogs, has_timers=program.has_timers)
+        return self._checkpoint.check(self._program_of(made))
 
     @property
     def checkpoint(self) -> Path:
@@ -359,25 +365,17 @@ class Streams:
         """
         checkpoint = last_checkpoint(self.application_id, self._topics, self._checkpoint)
         checkpoint.check_belongs_to(self.application_id)
-        counts = dict.fromkeys(_input_topics(self._topology), 1)
-        made = self._planned(counts, _any_grouping, None)
-        changelogs = self._changelog_topics(made)
-        program = Program(self.application_id, "", made, self._options, changelogs=changelogs)
-        return checkpoint.root, sorted(self._topics.partitions(tuple(owned_topics(program))))
+        counts = dict.fromkeys(_input_topics(self.topology), 1)
+        program = self._program_of(self._planned(counts, _any_grouping, None))
+        return checkpoint.root, sorted(self._topics.broker.partitions(*owned_topics(program)))
 
     # --- internals
-
-    @property
-    def _plan(self) -> Plan:
-        if self._program is None:
-            raise ConfigurationError(f"{self.application_id!r} has not been started")
-        return self._program.plan
 
     def _planned(
         self, counts: Mapping[str, int], grouper: PartitionGrouper, assigned: Assignment | None
     ) -> Plan:
         return plan(
-            self._topology,
+            self.topology,
             counts,
             key_serde=self._execution.key_serde,
             value_serde=self._execution.value_serde,
@@ -390,47 +388,42 @@ class Streams:
     def _session(self) -> Any:
         if self._spark is None:
             self._spark = session(self.application_id)
-        self._topics.formats.register(self._spark)
+        self._topics.register(self._spark)
         return self._spark
 
-    def _made(self) -> Program:
-        previous = find_previous_run(self.application_id, self._topics, self._checkpoint)
-        if previous is not None and previous.manifest is not None:
-            self._checkpoint.adopt(previous.manifest.manifest)
-        made = self.planned()
-        changelogs = self._changelog_topics(made)
+    def _own_session(self, program: Program) -> Any:
+        return own_session(self._session(), program, self._execution.settings or {})
+
+    def _program_of(self, made: Plan) -> Program:
         run = f"{self.application_id}/{uuid4().hex}"
-        clock, allow_state_loss = self._execution.clock, self._execution.allow_state_loss
-        program = Program(
-            self.application_id, run, made, self._options, clock, changelogs=changelogs
-        )
+        topics = self._changelog_topics(made)
+        clock = self._execution.clock
+        return Program(self.application_id, run, made, self._options, clock, changelogs=topics)
+
+    def _prepare_program(self) -> Program:
+        """Plan the program, check it against what has run before, and create its topics."""
+        topics, checkpoint = self._topics, self._checkpoint
+        allow_state_loss = self._execution.allow_state_loss
+        previous = find_previous_run(self.application_id, topics, checkpoint)
+        if previous is not None and previous.manifest is not None:
+            checkpoint.adopt(previous.manifest.manifest)
+        program = self._program_of(self.planned())
         starts = None
         if previous is not None:
-            check_topic_ids(previous, self._topics, program.topics)
+            check_topic_ids(previous, topics, program.topics)
             starts = self._starts_without_state(previous, program)
         inner = prepare_internal_topics(
-            program, self._topics, self._checkpoint, allow_state_loss=allow_state_loss
+            program, topics, checkpoint, allow_state_loss=allow_state_loss
         )
-        placement = self._checkpoint.accept(
-            self.application_id,
-            made,
-            allow_state_loss=allow_state_loss,
-            changelogs=changelogs,
-            has_timers=program.has_timers,
-            starts={**inner, **(starts or {})},
+        program = checkpoint.accept(
+            program, allow_state_loss=allow_state_loss, starts={**inner, **(starts or {})}
         )
-        program = replace(
-            program,
-            prefixes=placement.prefixes,
-            width=placement.width,
-            had_timers=placement.has_timers,
-        )
-        if changelogs and not allow_state_loss:
-            check_changelogs(program, self._topics, self._checkpoint)
-        outputs = create_topics(program, self._topics, self.dead_letter_topics)
-        program = replace(program, outputs=outputs, outlets=self._topics.formats.outlets())
+        if program.changelogs and not allow_state_loss:
+            check_changelogs(program, topics, checkpoint)
+        outputs = create_topics(program, topics, self.dead_letter_topics)
+        program = replace(program, outputs=outputs, limits=topics.limits)
         if starts is not None:
-            begin_empty(program, self._topics, self._checkpoint)
+            begin_empty(program, topics, checkpoint)
         return program
 
     def _starts_without_state(self, previous: PreviousRun, program: Program) -> Offsets | None:
@@ -439,7 +432,9 @@ class Streams:
         Raise `StateLoss` if state would be lost and that is not allowed.
         """
         query = "" if previous.manifest is None else previous.manifest.query
-        starts, batch = self._topics.committed(self.application_id, program.topics, query)
+        starts, batch = self._topics.broker.committed(
+            self.application_id, program.topics, query=query
+        )
         why = why_not_restorable(program, self._topics)
         if not program.plan.stages and batch is not None:
             if self._topics.last_written(self.application_id, query) <= batch:
@@ -453,7 +448,7 @@ class Streams:
         return starts
 
     def _new_reports(self) -> dict[str, LaneReport]:
-        nodes = self._topology.nodes.values()
+        nodes = self.topology.nodes.values()
         names = [node.name for node in nodes if isinstance(node, AsyncCall) and node.has_lanes]
         return {name: LaneReport(self._session()) for name in names}
 
@@ -473,56 +468,44 @@ class Streams:
             )
         return found
 
-    def _restored(self) -> list[RestoredStore]:
+    def _restore_checkpoint(self, program: Program) -> list[RestoredStore]:
         """Restore the checkpoint if it is lost and has changelogs."""
-        program, checkpoint = self._program, self._checkpoint
-        assert program is not None
+        topics, checkpoint = self._topics, self._checkpoint
         found = None
         if program.changelogs:
-            spark = own_session(self._session(), program, self._execution.settings or {})
-            found = restore(spark, program, self._topics, checkpoint, self.on_restoring)
+            spark = self._own_session(program)
+            found = restore(spark, program, topics, checkpoint, self.on_restoring)
         if checkpoint.query is None:
             checkpoint.begin(str(uuid4()), restoring=False)
         assert checkpoint.query is not None
-        publish_manifest(self._topics, program, checkpoint, checkpoint.query)
+        publish_manifest(topics, program, checkpoint, checkpoint.query)
         return found or []
 
-    def _begun(self) -> StreamsQuery:
+    def _start_query(self) -> None:
         """Start a query with a new plan, because topics may have gained partitions."""
-        self._program = self._made()
-        if self._program.plan.stages:  # else only the driver writes there
+        self._program = program = self._prepare_program()
+        if program.plan.stages:  # else only the driver writes there
             check_shared(self._session(), self._checkpoint.root)
         self._reports = self._reports or self._new_reports()
         self._counts = self._counts or CountReport(self._session())
-        self._restored()
-        return self._started()
+        self._restore_checkpoint(program)
+        self._query = self._create_query(program)
+        self._machine.go(State.RUNNING)
+        if self._stopping.is_set():
+            self._query.stop()  # stop() was called during the start
 
-    def _started(self) -> StreamsQuery:
-        assert self._program is not None
+    def _create_query(self, program: Program) -> StreamsQuery:
+        trigger = self._execution.trigger
         return StreamsQuery(
-            own_session(self._session(), self._program, self._execution.settings or {}),
-            self._program,
+            self._own_session(program),
+            program,
             self._topics,
             self._checkpoint,
             max_records=self._execution.max_records,
-            trigger=self._trigger(),
+            trigger=None if trigger is None else milliseconds(trigger, name="trigger"),
             weight=self._execution.weight,
             reports=self._reports,
             counts=self._counts,
-        )
-
-    def _trigger(self) -> int | None:
-        trigger = self._execution.trigger
-        return None if trigger is None else milliseconds(trigger, name="trigger")
-
-    def _reached(self, wanted: Mapping[str, Mapping[int, int]]) -> bool:
-        assert self._query is not None
-        done = self._query.committed_offsets()
-        return all(
-            done.get(topic, {}).get(partition, 0) >= end
-            for topic, ends in wanted.items()
-            for partition, end in ends.items()
-            if end > 0
         )
 
     def _watch(self) -> None:
@@ -535,7 +518,7 @@ class Streams:
 
     def _end(self, error: BaseException | None) -> None:
         self._error = error
-        self._ownership.release()
+        self._lock.release()
         if error is None:
             self._machine.go(State.PENDING_SHUTDOWN)
         else:
@@ -547,18 +530,19 @@ class Streams:
     def _last_error(self) -> Exception | None:
         """Wait for the query's end, restart it if ``on_error`` says so; return the final error."""
         failures = 0
+        error: Exception | None = None
         while True:
-            began = time.monotonic()
-            error = self._wait_for_end()
-            if self._stopping.is_set() or error is None:
-                return None
-            failures = 1 if self._lasted(began) else failures + 1
-            left: Exception | None = error
-            while left is not None and self._may_restart(left, failures):
-                left = self._restart(left, failures)
-                failures += left is not None
-            if left is not None:
-                return left
+            if error is None:  # a query is running
+                began = time.monotonic()
+                error = self._wait_for_end()
+                if self._stopping.is_set() or error is None:
+                    return None
+                if time.monotonic() - began > milliseconds(self._backoff.longest) / 1000:
+                    failures = 0
+            failures += 1
+            if not self._may_restart(error, failures):
+                return error
+            error = self._restart(error, failures)
 
     def _wait_for_end(self) -> Exception | None:
         """Return the error that ended the query, or the error of Spark if it has ended itself."""
@@ -568,39 +552,29 @@ class Streams:
         except Exception as error:  # noqa: BLE001 await_termination raises it
             return error
 
-    def _lasted(self, began: float) -> bool:
-        longest = self._on_error.longest if isinstance(self._on_error, Restart) else "1 minute"
-        return time.monotonic() - began > milliseconds(longest) / 1000
-
     def _may_restart(self, error: Exception, failures: int) -> bool:
-        policy = self._on_error
-        if callable(policy):
+        answer = self._on_error
+        if callable(answer):
             try:
-                answer = policy(error)
+                answer = answer(error)
             except Exception as failure:
                 raise failure from error
-            return policy_of(answer) != "stop" and failures <= Restart().attempts
-        return isinstance(policy, Restart) and failures <= policy.attempts
+        return policy_of(answer) != "stop" and failures <= self._backoff.attempts
 
     def _restart(self, error: Exception, failures: int) -> Exception | None:
         """Restart the query after an error; return the error of the restart if it failed."""
-        policy = self._on_error if isinstance(self._on_error, Restart) else Restart()
-        wait = min(milliseconds(policy.first) * 2 ** (failures - 1), milliseconds(policy.longest))
-        _log.warning(
-            "%s failed and restarts in %.1f s: %s", self.application_id, wait / 1000, error
-        )
+        first, longest = milliseconds(self._backoff.first), milliseconds(self._backoff.longest)
+        seconds = min(first * 2 ** (failures - 1), longest) / 1000
+        _log.warning("%s failed and restarts in %.1f s: %s", self.application_id, seconds, error)
         self._machine.go(State.REBALANCING)
-        if self._stopping.wait(wait / 1000):
+        if self._stopping.wait(seconds):
             return None  # the caller sees the ended query again and returns
         try:
-            self._query = self._begun()
+            self._start_query()
         except StateLoss:
             raise  # another attempt would fail the same way
         except Exception as failure:  # noqa: BLE001 the policy decides
             return failure
-        self._machine.go(State.RUNNING)
-        if self._stopping.is_set():
-            self._query.stop()  # stop() was called during the start
         return None
 
 

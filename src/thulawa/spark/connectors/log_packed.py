@@ -98,12 +98,12 @@ def chunks_of(
 
 
 def read_chunks(
-    reader: Any, address: str | None, function: ChunkFunction = _to_rows, columns: str | None = None
+    reader: Any, function: ChunkFunction = _to_rows, columns: str | None = None
 ) -> DataFrame:
     """Return what a function makes of chunks, with these columns; by default `chunks_of` rows."""
     pickled = b64encode(cloudpickle.dumps(function)).decode()  # type: ignore[no-untyped-call]
     schema = columns or spark_schema(_SCHEMA)
-    rows: DataFrame = reader.schema(schema).option("function", pickled).load(address)
+    rows: DataFrame = reader.schema(schema).option("function", pickled).load()
     return rows
 
 

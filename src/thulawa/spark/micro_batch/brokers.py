@@ -1,154 +1,177 @@
-"""The broker of an application: topics, committed offsets, markers, and its Spark formats."""
+"""The broker of an application: the port to its topics, and its source and sink on Spark."""
 
-import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import get_args
+import json
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, get_args
+
+from pyspark.sql import DataFrame, SparkSession
 
 from thulawa.brokers.embedded.embedded_broker import EmbeddedBroker
 from thulawa.brokers.kafka.broker import KafkaBroker
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import Policies
-from thulawa.brokers.kafka.transactions import Guarantee
-from thulawa.brokers.port import (
-    Broker,
-    Committed,
-    WriterId,
-    await_committed,
-    open_broker,
-    read_to_end,
-)
-from thulawa.core.markers import LastBatch
+from thulawa.brokers.kafka.transactions import Guarantee, SinkSpec
+from thulawa.brokers.port import Broker, WriterId, await_committed, open_broker
 from thulawa.core.types import Offsets, ProducerRecord
-from thulawa.errors import BrokerError, ConfigurationError
-from thulawa.spark.micro_batch.broker_formats import BrokerFormats, EmbeddedFormats, KafkaFormats
+from thulawa.errors import ConfigurationError
+from thulawa.spark.connectors import kafka_packed, log_packed
+from thulawa.spark.connectors.kafka_sink import connection_options, writer_of
+from thulawa.spark.connectors.kafka_sink import register as register_kafka
+from thulawa.spark.connectors.task_layout import task_layout
+from thulawa.spark.internals import spark_schema
+from thulawa.spark.micro_batch.output_limits import OutputLimits
+from thulawa.spark.micro_batch.wire import OUTGOING, unpack_outgoing
 
-__all__ = ["StreamsBroker", "streams_broker"]
 
-_log = logging.getLogger("thulawa.brokers.kafka")
+class StreamsBroker(ABC):
+    """A broker as `Streams` uses it; there is a subclass for each kind of `Broker`.
 
-
-@dataclass(frozen=True, slots=True)
-class StreamsBroker:
-    """A broker as `Streams` uses it: the port, and the formats that read and write it on Spark."""
+    ``checkpoints`` is the folder of checkpoints where none is chosen, ``guarantee`` that of the
+    sink, and ``limits`` are the size limits of output topics.
+    """
 
     broker: Broker
-    formats: BrokerFormats
+    checkpoints: str
+    limits: OutputLimits
+    guarantee: Guarantee = "exactly_once"
 
-    @property
-    def place(self) -> str:
-        """The broker's address: there, two applications of one name are one application."""
-        return self.broker.address.removeprefix("kafka://")
+    @abstractmethod
+    def register(self, spark: SparkSession) -> None:
+        """Register the data sources in a session; sessions that are cloned from it have them."""
 
-    def partitions(self, names: tuple[str, ...]) -> dict[str, int]:
-        """Return the number of partitions of the topics that exist."""
-        return self.broker.partitions(*names)
+    @abstractmethod
+    def _packed_reader(self, spark: SparkSession) -> Any:
+        """Return a stream reader of the broker's packed format."""
+
+    @abstractmethod
+    def write(self, rows: DataFrame, application: str) -> Any:
+        """Return a writer of packed rows to topics, ready to be started."""
+
+    def reader(
+        self,
+        spark: SparkSession,
+        topics: tuple[str, ...],
+        max_records: int | None,
+        starts: Offsets | None = None,
+    ) -> Any:
+        """Return a reader of topics, of at most ``max_records`` records in a micro-batch.
+
+        A query without a checkpoint starts at ``starts``, and elsewhere at the first record.
+        """
+        reader = self._packed_reader(spark).option("subscribe", ",".join(topics))
+        if max_records is not None:
+            reader = reader.option("maxOffsetsPerTrigger", max_records)
+        return reader.option("startingOffsets", json.dumps(starts)) if starts else reader
 
     def create(
-        self, name: str, partitions: int, *, compact: bool = False, keep: bool = False
+        self, name: str, partitions: int, *, compact: bool = False, unlimited: bool = False
     ) -> None:
-        """Create a topic unless it exists; a compacted one must exist with these settings.
+        """Create a topic unless it exists; a compacted one must exist with these settings."""
+        if compact or not self.broker.partitions(name):
+            self.broker.create_topic(name, partitions, compact=compact, unlimited=unlimited)
 
-        With ``keep`` records stay until `delete_records` removes them, however old they are.
-        """
-        if compact or name not in self.broker.partitions(name):
-            self.broker.create_topic(name, partitions, compact=compact, unlimited=keep)
-
-    def delete(self, name: str) -> None:
-        """Delete a topic with its records."""
-        self.broker.delete_topic(name)
-
-    def delete_records(self, offsets: Offsets) -> None:
-        """Delete the records before an offset of each partition."""
-        self.broker.delete_records(offsets)
-
-    def start_offsets(self, names: tuple[str, ...]) -> Offsets:
-        """Return the offsets of the first records that still exist."""
-        return self.broker.start_offsets(*names)
-
-    def end_offsets(self, names: tuple[str, ...]) -> Offsets:
-        """Return the offsets behind the last committed records."""
-        return self.broker.end_offsets(*names)
-
-    def ids(self, names: tuple[str, ...]) -> dict[str, str]:
-        """Return the ids of the topics that exist, where the broker has ids."""
-        return self.broker.topic_ids(*names)
-
-    def records(self, name: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield keys and values of a topic, each partition in offset order.
-
-        Up to its end, or to a transaction that an earlier run left open: see `settle`.
-        """
-        for record in read_to_end(self.broker, name):
-            yield record.key, record.value
-
-    def put(self, name: str, key: bytes | None, value: bytes | None) -> None:
+    def put(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         """Write one record to partition 0 of a topic; it is stored when this returns."""
-        self.broker.append(name, [ProducerRecord(key, value, partition=0)])
+        self.broker.append(topic, [ProducerRecord(key, value, partition=0)])
 
-    def tick(self, name: str) -> None:
-        """Write an empty record to a topic: Spark runs no micro-batch without an input."""
-        self.put(name, None, None)
-
-    def settle(self, application: str, names: tuple[str, ...]) -> None:
+    def settle(self, application: str, *topics: str) -> None:
         """Abort transactions that earlier runs left open, and wait until topics can be read."""
-        self.broker.fence(_writer(application))
-        await_committed(self.broker, *names)
+        self.broker.fence(sink_writer(application))
+        await_committed(self.broker, *topics)
 
     def last_batches(self, application: str, query: str) -> dict[int, int]:
         """Return the last batch that each task of a query has written, of those that have."""
-        markers = self.broker.markers(_writer(application, query))
+        markers = self.broker.markers(sink_writer(application, query))
         return {task: last.number for task, last in markers.items()}
-
-    def claim(self, application: str, query: str, batch: int, task: int) -> None:
-        """Commit the marker of a task's part of a batch, without records."""
-        with self.broker.transaction(_writer(application, query), task, LastBatch(batch)):
-            pass
 
     def last_written(self, application: str, query: str) -> int:
         """Return the last batch of a query that any task has written, or -1.
 
         Tasks of earlier runs are fenced: they write nothing more.
         """
-        if self.formats.guarantee != "exactly_once":
+        if self.guarantee != "exactly_once":
             return -1
-        self.broker.fence(_writer(application, query))
+        self.broker.fence(sink_writer(application, query))
         return max(self.last_batches(application, query).values(), default=-1)
 
-    def committer(self, application: str) -> Callable[..., None]:
-        """Return a function that commits offsets as those of the application's consumer group.
 
-        It is called with offsets, the query and the batch. A commit that fails is logged and not
-        repeated: the next one is newer.
-        """
-        return partial(self._commit, application)
-
-    def _commit(self, application: str, offsets: Offsets, query: str = "", batch: int = -1) -> None:
-        try:
-            self.broker.commit(application, offsets, query=query, batch=batch)
-        except BrokerError as error:
-            _log.warning("the offsets of group %s are out of date: %s", application, error)
-
-    def committed(self, application: str, names: tuple[str, ...], query: str) -> Committed:
-        """Return the offsets that the application has committed, and after which batch."""
-        return self.broker.committed(application, names, query=query)
-
-    def trace(self, application: str) -> str | None:
-        """Describe what exists of an application beside its topics; None: nothing."""
-        for group in (application, _writer(application).group):
-            if self.broker.committed(group).offsets:
-                return f"committed offsets of the group {group!r}"
-        return None
-
-    def forget(self, application: str) -> None:
-        """Delete the committed offsets and the markers of an application."""
-        self.broker.delete_groups(application)
-        self.broker.delete_writer(_writer(application))
-
-
-def _writer(application: str, query: str = "") -> WriterId:
+def sink_writer(application: str, query: str = "") -> WriterId:
+    """Return the identity of an application's sink."""
     return WriterId(application=application, query=query)
+
+
+class EmbeddedStreamsBroker(StreamsBroker):
+    """The embedded log; its sink writes exactly once at no extra cost."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self.broker = broker
+        self.checkpoints = f"{broker.address.removeprefix('file:')}/checkpoints"
+        self.limits = OutputLimits(broker)
+
+    def register(self, spark: SparkSession) -> None:
+        """Register the data source."""
+        log_packed.register(spark)
+
+    def _packed_reader(self, spark: SparkSession) -> Any:
+        return spark.readStream.format(log_packed.NAME).option("path", self.broker.address)
+
+    def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
+        """Return a writer of packed rows to topics."""
+        return log_packed.packed_sink(rows, self.broker.address)
+
+
+class KafkaStreamsBroker(StreamsBroker):
+    """Kafka; ``transaction_timeout`` None: the default of the sink."""
+
+    checkpoints = "checkpoints"  # in the working directory of the program
+
+    def __init__(
+        self,
+        broker: KafkaBroker,
+        guarantee: Guarantee = "exactly_once",
+        policies: Policies | None = None,
+        transaction_timeout: float | None = None,
+    ) -> None:
+        self.broker = broker
+        self.guarantee = guarantee
+        self._connection = broker.connection
+        self._policies = policies or Policies()
+        self._transaction_timeout = transaction_timeout
+        self.limits = OutputLimits(
+            broker,
+            may_be_missing=self._policies.missing != "fail",
+            may_be_oversized=self._policies.oversized != "fail",
+        )
+
+    def register(self, spark: SparkSession) -> None:
+        """Register the data sources."""
+        register_kafka(spark)
+        kafka_packed.register(spark)
+
+    def _packed_reader(self, spark: SparkSession) -> Any:
+        options = connection_options(self._connection)
+        return spark.readStream.format(kafka_packed.NAME).options(**options)
+
+    def write(self, rows: DataFrame, application: str) -> Any:
+        """Return a writer of packed rows to topics."""
+        rows = rows.mapInArrow(unpack_outgoing, spark_schema(OUTGOING))
+        # repartitions behind functions that are not known to be deterministic are topics
+        layout = task_layout(rows, deterministic=True) if self.guarantee == "exactly_once" else ""
+        return writer_of(rows, self.sink(application), None, layout)
+
+    def sink(self, application: str) -> SinkSpec:
+        """Return the settings of the application's sink."""
+        spec = SinkSpec(
+            connection=self._connection,
+            application=application,
+            guarantee=self.guarantee,
+            policies=self._policies,
+        )
+        if (longest := self._transaction_timeout) is None:
+            return spec
+        delivery = min(spec.delivery_timeout, longest)
+        return replace(spec, transaction_timeout=longest, delivery_timeout=delivery)
 
 
 def streams_broker(
@@ -170,14 +193,11 @@ def streams_broker(
                 "transaction_timeout is at least 1 s, and for exactly_once: without transactions "
                 "leave it out"
             )
-        formats = KafkaFormats(
-            broker.connection, guarantee, policies or Policies(), transaction_timeout
-        )
-        return StreamsBroker(broker, formats)
+        return KafkaStreamsBroker(broker, guarantee, policies, transaction_timeout)
     assert isinstance(broker, EmbeddedBroker)
     if guarantee != "exactly_once" or policies is not None or transaction_timeout is not None:
         raise ConfigurationError(
             "an embedded log is written exactly once at no extra cost, and has no policies; "
             "leave processing_guarantee, policies and transaction_timeout out"
         )
-    return StreamsBroker(broker, EmbeddedFormats(broker.address))
+    return EmbeddedStreamsBroker(broker)

@@ -21,8 +21,6 @@ from thulawa.state.codec import ColumnCodec
 from thulawa.state.paged import PagedStores
 from thulawa.state.store_changelog import Position, StoreChangelog
 
-__all__ = ["BEFORE", "MORE", "POSITIONS", "STAMP", "ReadPositions", "TaskChangelogs"]
-
 STAMP, BEFORE = "batch", "before"  # headers of changelog records
 POSITIONS = "changelogs"  # in a task's snapshot: the positions of its changelogs
 MORE = b"more"  # in the offsets topic: the partitions with unread records
@@ -51,7 +49,8 @@ class TaskChangelogs:
             return dict(snapshot)
         last = (stores.snapshot or {}).get(POSITIONS, {})
         known = _codec.encode([snapshot])
-        stamped = self._stamp()
+        stamp = _stamp() if self._shared else None
+        stamped: Headers = () if stamp is None else ((STAMP, stamp.encode()),)
         positions = {}
         for store, (topic, log) in self._logs.items():
             at = Position.decode(last[store]) if store in last else None
@@ -64,10 +63,6 @@ class TaskChangelogs:
             positions[store] = position.encode()
         return {**snapshot, POSITIONS: positions}
 
-    def _stamp(self) -> Headers:
-        stamp = _stamp() if self._shared else None
-        return () if stamp is None else ((STAMP, stamp.encode()),)
-
 
 class ReadPositions:
     """The ranges of records that a micro-batch has read, from which a restore continues.
@@ -79,11 +74,7 @@ class ReadPositions:
         self._program = program
         self._ranges: dict[TopicPartition, tuple[int, int, int]] = {}
         self._more: dict[str, list[str]] = {}
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the application has changelogs and is not restoring."""
-        return bool(self._program.changelogs) and self._program.recovery is None
+        self.is_needed = bool(program.changelogs) and program.recovery is None
 
     def add(self, topic: TopicPartition, first: int, span: tuple[int, int]) -> None:
         """Add records of one partition, in offset order; ``span`` is their end offset and time."""
@@ -100,7 +91,7 @@ class ReadPositions:
         stamp = _stamp()
         if not (self._ranges or self._more) or stamp is None:
             return
-        for number, slot in enumerate(self._program.slots):
+        for number in range(len(self._program.slots)):
             records = Outgoing()
             for topic, (start, end, at) in self._ranges.items():
                 value = json.dumps({"batch": stamp, "start": start, "end": end}).encode()
@@ -108,13 +99,10 @@ class ReadPositions:
                 records.add(self._program.offsets_topic, number, key, value, at, ())
             if self._more:
                 value = json.dumps({"batch": stamp, "more": self._more}).encode()
-                records.add(self._program.offsets_topic, number, MORE, value, _now(), ())
+                now = int(time.time() * 1_000)
+                records.add(self._program.offsets_topic, number, MORE, value, now, ())
             for name, partition, data in records.take():
-                yield Packed(slot, SINK, number, name, partition, "", data)
-
-
-def _now() -> int:
-    return int(time.time() * 1_000)
+                yield self._program.row(SINK, number, name, partition, "", data)
 
 
 def _stamp() -> str | None:

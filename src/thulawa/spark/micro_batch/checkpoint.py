@@ -1,52 +1,36 @@
 """The checkpoint folder of an application: its manifest beside the files of Spark's query."""
 
+import dataclasses
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from thulawa.core.types import Offsets
-from thulawa.errors import (
-    ConfigurationError,
-    StateError,
-    StateLoss,
-)
+from thulawa.errors import ConfigurationError, StateError, StateLoss
 from thulawa.runtime.partition_groups import Assignment
-from thulawa.runtime.planning import Plan, checkpoint_names
+from thulawa.runtime.planning import checkpoint_names
 from thulawa.spark.connectors.offsets import Notes, of_topics
-from thulawa.spark.micro_batch.plan_layout import plan_layout
+from thulawa.spark.micro_batch.program import Program
 from thulawa.topology.compatibility import (
     ApplicationManifest,
+    ProgramLayout,
     StateMapping,
+    SubTopologyLayout,
     check_compatibility,
     decode_manifest,
     encode_manifest,
 )
-
-__all__ = ["Checkpoint", "StatePlacement"]
+from thulawa.topology.state_layout import source_topics, store_state
 
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _log = logging.getLogger("thulawa.streams")
-
-
-@dataclass(frozen=True, slots=True)
-class StatePlacement:
-    """Where an application's state is: the prefix of each sub-topology, and the number of slots.
-
-    Spark partitions state by slot, so the number of slots never changes, whatever tasks are added.
-    A query that has timers keeps its time mode.
-    """
-
-    prefixes: Mapping[int, str]
-    width: int
-    has_timers: bool = False
 
 
 class Checkpoint:
@@ -107,35 +91,26 @@ class Checkpoint:
         named = {f"{manifest.application_id}-{name}" for name in manifest.repartitions}
         return named & self.committed_offsets().keys()
 
-    def check(
-        self, plan: Plan, *, changelogs: Collection[str] = (), has_timers: bool = False
-    ) -> StateMapping:
-        """Return the state that a plan finds in this checkpoint, and what it would lose."""
-        layout = plan_layout(plan, changelogs=changelogs, has_timers=has_timers)
-        return check_compatibility(self.manifest(), layout)
+    def check(self, program: Program) -> StateMapping:
+        """Return the state that a program finds in this checkpoint, and what it would lose."""
+        return check_compatibility(self.manifest(), _layout(program))
 
     def accept(
-        self,
-        application_id: str,
-        plan: Plan,
-        *,
-        allow_state_loss: bool,
-        changelogs: Collection[str] = (),
-        has_timers: bool = False,
-        starts: Offsets | None = None,
-    ) -> StatePlacement:
-        """Write the manifest of a program that is to run; return where its state is.
+        self, program: Program, *, allow_state_loss: bool, starts: Offsets | None = None
+    ) -> Program:
+        """Write the manifest of a program that is to run; return it with where its state is.
 
-        Raise `StateLoss` if the program would lose state. A query without a committed batch begins
-        at ``starts``.
+        Spark partitions state by slot, so the number of slots never changes, whatever tasks are
+        added, and a query that has timers keeps its time mode. A query without a committed batch
+        begins at ``starts``. Raise `StateLoss` if the program would lose state.
         """
-        old = self.manifest()
+        old, plan, application_id = self.manifest(), program.plan, program.application_id
         if old.application_id not in ("", application_id):
             raise StateError(
                 f"the checkpoint {self.root} belongs to the application {old.application_id!r}; "
                 f"give {application_id!r} its own folder"
             )
-        layout = plan_layout(plan, changelogs=changelogs, has_timers=has_timers)
+        layout = _layout(program)
         mapping = check_compatibility(old, layout)
         for loss in mapping.losses:
             if not allow_state_loss:
@@ -153,10 +128,15 @@ class Checkpoint:
             old, dropped = ApplicationManifest(), {}
         topics = set(plan.topics) - plan.repartitions.keys()
         former = set(old.former_topics)
-        self._warn_of_rereads(application_id, topics & former)
-        has_timers = has_timers or bool(old.has_timers)
+        for topic in sorted(topics & former - self.committed_offsets().keys()):
+            _log.warning(
+                "%s read %r before, then not, and now again: from its beginning, because its "
+                "offsets are no longer known",
+                application_id,
+                topic,
+            )
         width = plan.tasks if old.width is None else old.width
-        repartitions = plan.repartitions.items()
+        has_timers = program.has_timers or bool(old.has_timers)
         self._write(
             ApplicationManifest(
                 application_id=application_id,
@@ -171,10 +151,8 @@ class Checkpoint:
                     for name in checkpoint_names(part.group, part.stage)
                 },
                 repartitions=layout.repartitions,
-                durable=[name for name, one in repartitions if one.durable],
-                internal_topics=[
-                    f"{application_id}-{name}" for name, one in repartitions if one.is_topic
-                ],
+                durable=[name for name, one in plan.repartitions.items() if one.durable],
+                internal_topics=program.internal_topics,
                 stores=layout.stores_at(prefixes),
                 storeless=layout.storeless_at(prefixes),
                 tables=layout.tables_at(prefixes),
@@ -185,16 +163,7 @@ class Checkpoint:
                 restoring=old.restoring,
             )
         )
-        return StatePlacement(prefixes, width, has_timers)
-
-    def _warn_of_rereads(self, application_id: str, topics: Collection[str]) -> None:
-        for topic in sorted(topics - self.committed_offsets().keys()):
-            _log.warning(
-                "%s read %r before, then not, and now again: from its beginning, because its "
-                "offsets are no longer known",
-                application_id,
-                topic,
-            )
+        return dataclasses.replace(program, prefixes=prefixes, width=width, had_timers=has_timers)
 
     def check_belongs_to(self, application_id: str) -> None:
         """Raise `StateError` if the folder exists and is not the checkpoint of this application."""
@@ -246,8 +215,8 @@ class Checkpoint:
         batches = {last: starts} if ends is None else {last: starts, last + 1: ends}
         for (number, offsets), more in zip(batches.items(), unread, strict=False):
             path.with_name(f".{number}.crc").unlink(missing_ok=True)
-            noted = Notes(more=more).beside(_as_json(offsets))
-            lines = version, about, json.dumps(noted)
+            named = {t: {str(n): at for n, at in some.items()} for t, some in offsets.items()}
+            lines = version, about, json.dumps(Notes(more=more).beside(named))
             path.with_name(str(number)).write_text("\n".join(lines), encoding="utf-8")
 
     def starts(self) -> Offsets:
@@ -263,20 +232,15 @@ class Checkpoint:
         """Mark the restore as complete."""
         self._write(replace(self.manifest(), restoring=False))
 
-    def prefix_of(self, store: str) -> str:
-        """Return the prefix of the state entries of a store."""
-        return self.manifest().stores[store].prefix
-
     # --- the logs of Spark's query
 
     def last_batch(self) -> int:
         """Return the number of the last committed batch; -1 if there is none."""
-        return max(_numbered(Path(self.query_path) / "commits"), default=-1)
+        return _last_number(Path(self.query_path) / "commits")
 
     def has_open_batch(self) -> bool:
         """Return whether a batch has begun and is not committed."""
-        begun = max(_numbered(Path(self.query_path) / "offsets"), default=-1)
-        return begun > self.last_batch()
+        return _last_number(Path(self.query_path) / "offsets") > self.last_batch()
 
     def committed_offsets(self) -> Offsets:
         """Return the end offsets of the last committed batch."""
@@ -329,12 +293,42 @@ class Checkpoint:
         self._adopted = None
 
 
-def _as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    return {topic: {str(n): at for n, at in places.items()} for topic, places in offsets.items()}
+def _layout(program: Program) -> ProgramLayout:
+    """Return the state layout that `check_compatibility` compares with a manifest."""
+    plan = program.plan
+    parts = plan.parts.values()
+    behind = {name: plan.parts[plan.readers[name]].group.stores for name in plan.repartitions}
+    return ProgramLayout(
+        [
+            SubTopologyLayout(
+                part.group.id,
+                part.group.stores,
+                source_topics(part.group),
+                part.tasks,
+                [table.topic for table in plan.global_tables(part.group)],
+            )
+            for part in parts
+        ],
+        {
+            name: store_state(
+                plan.topology,
+                name,
+                stage=part.stage,
+                tasks=len(part.tasks),
+                changelog=name in program.changelogs,
+            )
+            for part in parts
+            for name in part.group.stores
+        },
+        stages=plan.stages,
+        has_timers=program.has_timers,
+        repartitions={name: one.partitions for name, one in plan.repartitions.items()},
+        store_behind={name: stores[0] for name, stores in behind.items() if stores},
+    )
 
 
-def _numbered(folder: Path) -> list[int]:
+def _last_number(folder: Path) -> int:
     try:
-        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+        return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=-1)
     except OSError:
-        return []
+        return -1

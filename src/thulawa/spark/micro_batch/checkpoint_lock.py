@@ -17,16 +17,18 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
-from thulawa.errors import StateError
-
-__all__ = ["LEASE", "CheckpointLock", "LockOwner"]
+from thulawa.errors import ConfigurationError, StateError
 
 LEASE = 10.0  # seconds without a heartbeat after which an owner on another host counts as gone
 _BEAT = 2.0  # seconds between heartbeats
 _POLL = 0.25
 _SIZE = 1_024  # bytes of the file, which is always written in one piece
 _FILE = "owner.lock"
+
+_running: set[str] = set()  # the applications of this process, with their brokers
+_guard = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +46,40 @@ class LockOwner:
 
 
 class CheckpointLock:
-    """The lock of one checkpoint folder; `acquire` it before reading anything there."""
+    """The lock of one checkpoint folder; `acquire` it before reading anything there.
 
-    def __init__(self, root: Path) -> None:
+    ``application`` is what else a process owns only once, whatever its checkpoint: an application
+    and its broker.
+    """
+
+    def __init__(self, root: Path, application: str | None = None) -> None:
         self._root = root
         self._path = root / _FILE
+        self._application = application
         self._file: int | None = None
         self._stopping = threading.Event()
         self._heart: threading.Thread | None = None
 
-    @property
-    def path(self) -> Path:
-        """The lock's file."""
-        return self._path
-
     def acquire(self) -> None:
-        """Become the owner; raise `StateError` with host and pid if there is a live owner."""
+        """Become the owner; raise `StateError` with host and pid if there is a live owner.
+
+        Raise `ConfigurationError` if the application runs in this process.
+        """
+        with _guard:
+            if self._application in _running:
+                raise ConfigurationError(
+                    f"{self._application} runs in this process already: stop it before "
+                    "starting it again, or give the other one its own application_id"
+                )
+            if self._application is not None:
+                _running.add(self._application)
+        try:
+            self._lock_folder()
+        except BaseException:
+            _running.discard(self._application or "")
+            raise
+
+    def _lock_folder(self) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         file, is_exclusive = self._opened()
         try:
@@ -73,7 +93,7 @@ class CheckpointLock:
             raise
 
     def release(self) -> None:
-        """Release the lock, and remove the folder if it is empty."""
+        """Release the lock if it is held, and remove the folder if it is empty."""
         if self._file is None:
             return
         self._stopping.set()
@@ -86,6 +106,14 @@ class CheckpointLock:
         self._file = None
         with suppress(OSError):  # it holds a checkpoint
             self._root.rmdir()
+        _running.discard(self._application or "")
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def _opened(self) -> tuple[int, bool]:
         """Return the open file, and whether the file system supports locks."""

@@ -9,10 +9,7 @@ from thulawa.brokers.embedded.packing import Fields
 from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde
 from thulawa.core.types import TopicPartition
-from thulawa.errors import (
-    ProductionError,
-    SerializationError,
-)
+from thulawa.errors import ProductionError, SerializationError
 from thulawa.runtime.blocks import Block, ForwardBlock, RawRecord
 from thulawa.runtime.context import Forward, TaskContext
 from thulawa.runtime.output_encoder import OutputEncoder, chosen_partition, record_size
@@ -20,11 +17,12 @@ from thulawa.runtime.planning import StagedSubTopology
 from thulawa.runtime.shuffled import with_sender
 from thulawa.spark.micro_batch.output_limits import limit_of
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed, pack_records
+from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed
 from thulawa.state.codec import ColumnCodec
 from thulawa.topology.nodes import Sink
 
-__all__ = ["TaskOutput"]
+# most of a row, uncompressed: Spark and Arrow allow no row of 2 GiB; a record is never split
+ROW_BYTES = 2**24
 
 
 class TaskOutput:
@@ -47,9 +45,8 @@ class TaskOutput:
         if source is not None:  # a sub-topology may read several
             self._place += f"/{source.topic}/{source.partition:06}"
         self._number = number
-        self._encoder = OutputEncoder(
-            program.options, self.send, partial(limit_of, program.outlets, program.run)
-        )
+        self._limit_of = partial(limit_of, program.limits, program.run)
+        self._encoder = OutputEncoder(program.options, self.send, self._limit_of)
         self._outgoing = Outgoing()
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
@@ -82,10 +79,10 @@ class TaskOutput:
 
     def sender(self, sink: Sink, topic: str) -> Forward | None:
         """Return a fast path for a sink that only serializes; None if it needs more."""
-        serdes = self._plain_serdes(sink, topic)
-        if serdes is None:
+        plain = self._plain(sink, topic)
+        if plain is None:
             return None
-        limit = self._encoder.limit(topic)
+        limit, *serdes = plain
         dump_key, dump_value = (serde.serialize for serde in serdes)
         take, send = self._outgoing.adder(topic), self.send
 
@@ -103,10 +100,10 @@ class TaskOutput:
 
     def block_sender(self, sink: Sink, topic: str) -> ForwardBlock | None:
         """Return the fast path for blocks of records; None if the sink needs more."""
-        serdes = self._plain_serdes(sink, topic)
-        if serdes is None:
+        plain = self._plain(sink, topic)
+        if plain is None:
             return None
-        limit = self._encoder.limit(topic)
+        limit, *serdes = plain
         dump_keys, dump_values = (serde.dump_column for serde in serdes)
         take, send = self._outgoing.add_columns, self.send
 
@@ -116,28 +113,23 @@ class TaskOutput:
                 _check_sizes(keys, values, block.headers, limit)
             except Exception:  # noqa: BLE001 send() serializes again and asks the handler
                 for offset, timestamp, key, value, headers in block.records():
-                    self._at(offset)
+                    if self._encoder.context is not None:
+                        self._encoder.context.offset = offset  # for errors
                     send(sink, topic, key, value, timestamp, headers)
             else:
                 take(topic, Fields(keys, values, block.headers, block.timestamps))
 
         return to_topic
 
-    def _at(self, offset: int) -> None:
-        """Set the record offset that an error reports."""
-        if self._encoder.context is not None:
-            self._encoder.context.offset = offset
-
-    def _plain_serdes(self, sink: Sink, topic: str) -> tuple[Serde[Any], Serde[Any]] | None:
-        """Return the serdes of a sink that only serializes; None if it needs more."""
+    def _plain(self, sink: Sink, topic: str) -> tuple[int | None, Serde[Any], Serde[Any]] | None:
+        """Return size limit and serdes of a sink that only serializes; None if it needs more."""
         key_serde, value_serde = sink.key_serde, sink.value_serde
-        if sink.internal or sink.partitioner is not None:
+        if sink.internal or sink.partitioner or key_serde is None or value_serde is None:
             return None
         try:
-            self._encoder.limit(topic)
+            return self._encoder.limit(topic), key_serde, value_serde
         except ProductionError:  # no such topic: the handler decides for each record
             return None
-        return None if key_serde is None or value_serde is None else (key_serde, value_serde)
 
     def _send_inside(
         self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
@@ -151,11 +143,10 @@ class TaskOutput:
             self._shuffled[topic, partition].append(record)
             self._sent += 1
             return
-        name = f"{self._program.application_id}-{topic}"
+        name = self._program.broker_name(topic)
         raw_key, raw_value = codec.encode([key]), codec.encode([value])
         headers = with_sender(self._place, headers)
-        limit = limit_of(self._program.outlets, self._program.run, name)
-        if (size := record_size(raw_key, raw_value, headers)) > limit:
+        if (size := record_size(raw_key, raw_value, headers)) > self._limit_of(name):
             raise SerializationError(f"the record has {size} bytes, more than {name!r} takes")
         self._outgoing.add(name, partition, raw_key, raw_value, timestamp, headers)
 
@@ -171,18 +162,16 @@ class TaskOutput:
         for topic, partition in list(shuffled):
             part = self._plan.parts[self._plan.readers[topic]]
             task = part.task_of(topic, partition)
-            slot = self._program.slot_of(task)
             codec = self._routes[topic][2]
-            for data in pack_records(shuffled.pop((topic, partition)), codec):
-                yield Packed(slot, part.stage, task, topic, partition, self._next_place(), data)
-        slot = self._program.slot_of(self._number)
+            for data in codec.encode_chunks(shuffled.pop((topic, partition)), ROW_BYTES):
+                yield self._row(part.stage, task, topic, partition, data)
         for topic, partition, data in self._outgoing.take():
-            place = self._next_place()
-            yield Packed(slot, SINK, self._number, topic, partition, place, data)
+            yield self._row(SINK, self._number, topic, partition, data)
 
-    def _next_place(self) -> str:
+    def _row(self, stage: int, task: int, topic: str, partition: int, data: bytes) -> Packed:
         self._rows += 1
-        return f"{self._place}/{self._rows:020}"
+        place = f"{self._place}/{self._rows:020}"
+        return self._program.row(stage, task, topic, partition, place, data)
 
     def clear(self) -> None:
         """Discard what was sent by a failed attempt."""

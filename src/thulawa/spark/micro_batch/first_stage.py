@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from thulawa.core.gc_freeze import freeze_gc, gc_disabled
 from thulawa.core.types import TopicPartition
-from thulawa.engine.lane_sums import LaneSums
 from thulawa.errors import StateError
 from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.planning import SOURCE_STAGE, StagedSubTopology, has_timers
@@ -23,9 +22,8 @@ from thulawa.spark.connectors.log_packed import chunks_of
 from thulawa.spark.event_loop import run_async
 from thulawa.spark.micro_batch.changelog_output import ReadPositions
 from thulawa.spark.micro_batch.collector import TaskOutput
-from thulawa.spark.micro_batch.dropped_records import encode_counts
 from thulawa.spark.micro_batch.program import Program
-from thulawa.spark.micro_batch.program_shipping import ShippedProgram
+from thulawa.spark.micro_batch.program_shipping import ShippedProgram, encode_counts
 from thulawa.spark.micro_batch.wire import (
     AT_END,
     BEHIND,
@@ -33,12 +31,11 @@ from thulawa.spark.micro_batch.wire import (
     COUNTS,
     Packed,
     as_block,
+    bounded,
     opened_records,
     packed_batch,
 )
 from thulawa.state.codec import ColumnCodec
-
-__all__ = ["run_first_stage"]
 
 _BUNDLE_BYTES = 2**23  # approximate size of an Arrow batch
 
@@ -48,83 +45,75 @@ def run_first_stage(program: ShippedProgram, batches: Iterator[Any]) -> Iterator
     freeze_gc()
     stage = _FirstStage(program.open())
     try:
-        yield from _packed(stage, batches)
+        yield from map(packed_batch, bounded(stage.rows(batches), _BUNDLE_BYTES))
     except BaseException:
-        stage.abandon()
+        for task, _ in stage.tasks.values():
+            task.abandon()
         raise
-    stage.close()
-    for lanes in stage.take_lanes():
-        program.report_lanes(lanes)
+    for task, _ in stage.tasks.values():
+        task.close()
+    for task, _ in stage.tasks.values():
+        program.report_lanes(task.take_lanes())
     program.count(stage.take_counts())
-
-
-def _packed(stage: "_FirstStage", batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the stage in Arrow batches of bounded size."""
-    packed: list[Packed] = []
-    held = 0
-    for row in _rows(stage, batches):
-        packed.append(row)
-        held += len(row.data)
-        if held >= _BUNDLE_BYTES:
-            yield packed_batch(packed)
-            packed, held = [], 0
-    if packed:
-        yield packed_batch(packed)
-
-
-def _rows(stage: "_FirstStage", batches: Iterator[Any]) -> Iterator[Packed]:
-    for chunk in chunks_of(batches):
-        with gc_disabled():
-            yield from stage.behind(chunk) if isinstance(chunk, Behind) else stage.packed(chunk)
-    yield from stage.progress()
-    yield from stage.counts()
 
 
 class _FirstStage:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._plan = program.plan
+        repartitions = program.plan.repartitions.items()
         self._names = {
-            f"{program.application_id}-{name}": name
-            for name, one in program.plan.repartitions.items()
-            if one.is_topic
+            program.broker_name(name): name for name, one in repartitions if one.is_topic
         }
-        self._tasks: dict[TopicPartition, tuple[Task, TaskOutput]] = {}
         self._read = ReadPositions(program)
+        self.tasks: dict[TopicPartition, tuple[Task, TaskOutput]] = {}
 
-    def packed(self, chunk: Chunk) -> Iterator[Packed]:
-        plan, topic = self._plan, TopicPartition(chunk.topic, chunk.partition)
+    def rows(self, batches: Iterator[Any]) -> Iterator[Packed]:
+        for chunk in chunks_of(batches):
+            with gc_disabled():
+                yield from self._behind(chunk) if isinstance(chunk, Behind) else self._packed(chunk)
+        yield from self._read.rows()
+        # without a next stage the drop counts stay here
+        if self._plan.stages and (counts := self.take_counts()):
+            yield self._program.row(SOURCE_STAGE + 1, 0, COUNTS, 0, "", encode_counts(counts))
+
+    def _packed(self, chunk: Chunk) -> Iterator[Packed]:
+        program, plan, partition = self._program, self._plan, chunk.partition
         if self._read.is_needed:
-            self._read.add(topic, chunk.first, chunk.span)
-        if topic.topic in self._program.restored:
-            yield self._changes(chunk)
-            return
-        if topic.topic == self._program.offsets_topic:
-            return
-        if topic.topic == self._program.clock_topic:
-            yield from self._wake()
-            return
-        name = self._names.get(topic.topic, topic.topic)
-        place = f"{name}/{topic.partition:06}/{chunk.first:020}"
-        if name in plan.global_topics:
-            data = chunk.data
-            for part in plan.parts.values():
-                if name in {table.topic for table in plan.global_tables(part.group)}:
-                    for task in range(len(part.tasks)):
-                        slot = self._program.slot_of(task)
-                        # "!" sorts first: tables are updated before joins read them
-                        yield Packed(slot, part.stage, task, name, part.group.id, f"!{place}", data)
-            return
-        part = plan.parts[plan.readers[name]]
-        if part.stage == SOURCE_STAGE:
-            yield from self._run(part, TopicPartition(name, topic.partition), chunk)
-            return
-        _check_known_partition(part, name, topic.partition)
-        task = part.task_of(name, topic.partition)
-        slot = self._program.slot_of(task)
-        yield Packed(slot, part.stage, task, name, topic.partition, place, chunk.data)
+            self._read.add(TopicPartition(chunk.topic, partition), chunk.first, chunk.span)
+        name = self._names.get(chunk.topic, chunk.topic)
+        place = f"{name}/{partition:06}/{chunk.first:020}"
+        if name in program.restored:  # a changelog: each partition is that of a task
+            group, _ = program.restored[name]
+            yield program.row(plan.parts[group].stage, partition, name, group, place, chunk.data)
+        elif name == program.clock_topic:
+            timed = [part for part in plan.parts.values() if has_timers(part.group.nodes)]
+            yield from self._to_all_tasks(timed, CLOCK, "", b"")
+        elif name in plan.global_topics:
+            joined = [
+                part
+                for part in plan.parts.values()
+                if name in {table.topic for table in plan.global_tables(part.group)}
+            ]
+            # "!" sorts first: tables are updated before joins read them
+            yield from self._to_all_tasks(joined, name, f"!{place}", chunk.data)
+        elif name != program.offsets_topic:
+            part = plan.parts[plan.readers[name]]
+            if part.stage == SOURCE_STAGE:
+                yield from self._run(part, TopicPartition(name, partition), chunk)
+            else:
+                _check_known_partition(part, name, partition)
+                task = part.task_of(name, partition)
+                yield program.row(part.stage, task, name, partition, place, chunk.data)
 
-    def behind(self, of: Behind) -> Iterator[Packed]:
+    def _to_all_tasks(
+        self, parts: list[StagedSubTopology], topic: str, place: str, data: bytes
+    ) -> Iterator[Packed]:
+        for part in parts:
+            for task in range(len(part.tasks)):
+                yield self._program.row(part.stage, task, topic, part.group.id, place, data)
+
+    def _behind(self, of: Behind) -> Iterator[Packed]:
         """Yield the row that tells a task whether one of its partitions has unread records."""
         if self._read.is_needed:
             self._read.add_unread(of)
@@ -134,36 +123,15 @@ class _FirstStage:
         part = self._plan.parts[self._plan.readers[name]]
         if part.stage != SOURCE_STAGE:
             task = part.task_of(name, of.partition)
-            slot = self._program.slot_of(task)
             data = BEHIND if of.behind else AT_END
-            yield Packed(slot, part.stage, task, name, of.partition, "", data)
-
-    def progress(self) -> Iterator[Packed]:
-        """Return the rows with the read positions, one for each writing task."""
-        return self._read.rows()
-
-    def _changes(self, chunk: Chunk) -> Packed:
-        """Return the row with changelog records, for the task whose store they restore."""
-        topic, task = chunk.topic, chunk.partition
-        group, _ = self._program.restored[topic]
-        stage, slot = self._plan.parts[group].stage, self._program.slot_of(task)
-        place = f"{topic}/{task:06}/{chunk.first:020}"
-        return Packed(slot, stage, task, topic, group, place, chunk.data)
-
-    def _wake(self) -> Iterator[Packed]:
-        """Yield a row for every task that may have timers, so that it runs without records."""
-        for part in self._plan.parts.values():
-            if has_timers(part.group.nodes):
-                for task in range(len(part.tasks)):
-                    slot = self._program.slot_of(task)
-                    yield Packed(slot, part.stage, task, CLOCK, part.group.id, "", b"")
+            yield self._program.row(part.stage, task, name, of.partition, "", data)
 
     def _run(
         self, part: StagedSubTopology, topic: TopicPartition, chunk: Chunk
     ) -> Iterator[Packed]:
-        if topic not in self._tasks:
-            self._tasks[topic] = self._made(part, topic)
-        task, output = self._tasks[topic]
+        if topic not in self.tasks:
+            self.tasks[topic] = self._create_task(part, topic)
+        task, output = self.tasks[topic]
         # the source has no batch time; the clock is only used to detect far-future timestamps
         task.context.wall_clock_time = self._program.now(int(time.time() * 1_000))
         block = as_block(chunk.columns)
@@ -176,7 +144,9 @@ class _FirstStage:
         task.run()
         return output.take()
 
-    def _made(self, part: StagedSubTopology, topic: TopicPartition) -> tuple[Task, TaskOutput]:
+    def _create_task(
+        self, part: StagedSubTopology, topic: TopicPartition
+    ) -> tuple[Task, TaskOutput]:
         program = self._program
         number = part.task_of(*topic)
         output = TaskOutput(program, part, number, topic)
@@ -192,29 +162,11 @@ class _FirstStage:
         output.attach(task.context)
         return task, output
 
-    def take_lanes(self) -> Iterator[dict[str, LaneSums]]:
-        return (task.take_lanes() for task, _ in self._tasks.values())
-
     def take_counts(self) -> RecordCounts:
         counts: RecordCounts = Counter()
-        for task, _ in self._tasks.values():
+        for task, _ in self.tasks.values():
             counts.update(task.take_counts())
         return counts
-
-    def counts(self) -> Iterator[Packed]:
-        """Yield the drop counts as a row for the next stage; without one they stay here."""
-        if self._plan.stages and (counts := self.take_counts()):
-            yield Packed(
-                self._program.slots[0], SOURCE_STAGE + 1, 0, COUNTS, 0, "", encode_counts(counts)
-            )
-
-    def close(self) -> None:
-        for task, _ in self._tasks.values():
-            task.close()
-
-    def abandon(self) -> None:
-        for task, _ in self._tasks.values():
-            task.abandon()
 
 
 def _check_known_partition(part: StagedSubTopology, topic: str, partition: int) -> None:

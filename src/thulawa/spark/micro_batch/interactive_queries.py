@@ -9,10 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from thulawa.core.records import Windowed
-from thulawa.errors import (
-    ConfigurationError,
-    StateError,
-)
+from thulawa.errors import ConfigurationError, StateError
 from thulawa.runtime.planning import Plan, StagedSubTopology
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.state.backing import sort_key
@@ -21,8 +18,6 @@ from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import Store
 from thulawa.state.window_store import WindowStore
 from thulawa.topology.nodes import GlobalTable
-
-__all__ = ["ReadOnlyStore", "read_store"]
 
 
 class ReadOnlyStore:
@@ -75,7 +70,7 @@ def _value(name: str, store: Store, key: Any) -> Any:
 def read_store(spark: SparkSession, checkpoint: Checkpoint, made: Plan, name: str) -> ReadOnlyStore:
     """Return a store as of the last committed micro-batch."""
     part = _owner(made, name)
-    prefix = checkpoint.prefix_of(name)
+    prefix = checkpoint.manifest().stores[name].prefix
     # Spark numbers stateful operators from the sink backwards
     entries = _state_of(spark, checkpoint, made.stages - part.stage)
     spec = made.topology.stores[name]
@@ -114,9 +109,9 @@ def _state_of(spark: SparkSession, checkpoint: Checkpoint, operator: int) -> dic
 class _Prefixed:
     """The state of one task: the entries with its prefix."""
 
-    def __init__(self, kept: Mapping[str, bytes], prefix: str) -> None:
-        self._kept = kept
+    def __init__(self, entries: Mapping[str, bytes], prefix: str) -> None:
+        self._entries = entries
         self._prefix = prefix
 
     def get(self, name: str) -> bytes | None:
-        return self._kept.get(self._prefix + name)
+        return self._entries.get(self._prefix + name)

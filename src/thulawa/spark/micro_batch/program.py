@@ -7,10 +7,8 @@ from functools import cached_property
 from thulawa.runtime.planning import SOURCE_STAGE, Plan, StagedSubTopology
 from thulawa.runtime.recovery_plan import RecoveryPlan
 from thulawa.runtime.task_options import TaskOptions
-from thulawa.spark.micro_batch.output_limits import Outlets
-from thulawa.spark.micro_batch.wire import slots
-
-__all__ = ["Program", "offsets_topic"]
+from thulawa.spark.micro_batch.output_limits import OutputLimits
+from thulawa.spark.micro_batch.wire import Packed, slots
 
 
 def offsets_topic(application_id: str) -> str:
@@ -28,7 +26,7 @@ class Program:
     options: TaskOptions = field(default_factory=TaskOptions)
     clock: Callable[[int], int] | None = None
     prefixes: Mapping[int, str] = field(default_factory=dict)  # of state entries, by sub-topology
-    outlets: Outlets | None = None  # size limits of output topics; None: no limits
+    limits: OutputLimits | None = None  # size limits of output topics; None: no limits
     outputs: Mapping[str, int] = field(default_factory=dict)  # output topic -> partitions
     width: int | None = None  # number of slots; state fixes it
     changelogs: Mapping[str, str] = field(default_factory=dict)  # store -> topic
@@ -44,23 +42,26 @@ class Program:
         """Return the slot of a task; tasks beyond the number of slots share one."""
         return self.slots[task % len(self.slots)]
 
+    def row(self, stage: int, task: int, topic: str, part: int, place: str, data: bytes) -> Packed:
+        """Return a row for a task of a stage, or of the sink."""
+        return Packed(self.slot_of(task), stage, task, topic, part, place, data)
+
     @property
     def has_timers(self) -> bool:
         """Whether tasks may need timers."""
-        waits = self.options.may_idle
-        return self.plan.has_timers or waits or self.had_timers
+        return self.plan.has_timers or self.options.may_idle or self.had_timers
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that the program reads, by their names on the broker."""
-        names = map(self._broker_name, self.plan.topics)
+        names = map(self.broker_name, self.plan.topics)
         return (*names, self.clock_topic) if self.has_timers else tuple(names)
 
     @property
     def internal_topics(self) -> tuple[str, ...]:
         """The repartition topics, by their names on the broker."""
         repartitions = self.plan.repartitions
-        return tuple(self._broker_name(name) for name, one in repartitions.items() if one.is_topic)
+        return tuple(self.broker_name(name) for name, one in repartitions.items() if one.is_topic)
 
     @property
     def ordered_groups(self) -> list[dict[str, tuple[int, ...]]]:
@@ -69,7 +70,7 @@ class Program:
         Records that arrive by a shuffle are not included: a micro-batch has all of them.
         """
         return [
-            {self._broker_name(name): task[name] for name in self.plan.topics if name in task}
+            {self.broker_name(name): task[name] for name in self.plan.topics if name in task}
             for part in self._waiting_parts()
             for task in part.tasks
             if sum(map(len, task.values())) > 1
@@ -85,8 +86,7 @@ class Program:
         for part in self._waiting_parts():
             fed = self.plan.fed_by(part)
             if any(topic not in task for task in part.tasks for topic in fed):
-                widths = {topic: self._width(topic) for topic in fed}
-                found.append({self._broker_name(t): tuple(range(n)) for t, n in widths.items()})
+                found.append({self.broker_name(t): tuple(range(self._width(t))) for t in fed})
         return found
 
     def _waiting_parts(self) -> list[StagedSubTopology]:
@@ -103,7 +103,8 @@ class Program:
         part = self.plan.parts[self.plan.readers[topic]]
         return 1 + max(n for task in part.tasks for n in task.get(topic, (-1,)))
 
-    def _broker_name(self, name: str) -> str:
+    def broker_name(self, name: str) -> str:
+        """Return the name on the broker of a topic of the plan."""
         return f"{self.application_id}-{name}" if name in self.plan.repartitions else name
 
     @property

@@ -9,11 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from thulawa.core.types import Offsets
 from thulawa.runtime.batch_size import BatchSizeEstimator, Binding
 from thulawa.spark.connectors.offsets import of_topics
-
-__all__ = ["BatchSizeController", "BatchSizeStatistics", "records_between"]
 
 _log = logging.getLogger("thulawa.streams")
 Report = Mapping[str, Any]
@@ -54,9 +51,9 @@ class BatchSizeController:
         if control is None or report is None or report["batchId"] == self._seen:
             return
         self._seen = report["batchId"]
-        records = _sum(records_between(report, "startOffset", "endOffset"))
+        records = records_between(report, "startOffset", "endOffset")
         seconds = report["durationMs"].get("triggerExecution", 0) / 1_000
-        more = _sum(records_between(report, "endOffset", "latestOffset")) > 0
+        more = records_between(report, "endOffset", "latestOffset") > 0
         before, limit = self.statistics.limit, control.batch(records, seconds, more=more)
         self.statistics = now = BatchSizeStatistics(
             limit, control.binding, records, seconds, control.fixed
@@ -73,21 +70,14 @@ class BatchSizeController:
         )  # fmt: skip
 
 
-def records_between(report: Report, start: str, end: str) -> Offsets:
-    """Return the number of records between two offsets of a report, by partition.
+def records_between(report: Report, start: str, end: str) -> int:
+    """Return the number of records between two offsets of a report, over all partitions.
 
     Spark reports rows, and a packed row holds many records.
     """
-    found: Offsets = {}
-    for source in report["sources"]:
-        begun = source[start] or {}
-        for topic, partitions in of_topics(source[end] or {}).items():
-            found[topic] = {
-                int(number): max(0, upto - begun.get(topic, {}).get(number, 0))
-                for number, upto in partitions.items()
-            }
-    return found
-
-
-def _sum(counts: Offsets) -> int:
-    return sum(count for partitions in counts.values() for count in partitions.values())
+    return sum(
+        max(0, upto - (source[start] or {}).get(topic, {}).get(number, 0))
+        for source in report["sources"]
+        for topic, partitions in of_topics(source[end] or {}).items()
+        for number, upto in partitions.items()
+    )

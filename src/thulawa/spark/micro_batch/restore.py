@@ -9,17 +9,20 @@ continues from it as after any other batch.
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
+from thulawa.brokers.port import read_to_end
+from thulawa.core.markers import LastBatch
 from thulawa.core.types import Offsets, TopicPartition
 from thulawa.errors import StateError
 from thulawa.runtime.recovery_plan import (
@@ -30,24 +33,14 @@ from thulawa.runtime.recovery_plan import (
     recover,
 )
 from thulawa.spark.internals import active_session
-from thulawa.spark.micro_batch.brokers import StreamsBroker
+from thulawa.spark.micro_batch.brokers import StreamsBroker, sink_writer
 from thulawa.spark.micro_batch.changelog_output import MORE
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.manifest import publish_manifest
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.query import compile_program
-from thulawa.spark.micro_batch.restoring import RestoreReport
+from thulawa.spark.micro_batch.task_host import RestoreReport
 from thulawa.state.store_changelog import Position
-
-__all__ = [
-    "OnProgress",
-    "RestoredStore",
-    "Restoring",
-    "begin_empty",
-    "check_changelogs",
-    "restore",
-    "why_not_restorable",
-]
 
 _log = logging.getLogger("thulawa.streams")
 _GENERATION = b"generation"
@@ -85,12 +78,11 @@ def check_changelogs(program: Program, topics: StreamsBroker, checkpoint: Checkp
     Call it before topics are created, because a new changelog has no records either.
     """
     names = (program.offsets_topic, *program.changelogs.values())
-    there = topics.partitions(names)
+    there = topics.broker.partitions(*names)
     lost = [name for name in names if name not in there]
     if not lost or program.offsets_topic not in there or checkpoint.query is not None:
         return
-    generation, _ = _read_offsets_topic(topics, program.offsets_topic)
-    if generation is not None:  # else the application has never run
+    if _read_offsets(program, topics).generation is not None:  # else the application has never run
         raise StateError(
             f"the checkpoint is lost, and the changelog {lost[0]!r} is gone; put one of them back, "
             "or discard the state with thulawa reset"
@@ -108,140 +100,137 @@ def restore(
 
     ``spark`` is the session of the program's query, with its settings.
     """
-    generation, _ = _read_offsets_topic(topics, program.offsets_topic)
-    query = checkpoint.query
+    generation, query = _read_offsets(program, topics).generation, checkpoint.query
     if generation is None:
         if query is None:
             query = str(uuid4())
             checkpoint.begin(query, restoring=False)
         _write_generation(topics, program, Generation(query, checkpoint.last_batch()))
         return None
-    if query is not None:
-        _check_same_query(generation, query)
-        return None
-    return _Restore(spark, program, topics, checkpoint, on_progress).run()
+    if query is None:
+        return _Restore(spark, program, topics, checkpoint, on_progress).run()
+    if generation.query != query:
+        raise StateError(
+            "the application has continued from another checkpoint since this one: its changelogs "
+            "are ahead of it; remove this checkpoint, and the state is restored from them"
+        )
+    return None
 
 
+@dataclass
 class _Restore:
-    def __init__(
-        self,
-        spark: SparkSession,
-        program: Program,
-        topics: StreamsBroker,
-        checkpoint: Checkpoint,
-        on_progress: OnProgress | None,
-    ) -> None:
-        self._spark, self._program, self._topics = spark, program, topics
-        self._checkpoint, self._on_progress = checkpoint, on_progress
-        self._reports: dict[tuple[str, int], RestoreReport] = {}
-        self._more: More = {}
-        self._read = 0
-        self._all = 0
+    _spark: SparkSession
+    _program: Program
+    _topics: StreamsBroker
+    _checkpoint: Checkpoint
+    _on_progress: OnProgress | None
+    _read: int = 0  # records so far
+    _all: int = 0
 
     def run(self) -> list[RestoredStore]:
         program, topics = self._program, self._topics
         names = (program.offsets_topic, *program.changelogs.values())
-        topics.settle(program.application_id, names)
+        topics.settle(program.application_id, *names)
         # read again: the transactions that were open have ended
-        generation, progress = _read_offsets_topic(topics, program.offsets_topic)
-        assert generation is not None
-        markers = topics.last_batches(program.application_id, generation.query)
-        todo = recover(generation, len(program.slots), markers, progress)
-        self._more = _unread_after(topics, program, generation, markers)
+        known = _read_offsets(program, topics)
+        assert known.generation is not None
+        markers = topics.last_batches(program.application_id, known.generation.query)
+        todo = recover(known.generation, len(program.slots), markers, known.progress)
         query = str(uuid4())
         self._checkpoint.begin(query, restoring=True)
-        self._rebuild(todo, (*names, *program.plan.global_topics))
-        found = self._verified()
-        self._switch_to_program(query, todo)
+        reports = self._rebuild(todo, (*names, *program.plan.global_topics))
+        found = [self._verified(reports[name]) for name in sorted(reports)]
+        self._switch_to_program(query, todo, known.unread_after(markers))
         return found
 
-    def _rebuild(self, todo: RecoveryPlan, names: tuple[str, ...]) -> None:
-        ends = self._topics.end_offsets(names)
+    def _rebuild(
+        self, todo: RecoveryPlan, names: tuple[str, ...]
+    ) -> dict[tuple[str, int], RestoreReport]:
+        """Run the restore's query; return the reports of its tasks, by store and task."""
+        program, spark = self._program, self._spark
+        ends = self._topics.broker.end_offsets(*names)
         self._all = sum(end for partitions in ends.values() for end in partitions.values())
-        _log.info("%s: restoring %d stores", self._program.application_id,
-                  len(self._program.changelogs))  # fmt: skip
-        restoring = replace(self._program, run=f"{self._program.run}-restore", recovery=todo)
-        reading = partial(self._topics.formats.read, self._spark, names, _RECORDS)
-        rows = compile_program(restoring, reading, "restoring")
+        _log.info("%s: restoring %d stores", program.application_id, len(program.changelogs))
+        restoring = replace(program, run=f"{program.run}-restore", recovery=todo)
+        reader = self._topics.reader(spark, names, _RECORDS)
+        rows = compile_program(spark, restoring, reader, "restoring")
         reports = Path(self._checkpoint.query_path) / _REPORTS
         # to files: foreachBatch would wait for a Python thread that another query may block
         writer = rows.select(col("data").cast("string")).writeStream.format("text")
         writer = writer.option("path", str(reports)).trigger(availableNow=True)
-        with active_session(self._spark):
+        with active_session(spark):
             query: Any = writer.option("checkpointLocation", self._checkpoint.query_path).start()
         try:
             while not query.awaitTermination(_POLL_SECONDS):
-                self._show()
+                self._report_progress()
             query.awaitTermination()  # until it has released its files
         finally:
             query.stop()
-        self._show()
-        self._collect(reports)
+        self._report_progress()
         read = self._checkpoint.committed_offsets()
         for topic, partitions in ends.items():
             for partition, end in partitions.items():
                 if read.get(topic, {}).get(partition, 0) < end:
                     raise StateError(f"{topic} was not read to its end: the restore has failed")
+        return self._collect(reports)
 
-    def _collect(self, folder: Path) -> None:
-        """Sum up the reports of tasks, in the order of batches."""
+    def _collect(self, folder: Path) -> dict[tuple[str, int], RestoreReport]:
+        """Return the last report of each task, with the records of all."""
         rows = self._spark.read.text(str(folder)).collect()
         found = [msgspec.json.decode(row[0], type=RestoreReport) for row in rows]
-        for report in sorted(found, key=lambda report: report.batch):
-            place = (report.store, report.task)
-            before = self._reports[place].records if place in self._reports else 0
-            records = before + report.records
-            self._reports[place] = msgspec.structs.replace(report, records=records)
+        total = Counter[tuple[str, int]]()
+        last = {}
+        for report in sorted(found, key=attrgetter("batch")):
+            name = report.store, report.task
+            total[name] += report.records
+            last[name] = msgspec.structs.replace(report, records=total[name])
         shutil.rmtree(folder)
+        return last
 
-    def _show(self) -> None:
+    def _report_progress(self) -> None:
         """Report the progress, if there is any."""
         read = self._checkpoint.committed_offsets()
         records = sum(sum(partitions.values()) for partitions in read.values())
         if records == self._read:
             return
         self._read = records
-        progress = Restoring(records, self._all)
-        _log.info("%s: %d of at most %d records restored", self._program.application_id,
-                  progress.records, progress.of)  # fmt: skip
+        name = self._program.application_id
+        _log.info("%s: %d of at most %d records restored", name, records, self._all)
         if self._on_progress is not None:
-            self._on_progress(progress)
+            self._on_progress(Restoring(records, self._all))
 
-    def _verified(self) -> list[RestoredStore]:
-        """Return the stores; raise `StateError` for one that does not match its last position."""
-        stores = []
-        for (store, task), report in sorted(self._reports.items()):
-            found, wanted = report.found, report.wanted
-            if found is None or wanted is None or not found.holds(wanted):
-                raise StateError(
-                    f"the store {store!r} of task {task} has {_describe(found)} after a restore, "
-                    f"and should have {_describe(wanted)}: its changelog "
-                    f"{self._program.changelogs[store]!r} is damaged, or its serde is not "
-                    "deterministic; discard the state with thulawa reset"
-                )
-            checksum = f"{found.checksum:016x}"
-            stores.append(RestoredStore(store, task, report.records, found.entries, checksum))
-        return stores
+    def _verified(self, report: RestoreReport) -> RestoredStore:
+        """Return the store; raise `StateError` if it does not match its last position."""
+        store, found, wanted = report.store, report.found, report.wanted
+        if found is None or wanted is None or not found.holds(wanted):
+            raise StateError(
+                f"the store {store!r} of task {report.task} has {_describe(found)} after a "
+                f"restore, and should have {_describe(wanted)}: its changelog "
+                f"{self._program.changelogs[store]!r} is damaged, or its serde is not "
+                "deterministic; discard the state with thulawa reset"
+            )
+        checksum = f"{found.checksum:016x}"
+        return RestoredStore(store, report.task, report.records, found.entries, checksum)
 
-    def _switch_to_program(self, query: str, todo: RecoveryPlan) -> None:
+    def _switch_to_program(self, query: str, todo: RecoveryPlan, unread: More) -> None:
         """Make the program's query continue from the restored stores. The order of steps matters.
 
         The new generation is written before any of its markers, so that the next restore does not
         look for markers of the old one. The manifest names the new query before the checkpoint is
         marked as complete.
         """
-        program, checkpoint = self._program, self._checkpoint
+        program, checkpoint, topics = self._program, self._checkpoint, self._topics
         last = checkpoint.last_batch()
-        starts, ends = self._positions(todo.starts), None
-        if todo.ends is not None:
-            ends = self._positions(todo.ends)
-        checkpoint.continue_from(starts, ends, (_ordered_partitions(program), self._more))
-        _write_generation(
-            self._topics, program, Generation(query, last, todo.done, tuple(sorted(todo.stamps)))
-        )
-        for task in todo.done:
-            self._topics.claim(program.application_id, query, last + 1, task)
-        publish_manifest(self._topics, program, checkpoint, query)
+        starts = self._positions(todo.starts)
+        ends = None if todo.ends is None else self._positions(todo.ends)
+        checkpoint.continue_from(starts, ends, (_ordered_partitions(program), unread))
+        stamps = tuple(sorted(todo.stamps))
+        _write_generation(topics, program, Generation(query, last, todo.done, stamps))
+        writer = sink_writer(program.application_id, query)
+        for task in todo.done:  # a marker without records
+            with topics.broker.transaction(writer, task, LastBatch(last + 1)):
+                pass
+        publish_manifest(topics, program, checkpoint, query)
         checkpoint.finish()
 
     def _positions(self, offsets: Mapping[TopicPartition, int]) -> Offsets:
@@ -250,42 +239,43 @@ class _Restore:
         A partition that no batch has read begins with its first record. Global tables have just
         been read completely.
         """
-        found = self._topics.start_offsets(self._program.topics)
+        found = self._topics.broker.start_offsets(*self._program.topics)
         for (topic, partition), offset in offsets.items():
             found.setdefault(topic, {})[partition] = offset
         read = self._checkpoint.committed_offsets()
         return found | {topic: read[topic] for topic in self._program.plan.global_topics}
 
 
-def _read_offsets_topic(
-    topics: StreamsBroker, name: str
-) -> tuple[Generation | None, list[Progress]]:
-    """Return the generation and the read positions from the offsets topic."""
+class _KnownOffsets(NamedTuple):
+    """The content of an application's offsets topic."""
+
+    generation: Generation | None
+    progress: list[Progress]
+    unread: list[dict[str, Any]]  # by batch: the partitions with more records than it read
+
+    def unread_after(self, markers: Mapping[int, int]) -> More:
+        """Return the partitions that had more records than the last batch read."""
+        assert self.generation is not None
+        last = max(markers.values(), default=self.generation.batch)
+        stamp = batch_stamp(self.generation.query, last)
+        return next((one["more"] for one in reversed(self.unread) if one.get("batch") == stamp), {})
+
+
+def _read_offsets(program: Program, topics: StreamsBroker) -> _KnownOffsets:
     generation = None
-    progress = []
-    for key, value in topics.records(name):
-        assert key is not None
-        content = json.loads(value or b"{}")
-        if key == _GENERATION:
-            generation = Generation(
-                content["query"],
-                content["batch"],
-                tuple(content["done"]),
-                tuple(content["stamps"]),
-            )
-            continue
-        if key == MORE:
-            continue
-        topic, _, partition = key.decode().rpartition("/")
-        progress.append(
-            Progress(
-                TopicPartition(topic, int(partition)),
-                content["batch"],
-                content["start"],
-                content["end"],
-            )
-        )
-    return generation, progress
+    progress, unread = [], []
+    for record in read_to_end(topics.broker, program.offsets_topic):
+        assert record.key is not None
+        content = json.loads(record.value or b"{}")
+        if record.key == _GENERATION:
+            generation = msgspec.convert(content, Generation)
+        elif record.key == MORE:
+            unread.append(content)
+        else:
+            topic, _, partition = record.key.decode().rpartition("/")
+            read = TopicPartition(topic, int(partition))
+            progress.append(Progress(read, content["batch"], content["start"], content["end"]))
+    return _KnownOffsets(generation, progress, unread)
 
 
 def _write_generation(topics: StreamsBroker, program: Program, generation: Generation) -> None:
@@ -297,8 +287,8 @@ def why_not_restorable(program: Program, topics: StreamsBroker) -> str | None:
     stores = {name for part in program.plan.parts.values() for name in part.group.stores}
     if lost := sorted(stores - program.changelogs.keys()):
         return f"the store {lost[0]!r} has no changelog to restore it from"
-    there = topics.partitions((program.offsets_topic,))
-    generation = _read_offsets_topic(topics, program.offsets_topic)[0] if there else None
+    there = topics.broker.partitions(program.offsets_topic)
+    generation = _read_offsets(program, topics).generation if there else None
     if generation is None:
         return f"the topic {program.offsets_topic!r} does not hold its offsets"
     if _held_records_are_lost(program, topics, generation):
@@ -312,9 +302,9 @@ def _held_records_are_lost(program: Program, topics: StreamsBroker, generation: 
         return False
     if program.options.may_idle:
         return True
-    topics.settle(program.application_id, (program.offsets_topic,))
+    topics.settle(program.application_id, program.offsets_topic)
     markers = topics.last_batches(program.application_id, generation.query)
-    return bool(_unread_after(topics, program, generation, markers))
+    return bool(_read_offsets(program, topics).unread_after(markers))
 
 
 def _ordered_partitions(program: Program) -> More:
@@ -326,30 +316,12 @@ def _ordered_partitions(program: Program) -> More:
     return found
 
 
-def _unread_after(
-    topics: StreamsBroker, program: Program, generation: Generation, markers: Mapping[int, int]
-) -> More:
-    """Return the partitions that had more records than the last batch read."""
-    stamp = batch_stamp(generation.query, max(markers.values(), default=generation.batch))
-    found = [json.loads(value or b"{}") for key, value in topics.records(program.offsets_topic)
-             if key == MORE]  # fmt: skip
-    return next((one["more"] for one in reversed(found) if one.get("batch") == stamp), {})
-
-
 def begin_empty(program: Program, topics: StreamsBroker, checkpoint: Checkpoint) -> None:
     """Begin a new query with empty stores, whatever changelogs there are."""
     query = str(uuid4())
     checkpoint.begin(query, restoring=False)
     if program.changelogs:
         _write_generation(topics, program, Generation(query))
-
-
-def _check_same_query(generation: Generation, query: str) -> None:
-    if generation.query != query:
-        raise StateError(
-            "the application has continued from another checkpoint since this one: its changelogs "
-            "are ahead of it; remove this checkpoint, and the state is restored from them"
-        )
 
 
 def _describe(position: Position | None) -> str:

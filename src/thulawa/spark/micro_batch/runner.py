@@ -4,18 +4,19 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
-from functools import partial
-from itertools import repeat
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import dropwhile
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from thulawa.core.types import Offsets
+from thulawa.errors import BrokerError, ConfigurationError, QueryFailed
 from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.spark.internals import (
     active_session,
+    add_scheduler_pool,
     clone_session,
     last_progress,
     set_read_limit,
@@ -24,24 +25,21 @@ from thulawa.spark.internals import (
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
-from thulawa.spark.micro_batch.dropped_records import CountReport
 from thulawa.spark.micro_batch.program import Program
+from thulawa.spark.micro_batch.program_shipping import CountReport
 from thulawa.spark.micro_batch.progress import (
     BatchSizeController,
     BatchSizeStatistics,
     records_between,
 )
 from thulawa.spark.micro_batch.query import compile_program
-from thulawa.spark.micro_batch.query_errors import failure_of
-from thulawa.spark.micro_batch.scheduler_pools import pool_of
 from thulawa.spark.session.worker_pools import WorkerPoolSlot
-
-__all__ = ["StreamsQuery", "own_session"]
 
 _log = logging.getLogger("thulawa.streams")
 _POLL_SECONDS = 0.5  # between checks of a running query
 _DELETION_SECONDS = 30.0  # as Kafka Streams' repartition.purge.interval.ms
 _DRAIN_POLL_SECONDS = 0.02
+_POOL = "spark.scheduler.pool"
 _TIMER_TRIGGER = 100  # ms between batches that only check timers
 # warns about every batch that takes longer than the trigger interval, as most do
 _FALLING_BEHIND = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
@@ -58,6 +56,10 @@ _SETTINGS = {
     # Hadoop runs a process to set the mode of each file, and writes checksum files as well
     "fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
+# in Spark's errors
+_BECAUSE = "The above exception was the direct cause of the following exception:"
+_TRACEBACK = "Traceback (most recent call last):\n"
+_NOISE = (" SQLSTATE", "\tat ", "Driver stacktrace:")  # that Spark adds after the error
 
 
 def own_session(spark: SparkSession, program: Program, settings: Mapping[str, str]) -> SparkSession:
@@ -67,6 +69,34 @@ def own_session(spark: SparkSession, program: Program, settings: Mapping[str, st
     for name, value in chosen.items():
         own.conf.set(name, value)
     return own
+
+
+@contextmanager
+def scheduler_pool(spark: SparkSession, application_id: str, weight: int) -> Iterator[None]:
+    """Run the jobs that are started in this context in the application's scheduler pool.
+
+    Pools share the cores by weight, however many jobs each has waiting; in a pool jobs run in
+    order. Spark reads weights from a file when it starts and gives other pools the weight 1, so
+    this creates the pool before its first job. Raise `ConfigurationError` for a weight other than 1
+    in a session without the fair scheduler.
+    """
+    context = spark.sparkContext
+    if context.getConf().get("spark.scheduler.mode", "FIFO").upper() != "FAIR":
+        if weight != 1:
+            raise ConfigurationError(
+                f"weight={weight} needs a session with the fair scheduler: use thulawa.session(), "
+                'or set "spark.scheduler.mode" to "FAIR" before the session starts'
+            )
+        yield
+        return
+    pool = f"{application_id} weight {weight}"
+    add_scheduler_pool(spark, pool, weight)
+    before = context.getLocalProperty(_POOL)
+    context.setLocalProperty(_POOL, pool)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]  # None removes it
 
 
 class StreamsQuery:
@@ -85,10 +115,10 @@ class StreamsQuery:
         reports: Mapping[str, LaneReport],
         counts: CountReport | None = None,
     ) -> None:
-        most = max_records.first if isinstance(max_records, AdaptiveBatchSize) else max_records
-        self.topics = program.topics
+        adaptive = max_records if isinstance(max_records, AdaptiveBatchSize) else None
+        most = max_records if adaptive is None else adaptive.first
         if program.has_timers:
-            topics.tick(program.clock_topic)
+            topics.put(program.clock_topic, None, None)  # Spark runs no micro-batch without input
         if trigger is None and program.has_timers:
             trigger = _TIMER_TRIGGER
             silence_logger(spark, _FALLING_BEHIND)
@@ -97,49 +127,40 @@ class StreamsQuery:
         self._name = program.application_id
         self._spark = spark
         self._checkpoint = checkpoint
-        self._log = topics
+        self._broker = topics.broker
         self._published: Offsets = {}
         self._failed_checks: set[str] = set()
-        self._batch_size: BatchSizeController | None = None
-        starts = {name: at for name, at in checkpoint.starts().items() if name in self.topics}
-        read = partial(topics.formats.read, spark, self.topics, most, starts=starts)
+        starts = {name: at for name, at in checkpoint.starts().items() if name in program.topics}
         with ExitStack() as unless_started:
             self._worker_slot = WorkerPoolSlot()
             unless_started.callback(self._worker_slot.release)
-            rows = compile_program(
-                program, read, f"streams {self._worker_slot.number}", reports, counts
-            )
-            writer = topics.formats.write(rows, self._name).queryName(self._name)
+            reader = topics.reader(spark, program.topics, most, starts)
+            workers = f"streams {self._worker_slot.number}"
+            rows = compile_program(spark, program, reader, workers, reports, counts)
+            writer = topics.write(rows, self._name).queryName(self._name)
             writer = writer.option("checkpointLocation", checkpoint.query_path)
             if trigger is not None:
                 writer = writer.trigger(processingTime=f"{trigger} milliseconds")
-            with active_session(spark), pool_of(spark, self._name, weight):
+            with active_session(spark), scheduler_pool(spark, self._name, weight):
                 self._query = writer.start()
                 unless_started.callback(self._query.stop)
-            self._commit = topics.committer(self._name)
-            if isinstance(max_records, AdaptiveBatchSize):
-                self._batch_size = BatchSizeController(
-                    self._name,
-                    BatchSizeEstimator(max_records),
-                    lambda limit: set_read_limit(spark, self._query, limit),
-                )
             unless_started.pop_all()
+        self._batch_size = adaptive and BatchSizeController(
+            self._name,
+            BatchSizeEstimator(adaptive),
+            lambda limit: set_read_limit(spark, self._query, limit),
+        )
 
     def progress(self) -> list[dict[str, Any]]:
         """Return Spark's progress reports, each with the number of ``records`` that were read.
 
         Spark's own row counts say nothing, because a packed row holds many records.
         """
-        return [_counted(json.loads(one.json)) for one in self._query.recentProgress]
-
-    def committed_offsets(self) -> Offsets:
-        """Return the end offsets of the last committed batch."""
-        return self._checkpoint.committed_offsets()
-
-    @property
-    def has_more(self) -> bool:
-        """Whether tasks may wait for records that the last committed batch has not read."""
-        return self._checkpoint.has_more()
+        reports = [json.loads(one.json) for one in self._query.recentProgress]
+        return [
+            report | {"records": records_between(report, "startOffset", "endOffset")}
+            for report in reports
+        ]
 
     def wait(self) -> Exception | None:
         """Wait for the query's end; return the error that ended it, or None.
@@ -166,32 +187,10 @@ class StreamsQuery:
             self._attempt("publish its offsets", self._publish_offsets)
         return None
 
-    def rounds(self) -> Iterator[tuple[str, ...]]:
-        """Yield the topics that have to be read to their end, round by round.
-
-        A record passes each repartition at most once, so after the last round everything that was
-        in the topics before the first one has left the application.
-        """
-        yield self.topics
-        yield from repeat(self._internal_topics, len(self._internal_topics))
-
     @property
     def batch_size(self) -> BatchSizeStatistics | None:
         """The limit of the next batch and what determines it; None if the limit is fixed."""
         return None if self._batch_size is None else self._batch_size.statistics
-
-    def lag(self) -> Offsets:
-        """Return the number of records of each partition that no committed batch has read."""
-        done, starts = self.committed_offsets(), self._log.start_offsets(self.topics)
-        return {
-            topic: {
-                number: max(
-                    0, end - max(done.get(topic, {}).get(number, 0), starts[topic].get(number, 0))
-                )
-                for number, end in ends.items()
-            }
-            for topic, ends in self._log.end_offsets(self.topics).items()
-        }
 
     def _attempt(self, what: str, action: Callable[[], None]) -> None:
         """Run an action whose failure does not end the query, and is logged once."""
@@ -211,7 +210,11 @@ class StreamsQuery:
         batch = self._checkpoint.last_batch()
         offsets = self._checkpoint.offsets_of(batch)
         if offsets != self._published:
-            self._commit(offsets, self._checkpoint.query or "", batch)
+            query = self._checkpoint.query or ""
+            try:
+                self._broker.commit(self._name, offsets, query=query, batch=batch)
+            except BrokerError as error:  # not repeated: the next commit is newer
+                _log.warning("the offsets of group %s are out of date: %s", self._name, error)
         self._published = offsets
 
     def _delete_processed(self) -> None:
@@ -219,8 +222,8 @@ class StreamsQuery:
         if not self._internal_topics or time.monotonic() < self._next_deletion:
             return
         self._next_deletion = time.monotonic() + _DELETION_SECONDS
-        read = self.committed_offsets()
-        self._log.delete_records(
+        read = self._checkpoint.committed_offsets()
+        self._broker.delete_records(
             {name: read[name] for name in self._internal_topics if name in read}
         )
 
@@ -246,6 +249,22 @@ class StreamsQuery:
         self._query.stop()
 
 
-def _counted(report: dict[str, Any]) -> dict[str, Any]:
-    taken = records_between(report, "startOffset", "endOffset")
-    return report | {"records": sum(sum(counts.values()) for counts in taken.values())}
+def failure_of(error: Exception) -> QueryFailed:
+    """Return a `QueryFailed` with a short message and Spark's error as its cause."""
+    failure = QueryFailed(_message(error))
+    failure.__cause__ = error
+    return failure
+
+
+def _message(error: Exception) -> str:
+    """Return the error of the last traceback in Spark's text, and its direct cause."""
+    text = str(error).partition("\n=== Streaming Query ===")[0]
+    before, traceback, lines = text.rpartition(_TRACEBACK)
+    if not traceback:
+        return f"{type(error).__name__}: {text}"
+    message = dropwhile(lambda line: line.startswith(" "), lines.splitlines())
+    words = [line for line in message if not line.startswith(_NOISE)]
+    cause, because, _ = before.rpartition(_BECAUSE)
+    if _TRACEBACK in cause and not before[len(cause) + len(because) :].strip():
+        words.append(f"caused by {cause.strip().splitlines()[-1]}")
+    return "\n".join(words)

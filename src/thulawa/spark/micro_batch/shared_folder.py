@@ -19,8 +19,6 @@ from pyspark.sql import SparkSession
 from thulawa.errors import ConfigurationError
 from thulawa.spark.session.shipping import is_local, ship
 
-__all__ = ["check_shared"]
-
 _TASK_SECONDS = 0.1  # long enough that no executor runs the tasks of all
 
 

@@ -7,12 +7,9 @@ from typing import Any
 import pandas as pd
 
 from thulawa.runtime.planning import StagedSubTopology
-from thulawa.spark.micro_batch.dropped_records import decode_counts
-from thulawa.spark.micro_batch.program_shipping import ShippedProgram
+from thulawa.spark.micro_batch.program_shipping import ShippedProgram, decode_counts
 from thulawa.spark.micro_batch.task_host import find_task
-from thulawa.spark.micro_batch.wire import CLOCK, COUNTS, Packed
-
-__all__ = ["StageRunner"]
+from thulawa.spark.micro_batch.wire import CLOCK, COUNTS, Packed, bounded
 
 _FRAME_BYTES = 2**19  # many times the size of Python's write buffer
 
@@ -98,17 +95,5 @@ class _State:
 
 def _frames(rows: Iterable[Packed]) -> Iterator[pd.DataFrame]:
     """Yield rows in frames of bounded size: Spark reads one while the next is built."""
-    frame: list[Packed] = []
-    size = 0
-    for row in rows:
-        frame.append(row)
-        size += len(row.data)
-        if size >= _FRAME_BYTES:
-            yield _frame(frame)
-            frame, size = [], 0
-    if frame:
-        yield _frame(frame)
-
-
-def _frame(rows: list[Packed]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(Packed._fields))
+    for some in bounded(rows, _FRAME_BYTES):
+        yield pd.DataFrame(some, columns=list(Packed._fields))

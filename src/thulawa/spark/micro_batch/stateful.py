@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from thulawa.spark.micro_batch.stages import StageRunner
 
-__all__ = ["StageProcessor"]
-
 
 class StageProcessor(StatefulProcessor):
     """Runs the tasks of one stage and passes on the rows of others."""

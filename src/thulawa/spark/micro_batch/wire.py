@@ -20,26 +20,6 @@ from thulawa.core.types import ProducerRecord
 from thulawa.runtime.blocks import Block, RawRecord
 from thulawa.state.codec import ColumnCodec
 
-__all__ = [
-    "ANY",
-    "AT_END",
-    "BEHIND",
-    "CLOCK",
-    "COUNTS",
-    "PACKED",
-    "SINK",
-    "Outgoing",
-    "Packed",
-    "as_block",
-    "block_of",
-    "opened_records",
-    "packed_batch",
-    "records_of",
-    "slots",
-    "unpack_outgoing",
-]
-
-PACKED = "slot int, stage int, task int, topic string, part int, place string, data binary"
 OUTGOING = pa.schema(
     [
         ("key", pa.binary()),
@@ -50,18 +30,6 @@ OUTGOING = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-_PACKED_SCHEMA = pa.schema(
-    [
-        ("slot", pa.int32()),
-        ("stage", pa.int32()),
-        ("task", pa.int32()),
-        ("topic", pa.string()),
-        ("part", pa.int32()),
-        ("place", pa.string()),
-        ("data", pa.binary()),
-    ]
-)
-ROW_BYTES = 2**24  # most of a row, uncompressed
 SINK = -1
 ANY = -1  # partition: chosen by the key of each record
 CLOCK = ""  # topic of a row without records, which only wakes its task
@@ -81,13 +49,31 @@ class Packed(NamedTuple):
     data: bytes
 
 
+_TYPES = {int: ("int", pa.int32()), str: ("string", pa.string()), bytes: ("binary", pa.binary())}
+_FIELDS = {name: _TYPES[kind] for name, kind in Packed.__annotations__.items()}
+PACKED = ", ".join(f"{name} {kind}" for name, (kind, _) in _FIELDS.items())  # Spark's schema
+_PACKED_SCHEMA = pa.schema([(name, kind) for name, (_, kind) in _FIELDS.items()])
+
+
 def packed_batch(rows: Iterable[Packed]) -> pa.RecordBatch:
     """Return rows as an Arrow batch."""
     columns = list(zip(*rows, strict=True)) or [()] * len(_PACKED_SCHEMA)
-    arrays = [
-        pa.array(column, kind.type) for column, kind in zip(columns, _PACKED_SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_PACKED_SCHEMA)
+    arrays = map(pa.array, columns, _PACKED_SCHEMA.types)
+    return pa.RecordBatch.from_arrays(list(arrays), schema=_PACKED_SCHEMA)
+
+
+def bounded(rows: Iterable[Packed], size: int) -> Iterator[list[Packed]]:
+    """Yield rows in lists, each of which ends with the row that reaches this many bytes of data."""
+    some: list[Packed] = []
+    held = 0
+    for row in rows:
+        some.append(row)
+        held += len(row.data)
+        if held >= size:
+            yield some
+            some, held = [], 0
+    if some:
+        yield some
 
 
 # --- records of a source and records that leave: batches as the log packs them
@@ -102,11 +88,6 @@ def as_block(columns: Columns) -> Block:
     """Return records of a log as a block for a task."""
     headers: Any = columns.headers
     return Block(columns.offsets, columns.timestamps, columns.keys, columns.values, headers)
-
-
-def records_of(row: Packed) -> Iterable[RawRecord]:
-    """Return the source records of a row, one by one."""
-    return block_of(row).records()
 
 
 def opened_records(block: Block, codec: ColumnCodec) -> list[RawRecord]:
@@ -176,9 +157,8 @@ class Outgoing:
 def unpack_outgoing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the records of packed rows as one row each, for a sink that takes records."""
     for batch in batches:
-        for topic, part, data in zip(
-            *(batch.column(name).to_pylist() for name in ("topic", "part", "data")), strict=True
-        ):
+        columns = [batch.column(name).to_pylist() for name in ("topic", "part", "data")]
+        for topic, part, data in zip(*columns, strict=True):
             yield _outgoing_rows(topic, part, unpack(data, 0))
 
 
@@ -204,22 +184,6 @@ def _outgoing_rows(topic: str, part: int, columns: Columns) -> pa.RecordBatch:
         ],
         schema=OUTGOING,
     )
-
-
-# --- records between tasks
-
-
-def pack_records(records: list[RawRecord], codec: ColumnCodec) -> Iterator[bytes]:
-    """Yield the records that one task sends to another, encoded in rows of at most `ROW_BYTES`.
-
-    Spark and Arrow allow no row of 2 GiB. A single record is never split.
-    """
-    return codec.encode_chunks(records, ROW_BYTES)
-
-
-def unpack_records(data: bytes, codec: ColumnCodec) -> list[RawRecord]:
-    """Return the records that one task sent to another."""
-    return codec.decode(data)
 
 
 # --- slots

@@ -14,8 +14,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-__all__ = ["make", "options"]
-
 _NO_LOG = "-Xlog:cds*=off"
 _SECONDS_TO_WRITE = 120
 

@@ -14,8 +14,6 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-__all__ = ["is_local", "ship"]
-
 _shipped: WeakSet[SparkContext] = WeakSet()
 
 

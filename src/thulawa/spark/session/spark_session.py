@@ -21,8 +21,6 @@ from thulawa.spark.session import jvm_archive
 from thulawa.spark.session.shipping import is_local, ship
 from thulawa.spark.session.worker_python import choose_worker_python
 
-__all__ = ["configure", "session"]
-
 _IN_FILE = re.compile(r"^\s*(spark\.[^\s=:]+)", re.MULTILINE)
 _IN_ARGUMENTS = re.compile(r"--conf[\s=]+[\"']?(spark\.[^\s=]+)=")
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

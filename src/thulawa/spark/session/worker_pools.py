@@ -13,8 +13,6 @@ from threading import Lock, RLock
 
 from pyspark.sql import SparkSession
 
-__all__ = ["WorkerPoolSlot", "dedicated_workers"]
-
 _VARIABLE = "THULAWA_WORKERS"
 _naming = RLock()  # the environment is one for all threads
 

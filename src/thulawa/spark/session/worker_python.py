@@ -15,8 +15,6 @@ import pyspark
 
 from thulawa.spark.internals import is_jvm_running, spark_home
 
-__all__ = ["choose_worker_python"]
-
 _SCRIPT = Path(__file__).with_name("worker-python")
 
 
