@@ -11,12 +11,13 @@ from thulawa.brokers.kafka.groups import committed_offsets
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import SinkBatch, SinkSpec, write
 from thulawa.brokers.port import read_to_end
+from thulawa.core.markers import LastBatch
 from thulawa.errors import (
     Fenced,
     RecordTooLarge,
     TopicDiffers,
 )
-from thulawa.spark.micro_batch.brokers import streams_broker
+from thulawa.spark.micro_batch.brokers import sink_writer, streams_broker
 
 
 def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
@@ -44,7 +45,8 @@ def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
         zombie.commit(SinkBatch("q", 4, 1))
     assert [message.value() for message in read(connection, name)] == [b"1", b"2"]
 
-    mine.claim(name, "next", 0, 1)
+    with mine.broker.transaction(sink_writer(name, "next"), 1, LastBatch(0)):
+        pass
     assert mine.last_batches(name, "next") == {1: 0}
     assert write(sink, SinkBatch("next", 0, 1), [out(name, [4])]).skipped
 

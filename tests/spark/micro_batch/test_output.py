@@ -11,6 +11,7 @@ import pytest
 from thulawa.errors import (
     ProductionError,
     StreamError,
+    UnknownTopic,
 )
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.handlers import (
@@ -24,6 +25,7 @@ from thulawa.runtime.handlers import (
 from thulawa.runtime.planning import plan
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.micro_batch.collector import TaskOutput
+from thulawa.spark.micro_batch.output_limits import OutputLimits
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.wire import packed_batch, unpack_outgoing
 from thulawa.streams.streams_builder import StreamsBuilder
@@ -86,13 +88,15 @@ def test_without_a_handler_it_fails_the_task(key: Any, value: Any) -> None:
 
 
 class Known:
-    """Two topics, of which one takes little."""
+    """A broker with two topics, of which one takes little."""
 
     asked = 0
 
-    def limit(self, topic: str) -> int | None:
+    def max_record_size(self, topic: str) -> int:
         self.asked += 1
-        return {"out": 100, "dead": 70_000}[topic]
+        if topic not in ("out", "dead"):
+            raise UnknownTopic("there is no such topic", topic=topic)
+        return 100 if topic == "out" else 70_000
 
 
 def limited(handlers: Handlers) -> tuple[TaskOutput, Sink, Known]:
@@ -102,8 +106,9 @@ def limited(handlers: Handlers) -> tuple[TaskOutput, Sink, Known]:
     (part,) = planned.parts.values()
     (sink,) = part.group.sinks
     known, run = Known(), f"run/{uuid4()}"
+    broker: Any = known
     options = TaskOptions(handlers=handlers)
-    program = Program("app", run, planned, options, limits=known)
+    program = Program("app", run, planned, options, limits=OutputLimits(broker))
     return TaskOutput(program, part, 0), sink, known
 
 

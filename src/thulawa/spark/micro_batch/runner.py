@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import dropwhile
 from typing import Any
 
@@ -115,8 +116,7 @@ class StreamsQuery:
         reports: Mapping[str, LaneReport],
         counts: CountReport | None = None,
     ) -> None:
-        adaptive = max_records if isinstance(max_records, AdaptiveBatchSize) else None
-        most = max_records if adaptive is None else adaptive.first
+        most = max_records.first if isinstance(max_records, AdaptiveBatchSize) else max_records
         if program.has_timers:
             topics.put(program.clock_topic, None, None)  # Spark runs no micro-batch without input
         if trigger is None and program.has_timers:
@@ -145,11 +145,11 @@ class StreamsQuery:
                 self._query = writer.start()
                 unless_started.callback(self._query.stop)
             unless_started.pop_all()
-        self._batch_size = adaptive and BatchSizeController(
-            self._name,
-            BatchSizeEstimator(adaptive),
-            lambda limit: set_read_limit(spark, self._query, limit),
-        )
+        self._batch_size: BatchSizeController | None = None
+        if isinstance(max_records, AdaptiveBatchSize):
+            set_limit = partial(set_read_limit, spark, self._query)
+            estimator = BatchSizeEstimator(max_records)
+            self._batch_size = BatchSizeController(self._name, estimator, set_limit)
 
     def progress(self) -> list[dict[str, Any]]:
         """Return Spark's progress reports, each with the number of ``records`` that were read.

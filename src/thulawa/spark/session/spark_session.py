@@ -2,10 +2,12 @@
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
@@ -19,7 +21,6 @@ from thulawa.spark.internals import (
 )
 from thulawa.spark.session import jvm_archive
 from thulawa.spark.session.shipping import is_local, ship
-from thulawa.spark.session.worker_python import choose_worker_python
 
 _IN_FILE = re.compile(r"^\s*(spark\.[^\s=:]+)", re.MULTILINE)
 _IN_ARGUMENTS = re.compile(r"--conf[\s=]+[\"']?(spark\.[^\s=]+)=")
@@ -32,10 +33,10 @@ def configure(builder: Any) -> Any:
     Settings of the builder, of ``spark-submit``, of ``spark-defaults.conf`` and of
     ``PYSPARK_SUBMIT_ARGS`` are not changed.
 
-    Python workers run this interpreter and start faster on this machine (`worker_python`); rows are
-    passed as Arrow; state is in RocksDB; no task runs twice concurrently, and tasks of streaming
-    queries are not coalesced; tracebacks are complete; the JVM starts faster if there is a class
-    archive (`thulawa.spark.session.jvm_archive`).
+    Python workers run this interpreter and start faster on this machine; rows are passed as Arrow;
+    state is in RocksDB; no task runs twice concurrently, and tasks of streaming queries are not
+    coalesced; tracebacks are complete; the JVM starts faster if there is a class archive
+    (`thulawa.spark.session.jvm_archive`).
 
     .. versionadded:: 0.1.0
     """
@@ -54,7 +55,7 @@ def configure(builder: Any) -> Any:
     options = builder_options(builder)
     chosen = {*options, *_set_elsewhere()}
     master = options.get("spark.master")
-    choose_worker_python(local=is_local(master) if master else "spark.master" not in chosen)
+    _choose_worker_python(local=is_local(master) if master else "spark.master" not in chosen)
     for name, value in defaults.items():
         if name not in chosen:
             builder = builder.config(name, value)
@@ -78,6 +79,44 @@ def _defaults_file() -> str:
     folder = os.environ.get("SPARK_CONF_DIR") or f"{spark_home()}/conf"
     file = Path(folder, "spark-defaults.conf")
     return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def _choose_worker_python(*, local: bool) -> None:
+    """Set ``PYSPARK_PYTHON`` to this interpreter, unless it names another.
+
+    A context of this process reads the workers' interpreter from there and nowhere else. Spark puts
+    two archives of PySpark's sources and one of its jars first on the module path of workers.
+    Python does not cache bytecode of archives, so each process compiles PySpark again: two thirds
+    of its start time, and a query on the embedded log starts eight processes. If PySpark is
+    installed as a package, the script ``worker-python`` removes the archives from the path and adds
+    the folder of the driver's program. A cluster may not have the script, so only workers on the
+    driver's machine use it.
+    """
+    ours = str(Path(__file__).with_name("worker-python"))
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if chosen not in (None, ours):
+        return
+    # a JVM that is running does not see variables that are set now
+    visible = not is_jvm_running() or chosen == ours
+    if local and visible and os.access(ours, os.X_OK) and _is_package():
+        os.environ["THULAWA_PYTHON"] = sys.executable
+        os.environ["THULAWA_SPARK"] = spark_home()
+        os.environ["THULAWA_PROGRAM"] = _program_folder()
+        os.environ["PYSPARK_PYTHON"] = ours
+    else:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+def _is_package() -> bool:
+    """Return whether PySpark is an installed package that includes its Spark."""
+    folder = Path(pyspark.__file__).parent
+    return folder.is_dir() and folder.samefile(spark_home())
+
+
+def _program_folder() -> str:
+    """Return the folder of the program; empty if it was not a file."""
+    place = sys.path[0] if sys.path else ""
+    return os.path.abspath(place) if place and Path(place).is_dir() else ""  # noqa: PTH100 as it is
 
 
 def session(
