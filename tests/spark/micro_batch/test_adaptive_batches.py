@@ -9,7 +9,7 @@ import pytest
 from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
 from thulawa.spark.application import Streams
-from thulawa.spark.micro_batch.progress import BatchSizeController
+from thulawa.spark.micro_batch.runner import BatchSizeController
 from thulawa.streams.streams_builder import StreamsBuilder
 
 

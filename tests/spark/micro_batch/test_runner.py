@@ -12,8 +12,7 @@ from pyspark.errors import StreamingQueryException
 from thulawa.errors import QueryFailed
 from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.spark.micro_batch import runner as running
-from thulawa.spark.micro_batch.progress import BatchSizeController
-from thulawa.spark.micro_batch.runner import StreamsQuery
+from thulawa.spark.micro_batch.runner import BatchSizeController, StreamsQuery
 from thulawa.spark.session.worker_pools import WorkerPoolSlot
 
 

@@ -42,7 +42,6 @@ from thulawa.spark.micro_batch.manifest import (
 )
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.program_shipping import CountReport, check_picklable
-from thulawa.spark.micro_batch.progress import BatchSizeStatistics
 from thulawa.spark.micro_batch.restore import (
     RestoredStore,
     Restoring,
@@ -51,7 +50,7 @@ from thulawa.spark.micro_batch.restore import (
     restore,
     why_not_restorable,
 )
-from thulawa.spark.micro_batch.runner import StreamsQuery, own_session
+from thulawa.spark.micro_batch.runner import BatchSizeStatistics, StreamsQuery, own_session
 from thulawa.spark.micro_batch.shared_folder import check_shared
 from thulawa.spark.session.spark_session import session
 from thulawa.topology.compatibility import StateMapping

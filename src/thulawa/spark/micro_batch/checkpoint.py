@@ -68,7 +68,7 @@ class Checkpoint:
 
         `accept` writes it. What an interrupted start has left here is ignored.
         """
-        here = ApplicationManifest() if self.is_new else self.manifest()
+        here = self.manifest()
         self._adopted = replace(
             manifest,
             starts={},

@@ -52,7 +52,7 @@ class TaskOutput:
         self._sent = 0
         self._rows = 0
         self._routes = {
-            topic: (one, one.router(), ColumnCodec(one.value_serde))
+            topic: (one, one.router(), ColumnCodec(one.value_serde), program.broker_name(topic))
             for topic, one in program.plan.repartitions.items()
         }
 
@@ -124,7 +124,9 @@ class TaskOutput:
     def _plain(self, sink: Sink, topic: str) -> tuple[int | None, Serde[Any], Serde[Any]] | None:
         """Return size limit and serdes of a sink that only serializes; None if it needs more."""
         key_serde, value_serde = sink.key_serde, sink.value_serde
-        if sink.internal or sink.partitioner or key_serde is None or value_serde is None:
+        if sink.internal or sink.partitioner is not None:
+            return None
+        if key_serde is None or value_serde is None:
             return None
         try:
             return self._encoder.limit(topic), key_serde, value_serde
@@ -134,7 +136,7 @@ class TaskOutput:
     def _send_inside(
         self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
-        repartition, route, codec = self._routes[topic]
+        repartition, route, codec, name = self._routes[topic]
         partition, key = route(key, value)
         codec.check(value)
         if not repartition.is_topic:
@@ -143,7 +145,6 @@ class TaskOutput:
             self._shuffled[topic, partition].append(record)
             self._sent += 1
             return
-        name = self._program.broker_name(topic)
         raw_key, raw_value = codec.encode([key]), codec.encode([value])
         headers = with_sender(self._place, headers)
         if (size := record_size(raw_key, raw_value, headers)) > self._limit_of(name):

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import dropwhile
 from typing import Any
@@ -14,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from thulawa.core.types import Offsets
 from thulawa.errors import BrokerError, ConfigurationError, QueryFailed
-from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator
+from thulawa.runtime.batch_size import AdaptiveBatchSize, BatchSizeEstimator, Binding
+from thulawa.spark.connectors.offsets import of_topics
 from thulawa.spark.internals import (
     active_session,
     add_scheduler_pool,
@@ -28,11 +30,6 @@ from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.program_shipping import CountReport
-from thulawa.spark.micro_batch.progress import (
-    BatchSizeController,
-    BatchSizeStatistics,
-    records_between,
-)
 from thulawa.spark.micro_batch.query import compile_program
 from thulawa.spark.session.worker_pools import WorkerPoolSlot
 
@@ -98,6 +95,74 @@ def scheduler_pool(spark: SparkSession, application_id: str, weight: int) -> Ite
         yield
     finally:
         context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]  # None removes it
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizeStatistics:
+    """The last micro-batch, the limit of the next one, and what determines the limit.
+
+    ``fixed_seconds`` is the estimated fixed cost of a micro-batch.
+    """
+
+    limit: int
+    binding: Binding
+    records: int = 0
+    seconds: float = 0.0
+    fixed_seconds: float = 0.0
+
+
+class BatchSizeController:
+    """Sets the limit of the next micro-batches from the durations of earlier ones.
+
+    ``set_limit`` returns whether the limit could be set. The thread that waits for the query's end
+    polls Spark's reports: a listener would see every micro-batch, but costs dozens of calls between
+    Python and Java each time.
+    """
+
+    def __init__(
+        self, name: str, control: BatchSizeEstimator, set_limit: Callable[[int], bool]
+    ) -> None:
+        self._name = name
+        self._control: BatchSizeEstimator | None = control
+        self._set_limit = set_limit
+        self._seen: int | None = None
+        self.statistics = BatchSizeStatistics(control.limit, control.binding)
+
+    def update(self, report: Mapping[str, Any] | None) -> None:
+        """Process Spark's last report, unless it was processed before."""
+        control = self._control
+        if control is None or report is None or report["batchId"] == self._seen:
+            return
+        self._seen = report["batchId"]
+        records = records_between(report, "startOffset", "endOffset")
+        seconds = report["durationMs"].get("triggerExecution", 0) / 1_000
+        more = records_between(report, "endOffset", "latestOffset") > 0
+        before, limit = self.statistics.limit, control.batch(records, seconds, more=more)
+        self.statistics = BatchSizeStatistics(
+            limit, control.binding, records, seconds, control.fixed
+        )
+        if limit == before:
+            return
+        if not self._set_limit(limit):
+            _log.warning("%s: this version of Spark does not let the limit change", self._name)
+            self._control = None
+            return
+        took = f"{records} records took {seconds:.2f} s ({control.fixed:.2f} s fixed)"
+        following = f"the next batch takes up to {limit}, {control.binding} binds"
+        _log.info("%s: %s; %s", self._name, took, following)
+
+
+def records_between(report: Mapping[str, Any], start: str, end: str) -> int:
+    """Return the number of records between two offsets of a report, over all partitions.
+
+    Spark reports rows, and a packed row holds many records.
+    """
+    return sum(
+        max(0, upto - (source[start] or {}).get(topic, {}).get(number, 0))
+        for source in report["sources"]
+        for topic, partitions in of_topics(source[end] or {}).items()
+        for number, upto in partitions.items()
+    )
 
 
 class StreamsQuery:
