@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from thulawa.runtime.planning import StagedSubTopology
 from thulawa.spark.micro_batch.program_shipping import ShippedProgram, decode_counts
 from thulawa.spark.micro_batch.task_host import find_task
 from thulawa.spark.micro_batch.wire import CLOCK, COUNTS, Packed, bounded
@@ -46,13 +45,10 @@ class StageRunner:
 
     def run_by_clock(self, slot: int, batch_time: int) -> Iterator[pd.DataFrame]:
         """Run the tasks of a slot without rows, because a timer has expired."""
-        for part in self._parts():
+        for part in self._program.plan.parts.values():
             for number in range(len(part.tasks)):
-                if self._program.slot_of(number) == slot:
+                if part.stage == self._stage and self._program.slot_of(number) == slot:
                     yield from self._run(part.group.id, number, [], batch_time)
-
-    def _parts(self) -> list[StagedSubTopology]:
-        return [part for part in self._program.plan.parts.values() if part.stage == self._stage]
 
     def _part_of(self, row: Packed) -> tuple[int, int]:
         plan = self._program.plan
@@ -65,8 +61,8 @@ class StageRunner:
     ) -> Iterator[pd.DataFrame]:
         program = self._program
         task = find_task(program, program.plan.parts[group], number)
-        kept = _State(self._state, f"{program.prefixes[group]}/{number}/")
-        for out in task.run(rows, program.now(batch_time), kept):
+        state = _State(self._state, f"{program.prefixes[group]}/{number}/")
+        for out in task.run(rows, program.now(batch_time), state):
             yield from _frames(out)
         self._report_lanes(task.take_lanes())
         self._count(task.take_counts())

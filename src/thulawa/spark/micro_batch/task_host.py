@@ -65,14 +65,9 @@ class StageTask:
         return None
 
     def _global_tables(self) -> GlobalTables:
-        program = self._program
-        return GlobalTables(
-            program.plan.topology,
-            program.options,
-            self._output.send,
-            self._stores.backing,
-            self._tables,
-        )
+        topology, options = self._program.plan.topology, self._program.options
+        send, backing = self._output.send, self._stores.backing
+        return GlobalTables(topology, options, send, backing, self._tables)
 
 
 def _update(tables: GlobalTables, row: Packed) -> None:
