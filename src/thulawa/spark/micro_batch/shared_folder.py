@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -19,6 +20,14 @@ from thulawa.errors import ConfigurationError
 from thulawa.spark.session.shipping import is_local, ship
 
 _TASK_SECONDS = 0.1  # long enough that no executor runs the tasks of all
+
+
+class _View(NamedTuple):
+    """The result of one task: its host, the problem there, and the file it has written."""
+
+    host: str
+    problem: str
+    answer: str
 
 
 def check_shared(spark: SparkSession, folder: Path) -> None:
@@ -35,30 +44,35 @@ def check_shared(spark: SparkSession, folder: Path) -> None:
     try:
         tasks = max(2, spark.sparkContext.defaultParallelism)
         looked = spark.sparkContext.parallelize(range(tasks), tasks)
-        for host, problem, answer in looked.mapPartitions(partial(_probe, str(probe))).collect():
-            if not problem and not (probe / answer).exists():
-                problem = "does not write where the driver reads"  # noqa: PLW2901
+        views = looked.mapPartitions(partial(_probe, str(probe))).collect()
+        for view in views:
+            problem = view.problem
+            if not problem and not (probe / view.answer).exists():
+                problem = "does not write where the driver reads"
             if problem:
-                raise ConfigurationError(
-                    f"the checkpoint {folder} is not one folder for the driver on "
-                    f"{socket.gethostname()} and its executors: one on {host} {problem}.\n"
-                    "Set checkpoint= to a folder that is mounted on all hosts and writable for all"
-                )
+                raise _error(folder, view.host, problem)
     finally:
         shutil.rmtree(probe, ignore_errors=True)
 
 
-def _probe(probe: str, numbers: Iterator[int]) -> Iterator[tuple[str, str, str]]:
-    """Yield the host of a task, the problem there or nothing, and the name of the file it wrote."""
+def _probe(probe: str, numbers: Iterator[int]) -> Iterator[_View]:
     host, answer = socket.gethostname(), uuid4().hex
     time.sleep(_TASK_SECONDS)
     for _ in numbers:
-        problem = ""
         if not Path(probe, "driver").exists():
-            problem = "does not see what the driver writes there"
+            yield _View(host, "does not see what the driver writes there", "")
+            continue
+        try:
+            Path(probe, answer).touch()
+        except OSError as error:
+            yield _View(host, f"cannot write there ({error.strerror})", "")
         else:
-            try:
-                Path(probe, answer).touch()
-            except OSError as error:
-                problem = f"cannot write there ({error.strerror})"
-        yield host, problem, answer
+            yield _View(host, "", answer)
+
+
+def _error(folder: Path, host: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the checkpoint {folder} is not one folder for the driver on {socket.gethostname()} and "
+        f"its executors: one on {host} {problem}.\n"
+        "Set checkpoint= to a folder that is mounted on all hosts and writable for all"
+    )
