@@ -19,6 +19,7 @@ a `TimeWindowedKStream` or `SessionWindowedKStream`. Each step is configured by 
 `Consumed`, `Produced`, `Grouped`, `Joined`, `StreamJoined`, `TableJoined`, `Materialized`,
 `Repartitioned`, `Branched`, `Named`, `Suppressed`. `TaskOptions` and `Handlers` configure how tasks
 run, and what happens to records that fail. `thulawa.streams.kip28` has the spellings of KIP-28.
+The examples of operators use `thulawa.testing.preview`.
 """
 
 from thulawa.core.records import Record, RecordMetadata, Window, Windowed

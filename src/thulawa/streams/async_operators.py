@@ -23,8 +23,6 @@ from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.processor import AsyncProcessor
 
-__all__ = ["AsyncOperators", "AsyncOptions"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K1 = TypeVar("K1")
@@ -82,7 +80,6 @@ class AsyncOperators(Generic[K, V]):
     ) -> "kstream.KStream[K1, V1]":
         """Map each record to another, by an async function of key and value.
 
-        >>> from thulawa.testing import preview
         >>> async def swap(key, value):
         ...     return value, key
         >>> preview(lambda s: s.map_async(swap), ("a", 1))
@@ -126,7 +123,6 @@ class AsyncOperators(Generic[K, V]):
     ) -> "kstream.KStream[K1, V1]":
         """Map each record to any number of records, by an async function of key and value.
 
-        >>> from thulawa.testing import preview
         >>> async def friends_of(key, value):
         ...     return [(friend, key) for friend in value]
         >>> preview(lambda s: s.flat_map_async(friends_of), ("ann", ["bob", "cem"]))
@@ -147,7 +143,6 @@ class AsyncOperators(Generic[K, V]):
 
         It returns a list with the new value of each record, or an exception.
 
-        >>> from thulawa.testing import preview
         >>> async def double(records):
         ...     return [record.value * 2 for record in records]
         >>> preview(lambda s: s.batch_async(double), ("a", 1))
@@ -164,7 +159,6 @@ class AsyncOperators(Generic[K, V]):
     ) -> "kstream.KStream[K1, V1]":
         """Process each record by an async processor, one call per key at a time.
 
-        >>> from thulawa.testing import preview
         >>> class Echo(AsyncProcessor):
         ...     async def process(self, record):
         ...         self.context.forward(record)

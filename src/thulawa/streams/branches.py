@@ -10,8 +10,6 @@ from thulawa.streams.operator_options import Branched, or_default
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Branch, Stateless
 
-__all__ = ["BranchedKStream"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -49,7 +47,6 @@ class BranchedKStream(Generic[K, V]):
     ) -> "BranchedKStream[K, V]":
         """Add a branch for the records for which the predicate is true.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     parts = s.split().branch(lambda k, v: v > 9).branch(lambda k, v: v > 5)
         ...     return list(parts.no_default_branch().values())[1]
@@ -76,7 +73,6 @@ class BranchedKStream(Generic[K, V]):
     ) -> "dict[str, kstream.KStream[K, V]]":
         """Add the branch for all other records; return all branches by name.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     parts = s.split(named="v-").branch(lambda k, v: v > 9)
         ...     return parts.default_branch(Branched.as_("small"))["v-small"]
@@ -94,7 +90,6 @@ class BranchedKStream(Generic[K, V]):
 
         A branch whose function returned None is not included.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     loud = Branched.with_function(lambda part: part.map_values(str.upper), "a")
         ...     return (

@@ -16,8 +16,6 @@ from thulawa.streams.operator_options import Materialized, with_default_serdes
 from thulawa.topology.nodes import Aggregate, Table
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
-__all__ = ["CogroupedKStream", "WindowedCogroupedKStream"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
@@ -52,7 +50,6 @@ class CogroupedKStream(Generic[K, A]):
     ) -> "CogroupedKStream[K, A]":
         """Add a stream and its aggregator.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda a, b: (
         ...         a.group_by_key()
@@ -81,7 +78,6 @@ class CogroupedKStream(Generic[K, A]):
     ) -> "ktable.KTable[K, A]":
         """Fold the values of each key, of all streams.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: s.group_by_key().cogroup(lambda k, v, n: n + v).aggregate(lambda: 0),
         ...     ("k", 2),
@@ -95,7 +91,6 @@ class CogroupedKStream(Generic[K, A]):
     ) -> "WindowedCogroupedKStream[K, A]":
         """Group by window too.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: (
         ...         s.group_by_key()
@@ -135,7 +130,6 @@ class WindowedCogroupedKStream(Generic[K, A]):
     ) -> "ktable.KTable[Windowed[K], A]":
         """Fold the values of each key and window; sessions need a merger.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: (
         ...         s.group_by_key()

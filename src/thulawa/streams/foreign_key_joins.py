@@ -11,8 +11,6 @@ from thulawa.streams.operator_options import Materialized, TableJoined
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import ForeignKeyStep, Sink, Source, Table
 
-__all__ = ["join"]
-
 _PREFIX = "KTABLE-FK-JOIN-"
 
 

@@ -31,8 +31,6 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.topology import Topology
 
-__all__ = ["ExplicitNames", "GraphBuilder", "NameLike", "StoreName"]
-
 ExplicitNames: TypeAlias = Literal["off", "warn", "error"]
 NameLike: TypeAlias = str | Named | None
 

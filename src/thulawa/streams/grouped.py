@@ -13,8 +13,6 @@ from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, PartialAggregate, Sink, Source, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
-__all__ = ["KGroupedStream", "KGroupedTable", "count_one", "reduced_by"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
@@ -63,7 +61,6 @@ class KGroupedStream(Generic[K, V]):
     ) -> "ktable.KTable[K, int]":
         """Count the records of each key.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by_key().count(), ("a", "x"), ("b", "x"), ("a", "x"))
         [('a', 1), ('b', 1), ('a', 2)]
         """
@@ -88,7 +85,6 @@ class KGroupedStream(Generic[K, V]):
     ) -> "ktable.KTable[K, V]":
         """Combine the values of each key by a function; the first value is the first result.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by_key().reduce(max), ("a", 3), ("a", 1), ("a", 7))
         [('a', 3), ('a', 3), ('a', 7)]
         """
@@ -115,7 +111,6 @@ class KGroupedStream(Generic[K, V]):
 
         A ``merger`` merges partial results; ``Grouped(two_step=True)`` requires it.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: s.group_by_key().aggregate(lambda: (), lambda k, v, seen: (*seen, v)),
         ...     ("a", 1),
@@ -143,7 +138,6 @@ class KGroupedStream(Generic[K, V]):
     def windowed_by(self, windows: TimeWindows | SlidingWindows | SessionWindows) -> Any:
         """Group by window too.
 
-        >>> from thulawa.testing import preview
         >>> second = TimeWindows.of("1 s")
         >>> preview(lambda s: s.group_by_key().windowed_by(second).count(), ("a", "x", 1500))
         [(Windowed(key='a', window=Window(start=1000, end=2000)), 1)]
@@ -156,7 +150,6 @@ class KGroupedStream(Generic[K, V]):
     def cogroup(self, aggregator: Callable[[K, V, A], A]) -> "cogrouped.CogroupedKStream[K, A]":
         """Start an aggregation of several streams into one table.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda a, b: (
         ...         a.group_by_key()
@@ -353,7 +346,6 @@ class KGroupedTable(Generic[K, V]):
     ) -> "ktable.KTable[K, int]":
         """Count the rows of each key.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda table: table.group_by(lambda k, v: (v, k)).count(), ("a", "x"), ("a", None)
         ... )
@@ -375,7 +367,6 @@ class KGroupedTable(Generic[K, V]):
     ) -> "ktable.KTable[K, V]":
         """Combine the values of each key: ``adder`` adds a row, ``subtractor`` removes it.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda table: table.group_by(lambda k, v: ("all", v)).reduce(
         ...         lambda total, v: total + v, lambda total, v: total - v
@@ -408,7 +399,6 @@ class KGroupedTable(Generic[K, V]):
     ) -> "ktable.KTable[K, A]":
         """Fold the rows of each key: ``adder`` adds a row, ``subtractor`` removes it.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda table: table.group_by(lambda k, v: ("all", v)).aggregate(
         ...         lambda: 0, lambda k, v, total: total + v, lambda k, v, total: total - v

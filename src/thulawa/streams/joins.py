@@ -14,8 +14,6 @@ from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import JoinBuffer, LookupJoin, Stateless, StreamJoin
 from thulawa.topology.windows import JoinWindows
 
-__all__ = ["JoinOperators", "check_same_builder", "check_stream"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K1 = TypeVar("K1")
@@ -75,7 +73,6 @@ class JoinOperators(Generic[K, V]):
         With a stream, records of the same key within the window are joined; with a table, a record
         and the current row. A record without a match emits nothing.
 
-        >>> from thulawa.testing import preview
         >>> near = JoinWindows.of("5 s")
         >>> preview(
         ...     lambda l, r: l.join(r, lambda a, b: a + b, near),
@@ -130,7 +127,6 @@ class JoinOperators(Generic[K, V]):
 
         With a stream it is emitted when its window has closed, with a table at once.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s, table: s.left_join(table, lambda a, b: (a, b)), ("s", "k", "A"))
         [('k', ['A', None])]
         """
@@ -145,7 +141,6 @@ class JoinOperators(Generic[K, V]):
     ) -> "kstream.KStream[K, V2]":
         """Join like `join`; unmatched records of both sides are emitted when their window closes.
 
-        >>> from thulawa.testing import preview
         >>> near = JoinWindows.of(5)
         >>> preview(
         ...     lambda l, r: l.outer_join(r, lambda a, b: (a, b), near),
@@ -165,7 +160,6 @@ class JoinOperators(Generic[K, V]):
     ) -> "kstream.KStream[K, V2]":
         """Join each record with the other side's strictly older records only.
 
-        >>> from thulawa.testing import preview
         >>> near = JoinWindows.of(5)
         >>> preview(
         ...     lambda l, r: l.join_prior(r, lambda a, b: a + b, near),

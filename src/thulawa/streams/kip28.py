@@ -17,8 +17,6 @@ from typing import Any, Generic, TypeVar
 from thulawa.errors import ConfigurationError
 from thulawa.topology.windows import JoinWindows
 
-__all__ = ["BuilderAliases", "KStreamWindowed", "StreamAliases"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 V1 = TypeVar("V1")
@@ -55,7 +53,6 @@ class StreamAliases(Generic[K, V]):
     def with_(self, windows: JoinWindows) -> "KStreamWindowed[K, V]":
         """Return the stream with the windows of a join.
 
-        >>> from thulawa.testing import preview
         >>> window = JoinWindows.of(10)
         >>> preview(
         ...     lambda one, two: one.with_(window).join(two.with_(window), lambda a, b: a + b),
@@ -77,7 +74,6 @@ class KStreamWindowed(Generic[K, V]):
     def join(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
         """Join records of the same key within the window.
 
-        >>> from thulawa.testing import preview
         >>> near = JoinWindows.of(10)
         >>> preview(
         ...     lambda one, two: one.with_(near).join(two.with_(near), lambda a, b: a + b),
@@ -91,7 +87,6 @@ class KStreamWindowed(Generic[K, V]):
     def join_prior(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
         """Join each record with the other side's older records only.
 
-        >>> from thulawa.testing import preview
         >>> near = JoinWindows.of(10)
         >>> preview(
         ...     lambda one, two: one.with_(near).join_prior(two.with_(near), lambda a, b: a + b),

@@ -27,8 +27,6 @@ from thulawa.streams.operator_options import (
 from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
 
-__all__ = ["KStream"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K1 = TypeVar("K1")
@@ -72,7 +70,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, V]":
         """Keep the records for which the predicate is true.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.filter(lambda k, v: v > 1), ("a", 1), ("b", 2))
         [('b', 2)]
         """
@@ -83,7 +80,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, V]":
         """Keep the records for which the predicate is false.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.filter_not(lambda k, v: v > 1), ("a", 1), ("b", 2))
         [('a', 1)]
         """
@@ -94,7 +90,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K1, V1]":
         """Map each record to another; operators by key behind it repartition.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.map(lambda k, v: (v, k)), ("a", 1))
         [(1, 'a')]
         """
@@ -116,7 +111,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, Any]":
         """Map each value to another; keys and partitions stay the same.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.map_values(len), ("a", "tea"))
         [('a', 3)]
         >>> preview(lambda s: s.map_values(lambda k, v: k + v, with_key=True), ("a", "tea"))
@@ -130,7 +124,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K1, V1]":
         """Map each record to any number of records.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: s.flat_map(lambda k, v: [(word, 1) for word in v.split()]), ("a", "to be")
         ... )
@@ -158,7 +151,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, Any]":
         """Map each value to any number of values; keys and partitions stay the same.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.flat_map_values(str.split), ("a", "to be"))
         [('a', 'to'), ('a', 'be')]
         """
@@ -170,7 +162,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K1, V]":
         """Map each key to another.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.select_key(lambda k, v: v["id"]), ("a", {"id": 7}))
         [(7, {'id': 7})]
         """
@@ -180,7 +171,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def peek(self, action: Callable[[K, V], object], *, named: NameLike = None) -> "KStream[K, V]":
         """Call a function for each record, and forward the record.
 
-        >>> from thulawa.testing import preview
         >>> seen = []
         >>> preview(lambda s: s.peek(lambda k, v: seen.append(v)), ("a", 1)), seen
         ([('a', 1)], [1])
@@ -190,7 +180,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def foreach(self, action: Callable[[K, V], object], *, named: NameLike = None) -> None:
         """Call a function for each record, and forward nothing.
 
-        >>> from thulawa.testing import preview
         >>> seen = []
         >>> def program(s):
         ...     s.foreach(lambda k, v: seen.append(v))
@@ -209,7 +198,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> None:
         """Print a line for each record: ``[label]: key, value``.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     s.print(label="in")
         ...     return s
@@ -230,7 +218,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         """Split into branches: each record goes to the first branch whose predicate is true.
 
         >>> from thulawa.streams import Branched
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     parts = s.split(named="is-").branch(lambda k, v: v < 0, Branched.as_("negative"))
         ...     return parts.no_default_branch()["is-negative"]
@@ -242,7 +229,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def branch(self, *predicates: Callable[[K, V], object]) -> "list[KStream[K, V]]":
         """Return a stream per predicate; each record goes to the first true one, or is dropped.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     big, small = s.branch(lambda k, v: v > 9, lambda k, v: v >= 0)
         ...     return small
@@ -257,7 +243,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def merge(self, other: "KStream[K, V]", *, named: NameLike = None) -> "KStream[K, V]":
         """Merge two streams; each keeps its order, there is none between them.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda a, b: a.merge(b), ("a", "k", 1), ("b", "k", 2))
         [('k', 1), ('k', 2)]
         """
@@ -318,7 +303,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def through(self, topic: str, produced: Produced[K, V] | None = None) -> "KStream[K, V]":
         """Write to a topic, and read it again.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.through("halfway").map_values(lambda v: v + 1), ("a", 1))
         [('a', 2)]
         """
@@ -332,7 +316,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def repartition(self, repartitioned: Repartitioned[K, V] | None = None) -> "KStream[K, V]":
         """Send each record to the partition of its key; records without a key are dropped.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.repartition(), ("a", 1), (None, 2))
         [('a', 1)]
         """
@@ -359,7 +342,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "ktable.KTable[K, V]":
         """Interpret each record as an update of its key; None removes the row.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.to_table(), ("a", 1), ("a", None))
         [('a', 1), ('a', None)]
         """
@@ -382,7 +364,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def group_by_key(self, grouped: Grouped[K, V] | None = None) -> "grouping.KGroupedStream[K, V]":
         """Group by the current key.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by_key().count(), ("a", 1), ("a", 1))
         [('a', 1), ('a', 2)]
         """
@@ -394,7 +375,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "grouping.KGroupedStream[K1, V]":
         """Group by another key, with a repartition.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by(lambda k, v: v).count(), ("a", "x"), ("b", "x"))
         [('x', 1), ('x', 2)]
         """
@@ -412,7 +392,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K1, V1]":
         """Process each record by a user-defined processor, connected to stores by name.
 
-        >>> from thulawa.testing import preview
         >>> class Twice(Processor):
         ...     def process(self, record):
         ...         self.context.forward(record)
@@ -432,7 +411,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, V1]":
         """Process each record by a processor that does not change its key.
 
-        >>> from thulawa.testing import preview
         >>> class Negated(Processor):
         ...     def process(self, record):
         ...         self.context.forward(record.with_value(-record.value))

@@ -24,8 +24,6 @@ from thulawa.topology.nodes import (
 from thulawa.topology.processor import ValueTransformer
 from thulawa.topology.windows import SessionWindows
 
-__all__ = ["GlobalKTable", "KTable", "serdes_of"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K1 = TypeVar("K1")
@@ -91,7 +89,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V]":
         """Keep the rows for which the predicate is true.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.filter(lambda k, v: v > 1), ("a", 2), ("a", 1))
         [('a', 2), ('a', None)]
         """
@@ -106,7 +103,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V]":
         """Keep the rows for which the predicate is false.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.filter_not(lambda k, v: v > 1), ("a", 1))
         [('a', 1)]
         """
@@ -141,7 +137,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, Any]":
         """Map the value of each row to another.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.map_values(len), ("a", "tea"), ("a", None))
         [('a', 3), ('a', None)]
         """
@@ -162,7 +157,6 @@ class KTable(Generic[K, V]):
         it is called again when a join reads a row or a child node needs the old row, as in Kafka:
         name a store with ``materialized`` if it is not deterministic.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.transform_values(lambda k, v: k + v), ("a", "b"))
         [('a', 'ab')]
         >>> from thulawa.streams import Materialized, ValueTransformer
@@ -193,7 +187,6 @@ class KTable(Generic[K, V]):
     def suppress(self, suppressed: Suppressed) -> "KTable[K, V]":
         """Hold updates, and emit only the last one of each key.
 
-        >>> from thulawa.testing import preview
         >>> how = Suppressed.until_time_limit(10)
         >>> preview(lambda table: table.suppress(how), ("a", 1, 0), ("a", 2, 5), ("b", 3, 10))
         [('a', 2)]
@@ -237,7 +230,6 @@ class KTable(Generic[K, V]):
     ) -> "kstream.KStream[K, V]":
         """Return the updates as a stream; ``mapper`` changes the keys.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.to_stream(lambda k, v: v), ("a", 1))
         [(1, 1)]
         """
@@ -255,7 +247,6 @@ class KTable(Generic[K, V]):
     ) -> "grouping.KGroupedTable[K1, V1]":
         """Group the rows by another key.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.group_by(lambda k, v: (v, k)).count(), ("ann", "red"))
         [('red', 1)]
         """
@@ -300,7 +291,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, Any]":
         """Join with another table by key, or by a foreign key computed from the value.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda a_table, b_table: a_table.join(b_table, lambda a, b: a + b),
         ...     ("a_table", "k", "A"),
@@ -350,7 +340,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, Any]":
         """Join like `join`; a row without a match is joined with None.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda a_table, b_table: a_table.left_join(b_table, lambda a, b: (a, b)),
         ...     ("a_table", "k", "A"),
@@ -369,7 +358,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V2]":
         """Join like `join`; a row of either side without a match is joined with None.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda a_table, b_table: a_table.outer_join(b_table, lambda a, b: (a, b)),
         ...     ("b_table", "k", "B"),

@@ -14,21 +14,6 @@ from thulawa.core.serdes import Serde
 from thulawa.errors import TopologyError
 from thulawa.topology.nodes import TimestampExtractor
 
-__all__ = [
-    "Branched",
-    "Consumed",
-    "Grouped",
-    "Joined",
-    "Materialized",
-    "Named",
-    "Produced",
-    "Repartitioned",
-    "StreamJoined",
-    "TableJoined",
-    "or_default",
-    "with_default_serdes",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 Options = TypeVar("Options")

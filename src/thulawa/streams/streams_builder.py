@@ -15,8 +15,6 @@ from thulawa.streams.operator_options import Consumed, Materialized, or_default,
 from thulawa.topology.nodes import GlobalTable, Source, Table
 from thulawa.topology.topology import Topology
 
-__all__ = ["StreamsBuilder"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -92,7 +90,6 @@ class StreamsBuilder(BuilderAliases):
     ) -> KTable[Any, Any]:
         """Read a topic as a table: each record is an update of its key.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.map_values(lambda v: v * 2), ("a", 1), ("a", None))
         [('a', 2), ('a', None)]
         """
@@ -138,7 +135,6 @@ class StreamsBuilder(BuilderAliases):
     ) -> GlobalKTable[Any, Any]:
         """Read a topic as a table that is complete in every task.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s, global_table: s.left_join(
         ...         global_table, lambda k, v: "rate", lambda v, rate: (v, rate)

@@ -6,8 +6,6 @@ from typing import Literal
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.errors import ConfigurationError
 
-__all__ = ["Suppressed"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suppressed:

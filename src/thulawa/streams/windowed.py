@@ -17,8 +17,6 @@ from thulawa.streams.graph_builder import NameLike
 from thulawa.streams.operator_options import Materialized, or_default
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
-__all__ = ["EmitStrategy", "SessionWindowedKStream", "TimeWindowedKStream", "check_windows"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
@@ -62,7 +60,6 @@ class _Windowed(Generic[K, V]):
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
         """Choose when results are emitted.
 
-        >>> from thulawa.testing import preview
         >>> final = EmitStrategy.on_window_close()
         >>> preview(
         ...     lambda s: (
@@ -88,7 +85,6 @@ class _Windowed(Generic[K, V]):
     ) -> "ktable.KTable[Windowed[K], int]":
         """Count the records of each key and window, including records without a value.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: (
         ...         s.group_by_key()
@@ -122,7 +118,6 @@ class _Windowed(Generic[K, V]):
     ) -> "ktable.KTable[Windowed[K], V]":
         """Combine the values of each key and window by a function.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: (
         ...         s.group_by_key()
@@ -201,7 +196,6 @@ class TimeWindowedKStream(_Windowed[K, V]):
     ) -> "ktable.KTable[Windowed[K], A]":
         """Fold the values of each key and window.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: (
         ...         s.group_by_key()
@@ -236,7 +230,6 @@ class SessionWindowedKStream(_Windowed[K, V]):
     ) -> "ktable.KTable[Windowed[K], A]":
         """Fold the values of each session; ``merger`` merges sessions that a record connects.
 
-        >>> from thulawa.testing import preview
         >>> preview(
         ...     lambda s: (
         ...         s.group_by_key()

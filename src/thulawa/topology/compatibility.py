@@ -17,19 +17,6 @@ import msgspec
 
 from thulawa.errors import StateError
 
-__all__ = [
-    "FORMAT",
-    "ApplicationManifest",
-    "Loss",
-    "ProgramLayout",
-    "StateMapping",
-    "StoreState",
-    "SubTopologyLayout",
-    "check_compatibility",
-    "decode_manifest",
-    "encode_manifest",
-]
-
 FORMAT = 3
 """The version of the manifest's format. 3: stores hold keys by their identities."""
 

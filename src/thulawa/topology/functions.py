@@ -29,8 +29,6 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.processor import AsyncProcessor
 
-__all__ = ["check_function", "check_functions", "topic_arguments"]
-
 # description, function, expected arguments
 _Use: TypeAlias = tuple[str, Any, tuple[str, ...]]
 

@@ -38,8 +38,6 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.windows import SessionWindows
 
-__all__ = ["KeySerdes", "windowed", "written_as"]
-
 _REKEYS = {"map", "flat_map", "select_key", "process"}
 
 

@@ -12,30 +12,6 @@ from thulawa.core.serdes import Serde
 from thulawa.engine import Options
 from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
 
-__all__ = [
-    "Aggregate",
-    "AsyncCall",
-    "Branch",
-    "ForeignKeyStep",
-    "GlobalTable",
-    "JoinBuffer",
-    "LookupJoin",
-    "Node",
-    "PartialAggregate",
-    "Process",
-    "Sink",
-    "Source",
-    "Stateless",
-    "StreamJoin",
-    "Suppress",
-    "Table",
-    "TableAggregate",
-    "TableGrouping",
-    "TableJoin",
-    "TimestampExtractor",
-    "WindowKind",
-]
-
 Function: TypeAlias = Callable[..., Any]
 WindowKind: TypeAlias = TimeWindows | SlidingWindows | SessionWindows
 # (timestamp of the record, key, value, partition time or -1) -> timestamp

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from thulawa.topology.nodes import GlobalTable, Node, Sink, Source
 from thulawa.topology.topology import Topology
 
-__all__ = ["fed_by", "is_generated", "leads_to"]
-
 _GENERATED = re.compile(r"-\d{10}(-store)?$")
 
 

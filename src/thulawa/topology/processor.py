@@ -7,17 +7,6 @@ from thulawa.core.durations import Duration
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 
-__all__ = [
-    "AsyncProcessor",
-    "Cancellable",
-    "Processor",
-    "ProcessorContext",
-    "ProcessorSupplier",
-    "PunctuationType",
-    "ValueTransformer",
-    "ValueTransformerContext",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K1 = TypeVar("K1")

@@ -11,8 +11,6 @@ from typing import Any
 from thulawa.errors import TopologyError
 from thulawa.topology.nodes import AsyncCall, Node, Process, Sink, Stateless
 
-__all__ = ["StateChange", "inserted_after", "removed", "replaced"]
-
 _REMOVABLE = (Stateless, Process, AsyncCall, Sink)
 Nodes = dict[str, Node]
 

@@ -15,8 +15,6 @@ from thulawa.topology.state_change import StateChange
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = ["compare_topologies", "source_topics", "store_state"]
-
 
 def store_state(
     topology: Topology, name: str, *, stage: int, tasks: int, changelog: bool = False

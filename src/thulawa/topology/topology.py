@@ -39,8 +39,6 @@ from thulawa.topology.state_change import (
 )
 from thulawa.topology.subtopologies import SubTopology, subtopologies
 
-__all__ = ["Topology"]
-
 
 class Topology:
     """A graph of sources, processors, sinks and stores.
