@@ -11,7 +11,7 @@ from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import KTable
 from thulawa.streams.operator_options import Branched, Joined, Materialized
 from thulawa.streams.streams_builder import StreamsBuilder
-from thulawa.streams.suppressed import Suppressed
+from thulawa.streams.operator_options import Suppressed
 from thulawa.streams.windowed import EmitStrategy
 from thulawa.topology.processor import Processor
 from thulawa.topology.topology import Topology

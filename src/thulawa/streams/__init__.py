@@ -55,10 +55,10 @@ from thulawa.streams.operator_options import (
     Produced,
     Repartitioned,
     StreamJoined,
+    Suppressed,
     TableJoined,
 )
 from thulawa.streams.streams_builder import StreamsBuilder
-from thulawa.streams.suppressed import Suppressed
 from thulawa.streams.windowed import EmitStrategy, SessionWindowedKStream, TimeWindowedKStream
 from thulawa.topology.determinism import deterministic
 from thulawa.topology.processor import (

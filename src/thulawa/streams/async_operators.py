@@ -4,18 +4,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
+from thulawa import engine
 from thulawa.core.records import Record
-from thulawa.engine import (
-    Adaptive,
-    Batch,
-    Bounds,
-    Lanes,
-    Options,
-    Quarantine,
-    Rate,
-    Retry,
-    SingleFlight,
-)
+from thulawa.core.serdes import Serde
 from thulawa.engine.resources import check_resource
 from thulawa.errors import ConfigurationError
 from thulawa.streams import kstream
@@ -44,16 +35,16 @@ class AsyncOptions(TypedDict, total=False):
     emit: Literal["finished", "partition"]
     unkeyed: Literal["ordered", "parallel"]
     in_flight: int
-    adaptive: Adaptive | None
-    bounds: Bounds
-    lanes: Lanes
-    retry: Retry
+    adaptive: engine.Adaptive | None
+    bounds: engine.Bounds
+    lanes: engine.Lanes
+    retry: engine.Retry
     timeout: float | None
     deadline: float | None
-    quarantine: Quarantine | None
-    batch: Batch | None
-    rate: Rate | None
-    single_flight: SingleFlight | None
+    quarantine: engine.Quarantine | None
+    batch: engine.Batch | None
+    rate: engine.Rate | None
+    single_flight: engine.SingleFlight | None
     resource_timeout: float
     lane: Callable[[Any, Any], str | int]
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None
@@ -65,10 +56,8 @@ class AsyncOperators(Generic[K, V]):
 
     graph: GraphBuilder
     name: str
-
-    def revalued(self, name: str) -> "kstream.KStream[K, Any]":
-        """Return the stream of a node that does not change keys."""
-        raise NotImplementedError
+    key_serde: Serde[Any] | None
+    rekeyed: bool
 
     def map_async(
         self,
@@ -85,9 +74,7 @@ class AsyncOperators(Generic[K, V]):
         >>> preview(lambda s: s.map_async(swap), ("a", 1))
         [(1, 'a')]
         """
-        return kstream.KStream(
-            self.graph, self._add_async("map", mapper, named, options), rekeyed=True
-        )
+        return self._rekeyed(self._add_async("map", mapper, named, options))
 
     def map_values_async(
         self,
@@ -111,7 +98,7 @@ class AsyncOperators(Generic[K, V]):
         ...     driver.create_output_topic("countries").read_key_value()
         ('ann', 'AU')
         """
-        return self.revalued(self._add_async("map_values", mapper, named, options))
+        return self._revalued(self._add_async("map_values", mapper, named, options))
 
     def flat_map_async(
         self,
@@ -128,8 +115,7 @@ class AsyncOperators(Generic[K, V]):
         >>> preview(lambda s: s.flat_map_async(friends_of), ("ann", ["bob", "cem"]))
         [('bob', 'ann'), ('cem', 'ann')]
         """
-        name = self._add_async("flat_map", mapper, named, options)
-        return kstream.KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add_async("flat_map", mapper, named, options))
 
     def batch_async(
         self,
@@ -148,7 +134,7 @@ class AsyncOperators(Generic[K, V]):
         >>> preview(lambda s: s.batch_async(double), ("a", 1))
         [('a', 2)]
         """
-        return self.revalued(self._add_async("batch", function, named, options))
+        return self._revalued(self._add_async("batch", function, named, options))
 
     def process_async(
         self,
@@ -166,8 +152,7 @@ class AsyncOperators(Generic[K, V]):
         [('a', 1)]
         """
         self.graph.check_stores(stores)
-        name = self._add_async("process", supplier, named, options, stores)
-        return kstream.KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add_async("process", supplier, named, options, stores))
 
     def _add_async(
         self,
@@ -177,42 +162,40 @@ class AsyncOperators(Generic[K, V]):
         options: AsyncOptions,
         stores: tuple[str, ...] = (),
     ) -> str:
-        return _add_call(self.graph, self.name, operation, function, named, stores, options)
-
-
-def _add_call(
-    graph: GraphBuilder,
-    parent: str,
-    operation: _Operation,
-    function: Callable[..., Any],
-    named: NameLike,
-    stores: tuple[str, ...],
-    options: AsyncOptions,
-) -> str:
-    """Add the node; reject invalid options here, at the user's line."""
-    engine_options: dict[str, Any] = dict(options)
-    resource, lane = engine_options.pop("resource", None), engine_options.pop("lane", None)
-    declared = engine_options.pop("deterministic", False)
-    if (lane is None) != ("lanes" not in engine_options):
-        raise ConfigurationError("lanes= and lane= must be used together")
-    if operation == "batch":
-        engine_options.setdefault("batch", Batch())
-    elif engine_options.get("batch") is not None:
-        raise ConfigurationError("batch= is an option of batch_async, whose function gets a list")
-    name = graph.named(named, f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-")
-    if resource is not None:
-        check_resource(resource, name)
-    graph.add(
-        AsyncCall(
-            name=name,
-            parents=(parent,),
-            stores=stores,
-            operation=operation,
-            function=function,
-            options=Options(name=name, on_error="column", **engine_options),
-            resource=resource,
-            lane=lane,
-            deterministic=declared,
+        """Add the node; reject invalid options here, at the user's line."""
+        engine_options: dict[str, Any] = dict(options)
+        resource, lane = engine_options.pop("resource", None), engine_options.pop("lane", None)
+        declared = engine_options.pop("deterministic", False)
+        if (lane is None) != ("lanes" not in engine_options):
+            raise ConfigurationError("lanes= and lane= must be used together")
+        if operation == "batch":
+            engine_options.setdefault("batch", engine.Batch())
+        elif engine_options.get("batch") is not None:
+            raise ConfigurationError(
+                "batch= is an option of batch_async, whose function gets a list"
+            )
+        prefix = f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-"
+        name = self.graph.named(named, prefix)
+        if resource is not None:
+            check_resource(resource, name)
+        return self.graph.add(
+            AsyncCall(
+                name=name,
+                parents=(self.name,),
+                stores=stores,
+                operation=operation,
+                function=function,
+                options=engine.Options(name=name, on_error="column", **engine_options),
+                resource=resource,
+                lane=lane,
+                deterministic=declared,
+            )
         )
-    )
-    return name
+
+    def _revalued(self, name: str) -> "kstream.KStream[K, Any]":
+        """Return the stream behind a node that changes values."""
+        return kstream.KStream(self.graph, name, self.key_serde, rekeyed=self.rekeyed)
+
+    def _rekeyed(self, name: str) -> "kstream.KStream[Any, Any]":
+        """Return the stream behind a node that may change keys."""
+        return kstream.KStream(self.graph, name, rekeyed=True)

@@ -37,7 +37,6 @@ class BranchedKStream(Generic[K, V]):
         self._stream = stream
         self._name = stream.graph.named(named, "KSTREAM-BRANCH-")
         self._branches: dict[str, kstream.KStream[K, V]] = {}
-        self._count = 0
         stream.graph.add(
             Branch(name=self._name, parents=(stream.name,), predicates=(), children=())
         )
@@ -54,18 +53,10 @@ class BranchedKStream(Generic[K, V]):
         [('b', 7)]
         """
         check_function(predicate, "branch", ("key", "value"))
-        branched = or_default(branched, Branched)
-        self._count += 1
-        node = self._node()
-        child = self._child(self._count, branched)
-        self._stream.graph.topology.put(
-            replace(
-                node,
-                predicates=(*node.predicates, predicate),
-                children=(*node.children, child),
-            )
-        )
-        self._add(child, branched)
+        options, node = or_default(branched, Branched), self._node()
+        child = self._name + (str(len(node.children) + 1) if options.name is None else options.name)
+        predicates, children = (*node.predicates, predicate), (*node.children, child)
+        self._add(child, options, replace(node, predicates=predicates, children=children))
         return self
 
     def default_branch(
@@ -79,10 +70,9 @@ class BranchedKStream(Generic[K, V]):
         >>> preview(program, ("a", 10), ("b", 7))
         [('b', 7)]
         """
-        branched = or_default(branched, Branched)
-        child = self._child(0, branched)
-        self._stream.graph.topology.put(replace(self._node(), default=child))
-        self._add(child, branched)
+        options = or_default(branched, Branched)
+        child = self._name + ("0" if options.name is None else options.name)
+        self._add(child, options, replace(self._node(), default=child))
         return self._branches
 
     def no_default_branch(self) -> "dict[str, kstream.KStream[K, V]]":
@@ -92,11 +82,8 @@ class BranchedKStream(Generic[K, V]):
 
         >>> def program(s):
         ...     loud = Branched.with_function(lambda part: part.map_values(str.upper), "a")
-        ...     return (
-        ...         s.split(named="is-")
-        ...         .branch(lambda k, v: "a" in v, loud)
-        ...         .no_default_branch()["is-a"]
-        ...     )
+        ...     parts = s.split(named="is-").branch(lambda k, v: "a" in v, loud)
+        ...     return parts.no_default_branch()["is-a"]
         >>> preview(program, ("k", "tea"), ("k", "rum"))
         [('k', 'TEA')]
         """
@@ -107,23 +94,13 @@ class BranchedKStream(Generic[K, V]):
         assert isinstance(node, Branch)
         return node
 
-    def _child(self, number: int, branched: Branched | None) -> str:
-        chosen = None if branched is None else branched.name
-        return self._name + (str(number) if chosen is None else chosen)
-
-    def _add(self, child: str, branched: Branched | None) -> None:
+    def _add(self, child: str, options: Branched, node: Branch) -> None:
+        """Add the branch's first node, and replace the node of all branches."""
         graph = self._stream.graph
+        graph.topology.put(node)
         graph.generated(child)  # Kafka counts here too
         graph.add(Stateless(name=child, parents=(self._name,), operation="pass"))
-        stream: kstream.KStream[K, V] = kstream.KStream(
-            graph,
-            child,
-            key_serde=self._stream.key_serde,
-            value_serde=self._stream.value_serde,
-            rekeyed=self._stream.rekeyed,
-        )
-        result = stream
-        if branched is not None and branched.chain is not None:
-            result = branched.chain(stream)
+        stream = self._stream.at(child)
+        result = stream if options.chain is None else options.chain(stream)
         if result is not None:
             self._branches[child] = result

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import topology_error
 from thulawa.core.durations import milliseconds
-from thulawa.errors import TopologyError
 from thulawa.streams import kstream, ktable
 from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
 from thulawa.streams.operator_options import Joined, Materialized, StreamJoined, or_default
 from thulawa.topology.functions import check_function
-from thulawa.topology.nodes import JoinBuffer, LookupJoin, Stateless, StreamJoin
+from thulawa.topology.nodes import JoinBuffer, JoinKind, LookupJoin, Stateless, StreamJoin
 from thulawa.topology.windows import JoinWindows
 
 K = TypeVar("K")
@@ -20,21 +19,11 @@ K1 = TypeVar("K1")
 V1 = TypeVar("V1")
 V2 = TypeVar("V2")
 
-Kind = Literal["inner", "left", "outer"]
-
-
-def check_same_builder(one: GraphBuilder, other: GraphBuilder) -> None:
-    """Raise `TopologyError` if two streams or tables belong to different builders."""
-    if one is not other:
-        raise TopologyError("both must come from one StreamsBuilder", where=caller())
-
 
 def check_stream(other: object, verb: str) -> None:
     """Raise `TopologyError` if ``other`` is not a stream."""
     if not isinstance(other, kstream.KStream):
-        raise TopologyError(
-            f"a stream {verb} a KStream, not a {type(other).__name__}", where=caller()
-        )
+        raise topology_error(f"a stream {verb} a KStream, not a {type(other).__name__}")
 
 
 class JoinOperators(Generic[K, V]):
@@ -173,7 +162,7 @@ class JoinOperators(Generic[K, V]):
 
 
 def _join(
-    stream: Any, kind: Kind, other: Any, *arguments: Any, **options: Any
+    stream: Any, kind: JoinKind, other: Any, *arguments: Any, **options: Any
 ) -> "kstream.KStream[Any, Any]":
     """Join a stream with a stream, a table or a global table."""
     if isinstance(other, kstream.KStream):
@@ -182,15 +171,14 @@ def _join(
         return _join_table(stream, other, *arguments, left=kind == "left", **options)
     if isinstance(other, ktable.GlobalKTable):
         return _join_global(stream, other, *arguments, left=kind == "left", **options)
-    raise TopologyError(
-        f"a stream joins a KStream, a KTable or a GlobalKTable, not a {type(other).__name__}",
-        where=caller(),
+    raise topology_error(
+        f"a stream joins a KStream, a KTable or a GlobalKTable, not a {type(other).__name__}"
     )
 
 
 def _join_streams(
     left: Any,
-    kind: Kind,
+    kind: JoinKind,
     right: "kstream.KStream[Any, Any]",
     joiner: Callable[..., Any],
     windows: JoinWindows | None = None,
@@ -201,26 +189,22 @@ def _join_streams(
     """Join two streams over windows."""
     check_stream(right, "joins over windows with")
     if not isinstance(windows, JoinWindows):
-        raise TopologyError(
-            "a join of two streams needs JoinWindows: pass JoinWindows.of(...)", where=caller()
-        )
+        raise topology_error("a join of two streams needs JoinWindows: pass JoinWindows.of(...)")
     graph: GraphBuilder = left.graph
-    check_same_builder(graph, right.graph)
+    graph.check_same_builder(right.graph)
     options = or_default(joined, StreamJoined)
+    other_options = replace(options, value_serde=options.other_value_serde)
     relaxed = kind != "inner"
-    if left.rekeyed:
-        left = _side(left, options, "-left", options.value_serde, keep_null_keys=relaxed)
-    if right.rekeyed:
-        right = _side(right, options, "-right", options.other_value_serde, keep_null_keys=relaxed)
+    left = _by_key(left, options, suffix="-left", keep_null_keys=relaxed)
+    right = _by_key(right, other_options, suffix="-right", keep_null_keys=relaxed)
     names = _join_names(graph, kind, options)
     given = options.store_name is not None
-    serdes = options.value_serde, options.other_value_serde
-    for store, value_serde in zip(names.stores, serdes, strict=True):
-        kept: Materialized[Any, Any] = Materialized.with_(options.key_serde, value_serde)
-        graph.add_store(StoreName(store, given), "join", kept, retention=windows.retention)
+    for store, side_options in zip(names.stores, (options, other_options), strict=True):
+        serdes: Materialized[Any, Any] = Materialized.with_(*side_options.serdes())
+        graph.add_store(StoreName(store, given), serdes, "join", retention=windows.retention)
     if names.outer_store is not None:
-        kept = Materialized.with_(options.key_serde, None)
-        graph.add_store(StoreName(names.outer_store, given), "buffer", kept)
+        serdes = Materialized.with_(options.key_serde, None)
+        graph.add_store(StoreName(names.outer_store, given), serdes, "buffer")
     for parent, buffer, store in zip((left, right), names.buffers, names.stores, strict=True):
         graph.add(JoinBuffer(name=buffer, parents=(parent.name,), stores=(store,), store=store))
     this = StreamJoin(
@@ -241,7 +225,7 @@ def _join_streams(
         graph.add(replace(side, parents=(buffer,), stores=stores))
     graph.add(Stateless(name=names.merge, parents=names.sides, operation="pass"))
     key_serde = options.key_serde or left.key_serde or right.key_serde
-    return kstream.KStream(graph, names.merge, key_serde=key_serde)
+    return kstream.KStream(graph, names.merge, key_serde)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +239,7 @@ class _JoinNames:
     outer_store: str | None
 
 
-def _join_names(graph: GraphBuilder, kind: Kind, options: StreamJoined[Any, Any]) -> _JoinNames:
+def _join_names(graph: GraphBuilder, kind: JoinKind, options: StreamJoined[Any, Any]) -> _JoinNames:
     """Generate the names, in Kafka's order."""
     buffers = (
         graph.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),
@@ -270,6 +254,7 @@ def _join_names(graph: GraphBuilder, kind: Kind, options: StreamJoined[Any, Any]
     generated = graph.generated(f"KSTREAM-{this}-"), graph.generated(f"KSTREAM-{other}-")
     merge = graph.named(options, "KSTREAM-MERGE-", "-merge")
     base, given = options.store_name, options.name
+    stores = generated if base is None else (base + this_suffix, base + other_suffix)
     outer_store = None
     if kind != "inner":
         suffix = "-outer-shared-join" if kind == "outer" else "-left-shared-join"
@@ -278,30 +263,25 @@ def _join_names(graph: GraphBuilder, kind: Kind, options: StreamJoined[Any, Any]
     return _JoinNames(
         buffers=buffers,
         sides=generated if given is None else (given + this_suffix, given + other_suffix),
-        stores=(
-            f"{generated[0] if base is None else base + this_suffix}-store",
-            f"{generated[1] if base is None else base + other_suffix}-store",
-        ),
+        stores=(f"{stores[0]}-store", f"{stores[1]}-store"),
         merge=merge,
         outer_store=outer_store,
     )
 
 
-def _side(
+def _by_key(
     stream: "kstream.KStream[Any, Any]",
-    options: StreamJoined[Any, Any],
-    suffix: str,
-    value_serde: Any,
+    options: Joined[Any, Any] | StreamJoined[Any, Any],
     *,
+    suffix: str = "",
     keep_null_keys: bool,
 ) -> "kstream.KStream[Any, Any]":
-    return stream.repartitioned(
-        stream.name if options.name is None else options.name + suffix,
-        chosen=options.name is not None,
-        key_serde=options.key_serde,
-        value_serde=value_serde,
-        keep_null_keys=keep_null_keys,
-    )
+    """Return the stream, behind a repartition if its key has changed."""
+    if not stream.rekeyed:
+        return stream
+    chosen = options.name is not None
+    prefix = stream.name if options.name is None else options.name + suffix
+    return stream.repartitioned(prefix, options, chosen=chosen, keep_null_keys=keep_null_keys)
 
 
 def _join_table(
@@ -313,28 +293,20 @@ def _join_table(
     left: bool,
 ) -> "kstream.KStream[Any, Any]":
     graph = stream.graph
-    check_same_builder(graph, table.graph)
+    graph.check_same_builder(table.graph)
     options = or_default(joined, Joined)
-    if stream.rekeyed:
-        stream = stream.repartitioned(
-            options.name or stream.name,
-            chosen=options.name is not None,
-            key_serde=options.key_serde,
-            value_serde=options.value_serde,
-            keep_null_keys=left,
-        )
+    stream = _by_key(stream, options, keep_null_keys=left)
     name = graph.named(options, "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-")
     buffer = None
     if options.grace is not None:
         if not table.versioned:
-            raise TopologyError(
+            raise topology_error(
                 "a join with a grace period needs a versioned table: "
-                "create it with Materialized.versioned",
-                where=caller(),
+                "create it with Materialized.versioned"
             )
         buffer = f"{name}-Buffer"
-        kept: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
-        graph.add_store(StoreName(buffer, chosen=True), "buffer", kept)
+        serdes: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
+        graph.add_store(StoreName(buffer, chosen=True), serdes, "buffer")
     stores = graph.stores_of(table.name)
     graph.add(
         LookupJoin(
@@ -349,7 +321,7 @@ def _join_table(
         )
     )
     key_serde = options.key_serde or stream.key_serde or table.key_serde
-    return kstream.KStream(graph, name, key_serde=key_serde)
+    return kstream.KStream(graph, name, key_serde)
 
 
 def _join_global(
@@ -362,12 +334,11 @@ def _join_global(
     named: NameLike = None,
 ) -> "kstream.KStream[Any, Any]":
     graph = stream.graph
-    check_same_builder(graph, table.graph)
+    graph.check_same_builder(table.graph)
     if joiner is None:
-        raise TopologyError(
+        raise topology_error(
             "a join with a global table needs a function of (key, value) that returns the "
-            "table's key, then the joiner",
-            where=caller(),
+            "table's key, then the joiner"
         )
     name = graph.named(named, "KSTREAM-LEFTJOIN-")  # Kafka's name for both kinds
     graph.add(
@@ -380,7 +351,7 @@ def _join_global(
             key_selector=key_selector,
         )
     )
-    return kstream.KStream(graph, name, key_serde=stream.key_serde, rekeyed=stream.rekeyed)
+    return kstream.KStream(graph, name, stream.key_serde, rekeyed=stream.rekeyed)
 
 
 def _of_values(joiner: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:

@@ -5,24 +5,25 @@ runs. Functions get key and value unless the operator is about values alone.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from thulawa.core.records import RecordMetadata
-from thulawa.core.serdes import Serde
 from thulawa.streams import branches, ktable
 from thulawa.streams import grouped as grouping
 from thulawa.streams.async_operators import AsyncOperators
 from thulawa.streams.graph_builder import GraphBuilder, NameLike
-from thulawa.streams.joins import JoinOperators, check_same_builder, check_stream
+from thulawa.streams.joins import JoinOperators, check_stream
 from thulawa.streams.kip28 import StreamAliases
 from thulawa.streams.operator_options import (
+    AnySerde,
     Consumed,
     Grouped,
     Materialized,
     Produced,
     Repartitioned,
+    Serialized,
     or_default,
-    with_default_serdes,
 )
 from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
@@ -52,9 +53,9 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         self,
         graph: GraphBuilder,
         name: str,
+        key_serde: AnySerde = None,
+        value_serde: AnySerde = None,
         *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
         rekeyed: bool = False,
     ) -> None:
         self.graph = graph
@@ -73,7 +74,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.filter(lambda k, v: v > 1), ("a", 1), ("b", 2))
         [('b', 2)]
         """
-        return self._same("filter", "KSTREAM-FILTER-", predicate, named)
+        return self.at(self._add("filter", "KSTREAM-FILTER-", predicate, named))
 
     def filter_not(
         self, predicate: Callable[[K, V], object], *, named: NameLike = None
@@ -83,7 +84,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.filter_not(lambda k, v: v > 1), ("a", 1), ("b", 2))
         [('a', 1)]
         """
-        return self._same("filter_not", "KSTREAM-FILTER-", predicate, named)
+        return self.at(self._add("filter_not", "KSTREAM-FILTER-", predicate, named))
 
     def map(
         self, mapper: Callable[[K, V], tuple[K1, V1]], *, named: NameLike = None
@@ -93,8 +94,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.map(lambda k, v: (v, k)), ("a", 1))
         [(1, 'a')]
         """
-        name = self._add("map", "KSTREAM-MAP-", mapper, named)
-        return KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add("map", "KSTREAM-MAP-", mapper, named))
 
     @overload
     def map_values(
@@ -116,8 +116,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.map_values(lambda k, v: k + v, with_key=True), ("a", "tea"))
         [('a', 'atea')]
         """
-        name = self._add("map_values", "KSTREAM-MAPVALUES-", mapper, named, with_key=with_key)
-        return self.revalued(name)
+        prefix = "KSTREAM-MAPVALUES-"
+        return self._revalued(self._add("map_values", prefix, mapper, named, with_key=with_key))
 
     def flat_map(
         self, mapper: Callable[[K, V], Iterable[tuple[K1, V1]]], *, named: NameLike = None
@@ -129,8 +129,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         ... )
         [('to', 1), ('be', 1)]
         """
-        name = self._add("flat_map", "KSTREAM-FLATMAP-", mapper, named)
-        return KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add("flat_map", "KSTREAM-FLATMAP-", mapper, named))
 
     @overload
     def flat_map_values(
@@ -155,7 +154,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('a', 'to'), ('a', 'be')]
         """
         prefix = "KSTREAM-FLATMAPVALUES-"
-        return self.revalued(self._add("flat_map_values", prefix, mapper, named, with_key=with_key))
+        name = self._add("flat_map_values", prefix, mapper, named, with_key=with_key)
+        return self._revalued(name)
 
     def select_key(
         self, mapper: Callable[[K, V], K1], *, named: NameLike = None
@@ -166,7 +166,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [(7, {'id': 7})]
         """
         name = self._add("select_key", "KSTREAM-KEY-SELECT-", mapper, named)
-        return KStream(self.graph, name, value_serde=self.value_serde, rekeyed=True)
+        return KStream(self.graph, name, None, self.value_serde, rekeyed=True)
 
     def peek(self, action: Callable[[K, V], object], *, named: NameLike = None) -> "KStream[K, V]":
         """Call a function for each record, and forward the record.
@@ -175,7 +175,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.peek(lambda k, v: seen.append(v)), ("a", 1)), seen
         ([('a', 1)], [1])
         """
-        return self._same("peek", "KSTREAM-PEEK-", action, named)
+        return self.at(self._add("peek", "KSTREAM-PEEK-", action, named))
 
     def foreach(self, action: Callable[[K, V], object], *, named: NameLike = None) -> None:
         """Call a function for each record, and forward nothing.
@@ -205,12 +205,11 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [in]: a, 1
         """
         title = self.name if label is None else label
-        self._add(
-            "foreach",
-            "KSTREAM-PRINTER-",
-            lambda key, value: write(f"[{title}]: {key}, {value}"),
-            named,
-        )
+
+        def show(key: K, value: V) -> None:
+            write(f"[{title}]: {key}, {value}")
+
+        self._add("foreach", "KSTREAM-PRINTER-", show, named)
 
     # --- several streams
 
@@ -247,17 +246,12 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('k', 1), ('k', 2)]
         """
         check_stream(other, "merges with")
-        check_same_builder(self.graph, other.graph)
+        self.graph.check_same_builder(other.graph)
         name = self.graph.named(named, "KSTREAM-MERGE-")
         parents = (self.name, other.name)
         self.graph.add(Stateless(name=name, parents=parents, operation="pass"))
-        alike = self.key_serde is not None and self.key_serde == other.key_serde
-        return KStream(
-            self.graph,
-            name,
-            key_serde=self.key_serde if alike else None,
-            rekeyed=self.rekeyed or other.rekeyed,
-        )
+        key_serde = self.key_serde if self.key_serde == other.key_serde else None
+        return KStream(self.graph, name, key_serde, rekeyed=self.rekeyed or other.rekeyed)
 
     # --- topics
 
@@ -288,14 +282,14 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         ...     driver.create_output_topic("of-ann").read_value()
         1
         """
-        options = or_default(produced, Produced)
+        options = or_default(produced, Produced).with_defaults(self.key_serde, self.value_serde)
         self.graph.add(
             Sink(
                 name=self.graph.named(options, "KSTREAM-SINK-"),
                 parents=(self.name,),
                 topic=topic,
-                key_serde=options.key_serde or self.key_serde,
-                value_serde=options.value_serde or self.value_serde,
+                key_serde=options.key_serde,
+                value_serde=options.value_serde,
                 partitioner=options.partitioner,
             )
         )
@@ -307,11 +301,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('a', 2)]
         """
         self.to(topic, produced)
-        options = or_default(produced, Produced)
-        key_serde = options.key_serde or self.key_serde
-        value_serde = options.value_serde or self.value_serde
-        consumed: Consumed[K, V] = Consumed(key_serde=key_serde, value_serde=value_serde)
-        return KStream.source(self.graph, (topic,), consumed)
+        serdes = or_default(produced, Produced).serdes(self.key_serde, self.value_serde)
+        return KStream.source(self.graph, (topic,), Consumed.with_(*serdes))
 
     def repartition(self, repartitioned: Repartitioned[K, V] | None = None) -> "KStream[K, V]":
         """Send each record to the partition of its key; records without a key are dropped.
@@ -321,21 +312,9 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         """
         options = or_default(repartitioned, Repartitioned)
         prefix = self.graph.name_or_generated(options, "KSTREAM-REPARTITION-")
-        source = self.graph.repartition(
-            self.name,
-            prefix,
-            chosen=options.name is not None,
-            key_serde=options.key_serde,
-            value_serde=options.value_serde,
-            partitioner=options.partitioner,
-            partitions=options.partitions,
-        )
-        return KStream(
-            self.graph,
-            source,
-            key_serde=options.key_serde or self.key_serde,
-            value_serde=options.value_serde or self.value_serde,
-        )
+        chosen = options.name is not None
+        source = self.graph.repartition(self.name, prefix, options, chosen=chosen)
+        return KStream(self.graph, source, *options.serdes(self.key_serde, self.value_serde))
 
     def to_table(
         self, materialized: Materialized[K, V] | None = None, *, named: NameLike = None
@@ -345,19 +324,14 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         >>> preview(lambda s: s.to_table(), ("a", 1), ("a", None))
         [('a', 1), ('a', None)]
         """
-        graph = self.graph
+        graph, options = self.graph, or_default(materialized, Materialized)
         name = graph.named(named, "KSTREAM-TOTABLE-")
-        store = graph.store_name(materialized, "KSTREAM-TOTABLE-")
-        parent = self.name
-        if self.rekeyed:
-            key_serde, value_serde = ktable.serdes_of(materialized, None)
-            parent = self.repartitioned(
-                name, chosen=named is not None, key_serde=key_serde, value_serde=value_serde
-            ).name
-        kept = with_default_serdes(materialized, None, self.value_serde)
-        graph.source_table(Table(name=name, parents=(parent,), operation="source"), store, kept)
-        serdes = ktable.serdes_of(materialized, self.key_serde, self.value_serde)
-        return ktable.KTable(graph, name, *serdes)
+        store = graph.store_name(options, "KSTREAM-TOTABLE-")
+        chosen = named is not None
+        parent = self.repartitioned(name, options, chosen=chosen) if self.rekeyed else self
+        table = Table(name=name, parents=(parent.name,), operation="source")
+        graph.source_table(table, store, options.with_defaults(None, self.value_serde))
+        return ktable.KTable(graph, name, *options.serdes(self.key_serde, self.value_serde))
 
     # --- by key
 
@@ -400,8 +374,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('a', 1), ('a', 1)]
         """
         name = self.graph.name_or_generated(named, "KSTREAM-PROCESSOR-")
-        self._add_process(name, supplier, stores, values_only=False)
-        return KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add_process(name, supplier, stores, values_only=False))
 
     def process_values(
         self,
@@ -418,8 +391,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('a', -1)]
         """
         name = self.graph.name_or_generated(named, "KSTREAM-PROCESSVALUES-")
-        self._add_process(name, supplier, stores, values_only=True)
-        return self.revalued(name)
+        return self._revalued(self._add_process(name, supplier, stores, values_only=True))
 
     # --- for the other modules of the DSL
 
@@ -428,39 +400,29 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         cls, graph: GraphBuilder, topics: tuple[str, ...], consumed: Consumed[K, V]
     ) -> "KStream[K, V]":
         """Return the stream of one or several topics."""
-        name = graph.add_source(
-            Source(
-                name=graph.named(consumed, "KSTREAM-SOURCE-"),
-                topics=topics,
-                key_serde=consumed.key_serde,
-                value_serde=consumed.value_serde,
-                timestamp_extractor=consumed.timestamp_extractor,
-                offset_reset=consumed.offset_reset,
-            )
-        )
-        return cls(graph, name, key_serde=consumed.key_serde, value_serde=consumed.value_serde)
+        name = graph.named(consumed, "KSTREAM-SOURCE-")
+        source = graph.add_source(source_node(name, topics, consumed))
+        return cls(graph, source, *consumed.serdes())
 
     def repartitioned(
         self,
         prefix: str,
+        options: Serialized[Any, Any],
         *,
         chosen: bool,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
         keep_null_keys: bool = False,
     ) -> "KStream[K, V]":
-        """Return the stream repartitioned by its current key."""
-        key_serde = key_serde or self.key_serde
-        value_serde = value_serde or self.value_serde
+        """Return the stream repartitioned by its current key, with the serdes of ``options``."""
+        serdes = options.serdes(self.key_serde, self.value_serde)
+        with_serdes: Repartitioned[Any, Any] = Repartitioned.with_(*serdes)
         source = self.graph.repartition(
-            self.name,
-            prefix,
-            chosen=chosen,
-            key_serde=key_serde,
-            value_serde=value_serde,
-            keep_null_keys=keep_null_keys,
+            self.name, prefix, with_serdes, chosen=chosen, keep_null_keys=keep_null_keys
         )
-        return KStream(self.graph, source, key_serde=key_serde, value_serde=value_serde)
+        return KStream(self.graph, source, *serdes)
+
+    def at(self, name: str) -> "KStream[K, V]":
+        """Return the stream behind a node that changes neither keys nor the type of values."""
+        return KStream(self.graph, name, self.key_serde, self.value_serde, rekeyed=self.rekeyed)
 
     def _add(
         self,
@@ -472,48 +434,24 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         with_key: bool = False,
     ) -> str:
         name = self.graph.named(named, prefix)
-        self.graph.add(
-            Stateless(
-                name=name,
-                parents=(self.name,),
-                operation=operation,
-                function=function,
-                with_key=with_key,
-            )
-        )
-        return name
-
-    def _same(
-        self, operation: str, prefix: str, function: Callable[..., Any], named: NameLike
-    ) -> "KStream[K, V]":
-        name = self._add(operation, prefix, function, named)
-        return KStream(
-            self.graph,
-            name,
-            key_serde=self.key_serde,
-            value_serde=self.value_serde,
-            rekeyed=self.rekeyed,
-        )
-
-    def revalued(self, name: str) -> "KStream[K, Any]":
-        """Return the stream of a node that does not change keys."""
-        return KStream(self.graph, name, key_serde=self.key_serde, rekeyed=self.rekeyed)
+        node = Stateless(name=name, operation=operation, function=function, with_key=with_key)
+        return self.graph.add(replace(node, parents=(self.name,)))
 
     def _add_process(
-        self,
-        name: str,
-        supplier: Callable[[], Any],
-        stores: tuple[str, ...],
-        *,
-        values_only: bool,
-    ) -> None:
+        self, name: str, supplier: Callable[[], Any], stores: tuple[str, ...], *, values_only: bool
+    ) -> str:
         self.graph.check_stores(stores)
-        self.graph.add(
-            Process(
-                name=name,
-                parents=(self.name,),
-                stores=stores,
-                supplier=supplier,
-                values_only=values_only,
-            )
-        )
+        node = Process(name=name, stores=stores, supplier=supplier, values_only=values_only)
+        return self.graph.add(replace(node, parents=(self.name,)))
+
+
+def source_node(name: str, topics: tuple[str, ...], consumed: Consumed[Any, Any]) -> Source:
+    """Return the node that reads topics with these options."""
+    return Source(
+        name=name,
+        topics=topics,
+        key_serde=consumed.key_serde,
+        value_serde=consumed.value_serde,
+        timestamp_extractor=consumed.timestamp_extractor,
+        offset_reset=consumed.offset_reset,
+    )

@@ -4,23 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from thulawa.core.callers import caller
-from thulawa.core.serdes import Serde
+from thulawa.core.callers import topology_error
 from thulawa.core.signatures import accepts
-from thulawa.errors import TopologyError
 from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping
 from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
-from thulawa.streams.operator_options import Grouped, Materialized, TableJoined, or_default
-from thulawa.streams.suppressed import Suppressed
-from thulawa.topology.nodes import (
-    Aggregate,
-    Stateless,
-    Suppress,
-    Table,
-    TableGrouping,
-    TableJoin,
+from thulawa.streams.operator_options import (
+    AnySerde,
+    Grouped,
+    Materialized,
+    Suppressed,
+    TableJoined,
+    or_default,
 )
+from thulawa.topology.nodes import Aggregate, Stateless, Suppress, Table, TableGrouping, TableJoin
 from thulawa.topology.processor import ValueTransformer
 from thulawa.topology.windows import SessionWindows
 
@@ -58,8 +55,8 @@ class KTable(Generic[K, V]):
         self,
         graph: GraphBuilder,
         name: str,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
+        key_serde: AnySerde = None,
+        value_serde: AnySerde = None,
     ) -> None:
         self.graph = graph
         self.name = name
@@ -192,21 +189,19 @@ class KTable(Generic[K, V]):
         [('a', 2)]
         """
         if not isinstance(suppressed, Suppressed):
-            raise TopologyError(f"suppress needs a Suppressed, not {suppressed!r}", where=caller())
+            raise topology_error(f"suppress needs a Suppressed, not {suppressed!r}")
         if self.versioned:
-            raise TopologyError("a versioned table cannot be suppressed", where=caller())
+            raise topology_error("a versioned table cannot be suppressed")
         graph = self.graph
         name = graph.name_or_generated(suppressed.name, "KTABLE-SUPPRESS-")
         given = suppressed.name is not None
         store = f"{name}-store" if given else graph.generated("KTABLE-SUPPRESS-STATE-STORE-")
-        wait = suppressed.wait
-        if suppressed.until == "window_close":
-            wait = self._grace()
-        parent_stores = graph.stores_of(self.name)
+        wait = self._grace() if suppressed.until == "window_close" else suppressed.wait
+        graph.stores_of(self.name)  # materializes the table, whose old rows are read
         graph.send_old_values(self.name, force=True)
-        kept: Materialized[Any, Any] = Materialized.with_(None, self.value_serde)
-        graph.add_store(StoreName(store, given), "buffer", kept)
-        assert parent_stores, "suppression reads its parent table"
+        graph.add_store(
+            StoreName(store, given), Materialized.with_(None, self.value_serde), "buffer"
+        )
         graph.add(
             Suppress(
                 name=name,
@@ -235,9 +230,7 @@ class KTable(Generic[K, V]):
         """
         name = self.graph.named(named, "KTABLE-TOSTREAM-")
         self.graph.add(Stateless(name=name, parents=(self.name,), operation="to_stream"))
-        stream: kstream.KStream[K, V] = kstream.KStream(
-            self.graph, name, key_serde=self.key_serde, value_serde=self.value_serde
-        )
+        stream = kstream.KStream[K, V](self.graph, name, self.key_serde, self.value_serde)
         return stream if mapper is None else stream.select_key(mapper)
 
     def group_by(
@@ -376,17 +369,14 @@ class KTable(Generic[K, V]):
         named: NameLike,
     ) -> "KTable[K, Any]":
         if not isinstance(other, KTable):
-            raise TopologyError(
-                f"a table joins a KTable, not a {type(other).__name__}", where=caller()
-            )
-        if other.graph is not self.graph:
-            raise TopologyError("both must come from one StreamsBuilder", where=caller())
+            raise topology_error(f"a table joins a KTable, not a {type(other).__name__}")
+        self.graph.check_same_builder(other.graph)
         if foreign_key is not None:
             return foreign_key_joins.join(
                 self, other, joiner, foreign_key, materialized, named, left_join=kind == "left"
             )
-        graph = self.graph
-        store = None if materialized is None else graph.store_name(materialized, "KTABLE-MERGE-")
+        graph, options = self.graph, or_default(materialized, Materialized)
+        store = None if materialized is None else graph.store_name(options, "KTABLE-MERGE-")
         merged = graph.named(named, "KTABLE-MERGE-")
         this = graph.named(named, "KTABLE-JOINTHIS-", "-join-this")
         that = graph.named(named, "KTABLE-JOINOTHER-", "-join-other")
@@ -407,19 +397,13 @@ class KTable(Generic[K, V]):
         )
         graph.add(left)
         graph.add(replace(left, name=that, parents=(other.name,), stores=mine, side="right"))
+        table = Table(name=merged, parents=(this, that), operation="pass")
         if store is not None:
-            graph.add_store(store, materialized=materialized)
-        graph.add(
-            Table(
-                name=merged,
-                parents=(this, that),
-                stores=() if store is None else (store.name,),
-                operation="pass",
-                store=None if store is None else store.name,
-                versioned=materialized is not None and materialized.history is not None,
-            )
-        )
-        return KTable(graph, merged, *serdes_of(materialized, self.key_serde))
+            graph.add_store(store, options)
+            versioned = options.history is not None
+            table = replace(table, stores=(store.name,), store=store.name, versioned=versioned)
+        graph.add(table)
+        return KTable(graph, merged, *options.serdes(self.key_serde))
 
     def _derive(
         self,
@@ -433,9 +417,10 @@ class KTable(Generic[K, V]):
         supplied: bool = False,
         connected: tuple[str, ...] = (),
     ) -> "KTable[K, Any]":
+        options = or_default(materialized, Materialized)
         store = self._store(materialized, prefix)
         name = self.graph.named(named, prefix)
-        versioned = self.versioned if materialized is None else materialized.history is not None
+        versioned = self.versioned if materialized is None else options.history is not None
         is_filter = operation.startswith("filter")
         old = is_filter and self.graph.send_old_values(self.name, force=False)
         self.graph.add(
@@ -453,8 +438,7 @@ class KTable(Generic[K, V]):
             )
         )
         value_serde = self.value_serde if is_filter else None
-        serdes = serdes_of(materialized, self.key_serde, value_serde)
-        return KTable(self.graph, name, *serdes)
+        return KTable(self.graph, name, *options.serdes(self.key_serde, value_serde))
 
     def _store(self, materialized: Materialized[Any, Any] | None, prefix: str) -> str | None:
         """Add the store of a derived table if the user named one; return its name."""
@@ -463,7 +447,7 @@ class KTable(Generic[K, V]):
         name = self.graph.store_name(materialized, prefix)
         if not name.chosen:
             return None
-        self.graph.add_store(name, materialized=materialized)
+        self.graph.add_store(name, materialized)
         return name.name
 
     def _grace(self) -> int:
@@ -471,24 +455,12 @@ class KTable(Generic[K, V]):
         node = self.graph.topology.node(self.name)
         while not isinstance(node, Aggregate):
             if not isinstance(node, Table) or not node.parents:
-                raise TopologyError(
+                raise topology_error(
                     "until_window_closes needs a windowed table; "
-                    "for others there is Suppressed.until_time_limit",
-                    where=caller(),
+                    "for others there is Suppressed.until_time_limit"
                 )
             node = self.graph.topology.node(node.parents[0])
         if node.window is None:
-            raise TopologyError("until_window_closes needs a windowed aggregation", where=caller())
+            raise topology_error("until_window_closes needs a windowed aggregation")
         gap = node.window.gap if isinstance(node.window, SessionWindows) else 0
         return node.window.grace + gap
-
-
-def serdes_of(
-    materialized: Materialized[Any, Any] | None,
-    key_serde: Serde[Any] | None,
-    value_serde: Serde[Any] | None = None,
-) -> tuple[Serde[Any] | None, Serde[Any] | None]:
-    """Return the serdes of ``materialized``, with these defaults."""
-    if materialized is None:
-        return key_serde, value_serde
-    return materialized.key_serde or key_serde, materialized.value_serde or value_serde

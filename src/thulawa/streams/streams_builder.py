@@ -1,18 +1,16 @@
 """StreamsBuilder: the entry point of the DSL."""
 
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from thulawa.errors import (
-    ConfigurationError,
-    TopologyError,
-)
+from thulawa.errors import ConfigurationError, TopologyError
 from thulawa.state.specs import StoreSpec
 from thulawa.streams.graph_builder import ExplicitNames, GraphBuilder
 from thulawa.streams.kip28 import BuilderAliases
-from thulawa.streams.kstream import KStream
+from thulawa.streams.kstream import KStream, source_node
 from thulawa.streams.ktable import GlobalKTable, KTable
-from thulawa.streams.operator_options import Consumed, Materialized, or_default, with_default_serdes
-from thulawa.topology.nodes import GlobalTable, Source, Table
+from thulawa.streams.operator_options import Consumed, Materialized, or_default
+from thulawa.topology.nodes import GlobalTable, Table
 from thulawa.topology.topology import Topology
 
 K = TypeVar("K")
@@ -93,26 +91,18 @@ class StreamsBuilder(BuilderAliases):
         >>> preview(lambda table: table.map_values(lambda v: v * 2), ("a", 1), ("a", None))
         [('a', 2), ('a', None)]
         """
-        options = or_default(consumed, Consumed)
-        graph = self._graph
-        store = graph.store_name(materialized, f"{topic}-")
-        source = graph.named(options, "KSTREAM-SOURCE-", "-source")
+        graph, options = self._graph, or_default(consumed, Consumed)
+        store_options = or_default(materialized, Materialized).with_defaults(
+            None, options.value_serde
+        )
+        store = graph.store_name(store_options, f"{topic}-")
+        source_name = graph.named(options, "KSTREAM-SOURCE-", "-source")
         name = graph.named(options, "KTABLE-SOURCE-")
-        source = graph.add_source(
-            Source(
-                name=source,
-                topics=(topic,),
-                key_serde=options.key_serde,
-                value_serde=options.value_serde,
-                timestamp_extractor=options.timestamp_extractor,
-                offset_reset=options.offset_reset,
-            )
-        )
-        node = Table(name=name, parents=(source,), operation="source")
+        source = graph.add_source(source_node(source_name, (topic,), options))
         graph.source_table(
-            node, store, with_default_serdes(materialized, None, options.value_serde)
+            Table(name=name, parents=(source,), operation="source"), store, store_options
         )
-        return KTable(graph, name, options.key_serde, options.value_serde)
+        return KTable(graph, name, *options.serdes())
 
     @overload
     def global_table(
@@ -144,26 +134,19 @@ class StreamsBuilder(BuilderAliases):
         ... )
         [('k', [10, 2])]
         """
-        if materialized is not None and materialized.history is not None:
+        graph, options = self._graph, or_default(consumed, Consumed)
+        store_options = or_default(materialized, Materialized).with_defaults(
+            None, options.value_serde
+        )
+        if store_options.history is not None:
             raise TopologyError("a global table cannot be versioned")
-        options = or_default(consumed, Consumed)
-        graph = self._graph
-        store = graph.store_name(materialized, f"{topic}-")
+        store = graph.store_name(store_options, f"{topic}-")
         source = graph.named(options, "KSTREAM-SOURCE-", "-source")
         name = graph.named(options, "KTABLE-SOURCE-")
-        graph.add_store(
-            store, materialized=with_default_serdes(materialized, None, options.value_serde)
-        )
-        graph.add(
-            GlobalTable(
-                name=name,
-                stores=(store.name,),
-                source=source,
-                topic=topic,
-                key_serde=options.key_serde,
-                value_serde=options.value_serde,
-            )
-        )
+        graph.add_store(store, store_options)
+        table = GlobalTable(name=name, stores=(store.name,), source=source, topic=topic)
+        key_serde, value_serde = options.serdes()
+        graph.add(replace(table, key_serde=key_serde, value_serde=value_serde))
         return GlobalKTable(graph, name, store.name)
 
     def add_state_store(self, store: StoreSpec) -> "StreamsBuilder":

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import topology_error
 from thulawa.core.records import Windowed
-from thulawa.core.serdes import Serde
-from thulawa.errors import (
-    ConfigurationError,
-    TopologyError,
-)
+from thulawa.errors import ConfigurationError
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable
 from thulawa.streams.graph_builder import NameLike
-from thulawa.streams.operator_options import Materialized, or_default
+from thulawa.streams.operator_options import Materialized
+from thulawa.streams.stream_aggregations import StreamAggregations
+from thulawa.topology.nodes import WindowKind
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
 K = TypeVar("K")
@@ -42,20 +40,17 @@ class EmitStrategy:
 def check_windows(windows: object) -> None:
     """Raise `TopologyError` unless these are windows of an aggregation."""
     if not isinstance(windows, TimeWindows | SlidingWindows | SessionWindows):
-        raise TopologyError(
-            f"windowed_by needs TimeWindows, SlidingWindows or SessionWindows, not {windows!r}",
-            where=caller(),
+        raise topology_error(
+            f"windowed_by needs TimeWindows, SlidingWindows or SessionWindows, not {windows!r}"
         )
 
 
-class _Windowed(Generic[K, V]):
-    """The aggregations over all kinds of windows."""
+class _Windowed(StreamAggregations[K, V, Windowed[K]]):
+    """A stream grouped by key and window."""
 
-    _windows: TimeWindows | SlidingWindows | SessionWindows
-
-    def __init__(self, grouped: "grouping.KGroupedStream[K, V]") -> None:
-        self._grouped = grouped
-        self._emit: Literal["update", "close"] = "update"
+    def __init__(self, grouped: "grouping.KGroupedStream[K, V]", windows: WindowKind) -> None:
+        self.grouped = grouped
+        self.windows = windows
 
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
         """Choose when results are emitted.
@@ -77,91 +72,8 @@ class _Windowed(Generic[K, V]):
         """
         if not isinstance(strategy, EmitStrategy):
             raise ConfigurationError(f"emit_strategy needs an EmitStrategy, not {strategy!r}")
-        self._emit = strategy.kind
+        self.emit = strategy.kind
         return self
-
-    def count(
-        self, materialized: Materialized[K, int] | None = None, *, named: NameLike = None
-    ) -> "ktable.KTable[Windowed[K], int]":
-        """Count the records of each key and window, including records without a value.
-
-        >>> preview(
-        ...     lambda s: (
-        ...         s.group_by_key()
-        ...         .windowed_by(SlidingWindows.of(10))
-        ...         .count()
-        ...         .to_stream(lambda w, n: tuple(w.window))
-        ...     ),
-        ...     ("a", "x", 20),
-        ...     ("a", "x", 25),
-        ... )
-        [([10, 20], 1), ([21, 31], 1), ([15, 25], 2)]
-        """
-        if materialized is not None and or_default(materialized, Materialized).name is None:
-            self._grouped.graph.generated("")  # Kafka increments twice here
-        return self._aggregated(
-            "KSTREAM-AGGREGATE-",
-            lambda: 0,
-            grouping.count_one,
-            materialized,
-            named,
-            grouping.add_counts,
-            self._grouped.count_serde,
-        )
-
-    def reduce(
-        self,
-        reducer: Callable[[V, V], V],
-        materialized: Materialized[K, V] | None = None,
-        *,
-        named: NameLike = None,
-    ) -> "ktable.KTable[Windowed[K], V]":
-        """Combine the values of each key and window by a function.
-
-        >>> preview(
-        ...     lambda s: (
-        ...         s.group_by_key()
-        ...         .windowed_by(TimeWindows.of(10))
-        ...         .reduce(max)
-        ...         .to_stream(lambda w, n: w.window.start)
-        ...     ),
-        ...     ("a", 3, 1),
-        ...     ("a", 5, 2),
-        ...     ("a", 4, 11),
-        ... )
-        [(0, 3), (0, 5), (10, 4)]
-        """
-        return self._aggregated(
-            "KSTREAM-REDUCE-",
-            None,
-            grouping.reduced_by(reducer),
-            materialized,
-            named,
-            grouping.merger_of(reducer),
-            self._grouped.value_serde,
-        )
-
-    def _aggregated(
-        self,
-        prefix: str,
-        initializer: Callable[[], Any] | None,
-        aggregator: Callable[..., Any],
-        materialized: Materialized[Any, Any] | None,
-        named: NameLike,
-        merge: Callable[..., Any] | None,
-        value_serde: Serde[Any] | None = None,
-    ) -> "ktable.KTable[Any, Any]":
-        return self._grouped.aggregated(
-            prefix,
-            initializer,
-            aggregator,
-            materialized,
-            named,
-            merge=merge,
-            window=self._windows,
-            emit=self._emit,
-            value_serde=value_serde,
-        )
 
 
 class TimeWindowedKStream(_Windowed[K, V]):
@@ -179,12 +91,6 @@ class TimeWindowedKStream(_Windowed[K, V]):
     ...     driver.create_output_topic("per-second").read_key_values_to_list()
     [('ann@0', 1), ('ann@0', 2), ('ann@1000', 1)]
     """
-
-    def __init__(
-        self, grouped: "grouping.KGroupedStream[K, V]", windows: TimeWindows | SlidingWindows
-    ) -> None:
-        super().__init__(grouped)
-        self._windows = windows
 
     def aggregate(
         self,
@@ -207,17 +113,11 @@ class TimeWindowedKStream(_Windowed[K, V]):
         ... )
         [(0, 'x'), (5, 'x')]
         """
-        return self._aggregated(
-            "KSTREAM-AGGREGATE-", initializer, aggregator, materialized, named, None
-        )
+        return self._fold("KSTREAM-AGGREGATE-", initializer, aggregator, None, materialized, named)
 
 
 class SessionWindowedKStream(_Windowed[K, V]):
     """A stream grouped by key and session."""
-
-    def __init__(self, grouped: "grouping.KGroupedStream[K, V]", windows: SessionWindows) -> None:
-        super().__init__(grouped)
-        self._windows = windows
 
     def aggregate(
         self,
@@ -243,6 +143,6 @@ class SessionWindowedKStream(_Windowed[K, V]):
         ... )
         [([0, 0], 1), ([15, 15], 2), ([0, 0], None), ([15, 15], None), ([0, 15], 7)]
         """
-        return self._aggregated(
-            "KSTREAM-AGGREGATE-", initializer, aggregator, materialized, named, merger
+        return self._fold(
+            "KSTREAM-AGGREGATE-", initializer, aggregator, merger, materialized, named
         )

@@ -207,7 +207,7 @@ class KeySerdes:
         sender = self._senders[topic]
         if sender.key_serde is not None:
             return sender.key_serde
-        if sender.payload == "answer":
+        if sender.answers:
             return self.leaving(sender.parents[0])
         for sides in self._join_sources:
             met = [source for side in sides for source in side if self._is_by_key(source)]

@@ -17,8 +17,6 @@ WindowKind: TypeAlias = TimeWindows | SlidingWindows | SessionWindows
 # (timestamp of the record, key, value, partition time or -1) -> timestamp
 TimestampExtractor: TypeAlias = Callable[[int, Any, Any, int], int]
 JoinKind: TypeAlias = Literal["inner", "left", "outer"]
-# What a repartition transports: values, changes of a table, or messages of a foreign-key join.
-Payload: TypeAlias = Literal["value", "change", "subscription", "answer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +40,6 @@ class Source(Node):
     timestamp_extractor: TimestampExtractor | None = None
     offset_reset: Literal["earliest", "latest"] | None = None
     internal: bool = False
-    payload: Payload = "value"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class Sink(Node):
     value_serde: Serde[Any] | None = None
     partitioner: Function | None = None
     internal: bool = False
-    payload: Payload = "value"
+    answers: bool = False  # of a foreign-key join, to the left table
     partitions: int | None = None
 
 
