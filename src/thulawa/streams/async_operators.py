@@ -86,17 +86,11 @@ class AsyncOperators(Generic[K, V]):
         """Map each value to another, by an async function of the value.
 
         >>> import asyncio
-        >>> from thulawa.streams import StreamsBuilder
-        >>> from thulawa.testing import TopologyTestDriver
         >>> async def look_up(ip):
         ...     await asyncio.sleep(0.25)
         ...     return {"1.1.1.1": "AU"}.get(ip)
-        >>> builder = StreamsBuilder()
-        >>> builder.stream("visits").map_values_async(look_up, in_flight=1000).to("countries")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.create_input_topic("visits").pipe_input("ann", "1.1.1.1")
-        ...     driver.create_output_topic("countries").read_key_value()
-        ('ann', 'AU')
+        >>> preview(lambda s: s.map_values_async(look_up, in_flight=1000), ("ann", "1.1.1.1"))
+        [('ann', 'AU')]
         """
         return self._revalued(self._add_async("map_values", mapper, named, options))
 

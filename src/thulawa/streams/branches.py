@@ -15,23 +15,7 @@ V = TypeVar("V")
 
 
 class BranchedKStream(Generic[K, V]):
-    """The result of ``stream.split()``, to which branches are added one by one.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> parts = (
-    ...     builder.stream("numbers")
-    ...     .split(named="is-")
-    ...     .branch(lambda k, v: v < 0, Branched.as_("negative"))
-    ...     .default_branch(Branched.as_("other"))
-    ... )
-    >>> parts["is-negative"].to("negative")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     driver.create_input_topic("numbers").pipe_value_list([1, -2, 3])
-    ...     driver.create_output_topic("negative").read_values_to_list()
-    [-2]
-    """
+    """The result of ``stream.split()``, to which branches are added one by one."""
 
     def __init__(self, stream: "kstream.KStream[K, V]", named: NameLike) -> None:
         self._stream = stream
@@ -47,10 +31,10 @@ class BranchedKStream(Generic[K, V]):
         """Add a branch for the records for which the predicate is true.
 
         >>> def program(s):
-        ...     parts = s.split().branch(lambda k, v: v > 9).branch(lambda k, v: v > 5)
-        ...     return list(parts.no_default_branch().values())[1]
-        >>> preview(program, ("a", 10), ("b", 7), ("c", 1))
-        [('b', 7)]
+        ...     parts = s.split(named="is-").branch(lambda k, v: v < 0, Branched.as_("negative"))
+        ...     return parts.no_default_branch()["is-negative"]
+        >>> preview(program, ("a", 1), ("b", -1))
+        [('b', -1)]
         """
         check_function(predicate, "branch", ("key", "value"))
         options, node = or_default(branched, Branched), self._node()

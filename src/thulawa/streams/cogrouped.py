@@ -21,23 +21,7 @@ _Part = tuple["grouping.KGroupedStream[Any, Any]", Callable[..., Any]]
 
 
 class CogroupedKStream(Generic[K, A]):
-    """Streams that are aggregated together.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> paid = builder.stream("paid").group_by_key()
-    >>> spent = builder.stream("spent").group_by_key()
-    >>> balance = paid.cogroup(lambda k, v, total: total + v).cogroup(
-    ...     spent, lambda k, v, total: total - v
-    ... )
-    >>> balance.aggregate(lambda: 0).to_stream().to("balance")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     driver.create_input_topic("paid").pipe_input("ann", 10)
-    ...     driver.create_input_topic("spent").pipe_input("ann", 3)
-    ...     driver.create_output_topic("balance").read_key_values_to_list()
-    [('ann', 10), ('ann', 7)]
-    """
+    """Streams that are aggregated together."""
 
     def __init__(self, graph: GraphBuilder, parts: tuple[_Part, ...]) -> None:
         self._graph = graph
@@ -48,17 +32,12 @@ class CogroupedKStream(Generic[K, A]):
     ) -> "CogroupedKStream[K, A]":
         """Add a stream and its aggregator.
 
-        >>> preview(
-        ...     lambda a, b: (
-        ...         a.group_by_key()
-        ...         .cogroup(lambda k, v, seen: seen + v)
-        ...         .cogroup(b.group_by_key(), lambda k, v, seen: seen + v.upper())
-        ...         .aggregate(lambda: "")
-        ...     ),
-        ...     ("b", "k", "x"),
-        ...     ("a", "k", "y"),
-        ... )
-        [('k', 'X'), ('k', 'Xy')]
+        >>> def balance(paid, spent):
+        ...     paid, spent = paid.group_by_key(), spent.group_by_key()
+        ...     both = paid.cogroup(lambda k, v, n: n + v).cogroup(spent, lambda k, v, n: n - v)
+        ...     return both.aggregate(lambda: 0)
+        >>> preview(balance, ("paid", "ann", 10), ("spent", "ann", 3))
+        [('ann', 10), ('ann', 7)]
         """
         if not isinstance(grouped, grouping.KGroupedStream):
             raise topology_error(
@@ -75,10 +54,9 @@ class CogroupedKStream(Generic[K, A]):
     ) -> "ktable.KTable[K, A]":
         """Fold the values of each key, of all streams.
 
-        >>> preview(
-        ...     lambda s: s.group_by_key().cogroup(lambda k, v, n: n + v).aggregate(lambda: 0),
-        ...     ("k", 2),
-        ... )
+        >>> def total(s):
+        ...     return s.group_by_key().cogroup(lambda k, v, n: n + v).aggregate(lambda: 0)
+        >>> preview(total, ("k", 2))
         [('k', 2)]
         """
         return _aggregated(self._graph, self._parts, initializer, materialized, named)
@@ -116,17 +94,12 @@ class WindowedCogroupedKStream(Generic[K, A]):
     ) -> "ktable.KTable[Windowed[K], A]":
         """Fold the values of each key and window; sessions need a merger.
 
-        >>> preview(
-        ...     lambda s: (
-        ...         s.group_by_key()
-        ...         .cogroup(lambda k, v, n: n + v)
-        ...         .windowed_by(SessionWindows.of(10))
-        ...         .aggregate(lambda: 0, lambda k, a, b: a + b)
-        ...         .to_stream(lambda w, n: tuple(w.window))
-        ...     ),
-        ...     ("k", 2, 15),
-        ... )
-        [([15, 15], 2)]
+        >>> def program(s):
+        ...     totals = s.group_by_key().cogroup(lambda k, v, total: total + v)
+        ...     sessions = totals.windowed_by(SessionWindows.of(10))
+        ...     return sessions.aggregate(lambda: 0, lambda k, one, other: one + other)
+        >>> preview(program, ("k", 2, 15))
+        [(Windowed(key='k', window=Window(start=15, end=15)), 2)]
         """
         if isinstance(self._windows, SessionWindows) and merger is None:
             raise ConfigurationError("sessions need a merger: a record may merge two of them")

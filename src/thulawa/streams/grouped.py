@@ -26,18 +26,7 @@ A = TypeVar("A")
 
 
 class KGroupedStream(StreamAggregations[K, V, K]):
-    """A stream grouped by key.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> builder.stream("clicks").group_by_key().count().to_stream().to("counts")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     clicks = driver.create_input_topic("clicks")
-    ...     clicks.pipe_key_value_list([("ann", "/"), ("bob", "/"), ("ann", "/buy")])
-    ...     driver.create_output_topic("counts").read_key_values_to_list()
-    [('ann', 1), ('bob', 1), ('ann', 2)]
-    """
+    """A stream grouped by key."""
 
     def __init__(
         self, stream: "kstream.KStream[K, V]", grouped: Grouped[K, V], *, rekeyed: bool
@@ -64,11 +53,9 @@ class KGroupedStream(StreamAggregations[K, V, K]):
 
         A ``merger`` merges partial results; ``Grouped(two_step=True)`` requires it.
 
-        >>> preview(
-        ...     lambda s: s.group_by_key().aggregate(lambda: (), lambda k, v, seen: (*seen, v)),
-        ...     ("a", 1),
-        ...     ("a", 2),
-        ... )
+        >>> def program(s):
+        ...     return s.group_by_key().aggregate(lambda: (), lambda k, v, seen: (*seen, v))
+        >>> preview(program, ("a", 1), ("a", 2))
         [('a', [1]), ('a', [1, 2])]
         """
         return self._fold(
@@ -98,17 +85,12 @@ class KGroupedStream(StreamAggregations[K, V, K]):
     def cogroup(self, aggregator: Callable[[K, V, A], A]) -> "cogrouped.CogroupedKStream[K, A]":
         """Start an aggregation of several streams into one table.
 
-        >>> preview(
-        ...     lambda a, b: (
-        ...         a.group_by_key()
-        ...         .cogroup(lambda k, v, total: total + v)
-        ...         .cogroup(b.group_by_key(), lambda k, v, total: total - v)
-        ...         .aggregate(lambda: 0)
-        ...     ),
-        ...     ("a", "k", 5),
-        ...     ("b", "k", 2),
-        ... )
-        [('k', 5), ('k', 3)]
+        >>> def balance(paid, spent):
+        ...     paid, spent = paid.group_by_key(), spent.group_by_key()
+        ...     both = paid.cogroup(lambda k, v, n: n + v).cogroup(spent, lambda k, v, n: n - v)
+        ...     return both.aggregate(lambda: 0)
+        >>> preview(balance, ("paid", "ann", 10), ("spent", "ann", 3))
+        [('ann', 10), ('ann', 7)]
         """
         return cogrouped.CogroupedKStream(self.graph, ((self, aggregator),))
 
@@ -162,19 +144,7 @@ class KGroupedStream(StreamAggregations[K, V, K]):
 
 
 class KGroupedTable(Generic[K, V]):
-    """A table grouped by another key: an update subtracts the old row and adds the new one.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> teams = builder.table("team-of").group_by(lambda player, team: (team, player))
-    >>> teams.count().to_stream().to("sizes")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     team_of = driver.create_input_topic("team-of")
-    ...     team_of.pipe_key_value_list([("ann", "red"), ("bob", "red"), ("ann", "blue")])
-    ...     driver.create_output_topic("sizes").read_key_values_to_list()
-    [('red', 1), ('red', 2), ('red', 1), ('blue', 1)]
-    """
+    """A table grouped by another key: an update subtracts the old row and adds the new one."""
 
     def __init__(self, graph: GraphBuilder, name: str, grouped: Grouped[K, V]) -> None:
         if grouped.two_step:
@@ -192,10 +162,10 @@ class KGroupedTable(Generic[K, V]):
     ) -> "ktable.KTable[K, int]":
         """Count the rows of each key.
 
-        >>> preview(
-        ...     lambda table: table.group_by(lambda k, v: (v, k)).count(), ("a", "x"), ("a", None)
-        ... )
-        [('x', 1), ('x', 0)]
+        >>> def sizes(team_table):
+        ...     return team_table.group_by(lambda player, team: (team, player)).count()
+        >>> preview(sizes, ("ann", "red"), ("bob", "red"), ("ann", "blue"))
+        [('red', 1), ('red', 2), ('red', 1), ('blue', 1)]
         """
         subtract: Callable[..., int] = lambda _key, _value, count: count - 1  # noqa: E731 one line
         serde = None if self._options.key_serde is None else Serdes.long()
@@ -213,14 +183,10 @@ class KGroupedTable(Generic[K, V]):
     ) -> "ktable.KTable[K, V]":
         """Combine the values of each key: ``adder`` adds a row, ``subtractor`` removes it.
 
-        >>> preview(
-        ...     lambda table: table.group_by(lambda k, v: ("all", v)).reduce(
-        ...         lambda total, v: total + v, lambda total, v: total - v
-        ...     ),
-        ...     ("a", 5),
-        ...     ("b", 2),
-        ...     ("a", 1),
-        ... )
+        >>> def total(table):
+        ...     rows = table.group_by(lambda k, v: ("all", v))
+        ...     return rows.reduce(lambda total, v: total + v, lambda total, v: total - v)
+        >>> preview(total, ("a", 5), ("b", 2), ("a", 1))
         [('all', 5), ('all', 7), ('all', 3)]
         """
         check_function(subtractor, "subtractor", ("value", "other value"))
@@ -245,13 +211,10 @@ class KGroupedTable(Generic[K, V]):
     ) -> "ktable.KTable[K, A]":
         """Fold the rows of each key: ``adder`` adds a row, ``subtractor`` removes it.
 
-        >>> preview(
-        ...     lambda table: table.group_by(lambda k, v: ("all", v)).aggregate(
-        ...         lambda: 0, lambda k, v, total: total + v, lambda k, v, total: total - v
-        ...     ),
-        ...     ("a", 5),
-        ...     ("a", 1),
-        ... )
+        >>> def total(table):
+        ...     rows = table.group_by(lambda k, v: ("all", v))
+        ...     return rows.aggregate(lambda: 0, lambda k, v, n: n + v, lambda k, v, n: n - v)
+        >>> preview(total, ("a", 5), ("a", 1))
         [('all', 5), ('all', 1)]
         """
         return self._aggregated(

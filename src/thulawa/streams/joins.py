@@ -62,24 +62,15 @@ class JoinOperators(Generic[K, V]):
         With a stream, records of the same key within the window are joined; with a table, a record
         and the current row. A record without a match emits nothing.
 
+        >>> from operator import add
         >>> near = JoinWindows.of("5 s")
-        >>> preview(
-        ...     lambda l, r: l.join(r, lambda a, b: a + b, near),
-        ...     ("l", "k", "A", 0),
-        ...     ("r", "k", "B", 9),
-        ... )
+        >>> preview(lambda l, r: l.join(r, add, near), ("l", "k", "A", 0), ("r", "k", "B", 9))
         [('k', 'AB')]
-        >>> preview(
-        ...     lambda s, table: s.join(table, lambda a, b: a + b),
-        ...     ("table", "k", "B"),
-        ...     ("s", "k", "A"),
-        ... )
+        >>> preview(lambda s, table: s.join(table, add), ("table", "k", "B"), ("s", "k", "A"))
         [('k', 'AB')]
-        >>> preview(
-        ...     lambda s, global_table: s.join(global_table, lambda k, v: v, lambda a, b: a + b),
-        ...     ("global_table", "A", "B"),
-        ...     ("s", "k", "A"),
-        ... )
+        >>> def by_value(s, global_table):
+        ...     return s.join(global_table, lambda k, v: v, add)
+        >>> preview(by_value, ("global_table", "A", "B"), ("s", "k", "A"))
         [('k', 'AB')]
         """
         return _join(self, "inner", other, *arguments, **options)
@@ -130,12 +121,9 @@ class JoinOperators(Generic[K, V]):
     ) -> "kstream.KStream[K, V2]":
         """Join like `join`; unmatched records of both sides are emitted when their window closes.
 
-        >>> near = JoinWindows.of(5)
-        >>> preview(
-        ...     lambda l, r: l.outer_join(r, lambda a, b: (a, b), near),
-        ...     ("l", "k", "A", 0),
-        ...     ("r", "other", "B", 100),
-        ... )
+        >>> def program(left, right):
+        ...     return left.outer_join(right, lambda a, b: (a, b), JoinWindows.of(5))
+        >>> preview(program, ("left", "k", "A", 0), ("right", "other", "B", 100))
         [('k', ['A', None])]
         """
         return _join_streams(self, "outer", other, joiner, windows, joined)
@@ -149,13 +137,9 @@ class JoinOperators(Generic[K, V]):
     ) -> "kstream.KStream[K, V2]":
         """Join each record with the other side's strictly older records only.
 
-        >>> near = JoinWindows.of(5)
-        >>> preview(
-        ...     lambda l, r: l.join_prior(r, lambda a, b: a + b, near),
-        ...     ("r", "k", "older", 1),
-        ...     ("r", "k", "same", 2),
-        ...     ("l", "k", "than ", 2),
-        ... )
+        >>> def program(l, r):
+        ...     return l.join_prior(r, lambda a, b: a + b, JoinWindows.of(5))
+        >>> preview(program, ("r", "k", "older", 1), ("r", "k", "same", 2), ("l", "k", "than ", 2))
         [('k', 'than older')]
         """
         return _join_streams(self, "inner", other, joiner, windows, joined, prior=True)

@@ -124,9 +124,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K1, V1]":
         """Map each record to any number of records.
 
-        >>> preview(
-        ...     lambda s: s.flat_map(lambda k, v: [(word, 1) for word in v.split()]), ("a", "to be")
-        ... )
+        >>> preview(lambda s: s.flat_map(lambda k, v: [(w, 1) for w in v.split()]), ("a", "to be"))
         [('to', 1), ('be', 1)]
         """
         return self._rekeyed(self._add("flat_map", "KSTREAM-FLATMAP-", mapper, named))

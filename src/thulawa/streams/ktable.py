@@ -38,18 +38,7 @@ class GlobalKTable(Generic[K, V]):
 
 
 class KTable(Generic[K, V]):
-    """A table: each record is an update, None removes a row.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> builder.table("prices").filter(lambda k, v: v > 9).to_stream().to("dear")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     prices = driver.create_input_topic("prices")
-    ...     prices.pipe_key_value_list([("tea", 12), ("tea", 3)])
-    ...     driver.create_output_topic("dear").read_key_values_to_list()
-    [('tea', 12), ('tea', None)]
-    """
+    """A table: each record is an update, None removes a row."""
 
     def __init__(
         self,
@@ -284,19 +273,13 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, Any]":
         """Join with another table by key, or by a foreign key computed from the value.
 
-        >>> preview(
-        ...     lambda a_table, b_table: a_table.join(b_table, lambda a, b: a + b),
-        ...     ("a_table", "k", "A"),
-        ...     ("b_table", "k", "B"),
-        ... )
+        >>> def by_key(a_table, b_table):
+        ...     return a_table.join(b_table, lambda a, b: a + b)
+        >>> preview(by_key, ("a_table", "k", "A"), ("b_table", "k", "B"))
         [('k', 'AB')]
-        >>> preview(
-        ...     lambda orders_table, users_table: orders_table.join(
-        ...         users_table, lambda order, user: (order, user), foreign_key=lambda order: order
-        ...     ),
-        ...     ("users_table", "ann", "Ann A."),
-        ...     ("orders_table", 1, "ann"),
-        ... )
+        >>> def by_user(orders_table, users_table):
+        ...     return orders_table.join(users_table, lambda a, b: (a, b), foreign_key=str)
+        >>> preview(by_user, ("users_table", "ann", "Ann A."), ("orders_table", 1, "ann"))
         [(1, ['ann', 'Ann A.'])]
         """
         return self._join("inner", other, joiner, materialized, foreign_key, named)
@@ -333,10 +316,9 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, Any]":
         """Join like `join`; a row without a match is joined with None.
 
-        >>> preview(
-        ...     lambda a_table, b_table: a_table.left_join(b_table, lambda a, b: (a, b)),
-        ...     ("a_table", "k", "A"),
-        ... )
+        >>> def program(a_table, b_table):
+        ...     return a_table.left_join(b_table, lambda a, b: (a, b))
+        >>> preview(program, ("a_table", "k", "A"))
         [('k', ['A', None])]
         """
         return self._join("left", other, joiner, materialized, foreign_key, named)
@@ -351,10 +333,9 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V2]":
         """Join like `join`; a row of either side without a match is joined with None.
 
-        >>> preview(
-        ...     lambda a_table, b_table: a_table.outer_join(b_table, lambda a, b: (a, b)),
-        ...     ("b_table", "k", "B"),
-        ... )
+        >>> def program(a_table, b_table):
+        ...     return a_table.outer_join(b_table, lambda a, b: (a, b))
+        >>> preview(program, ("b_table", "k", "B"))
         [('k', [None, 'B'])]
         """
         return self._join("outer", other, joiner, materialized, None, named)

@@ -125,13 +125,9 @@ class StreamsBuilder(BuilderAliases):
     ) -> GlobalKTable[Any, Any]:
         """Read a topic as a table that is complete in every task.
 
-        >>> preview(
-        ...     lambda s, global_table: s.left_join(
-        ...         global_table, lambda k, v: "rate", lambda v, rate: (v, rate)
-        ...     ),
-        ...     ("global_table", "rate", 2),
-        ...     ("s", "k", 10),
-        ... )
+        >>> def program(s, global_table):
+        ...     return s.join(global_table, lambda k, v: "rate", lambda v, rate: (v, rate))
+        >>> preview(program, ("global_table", "rate", 2), ("s", "k", 10))
         [('k', [10, 2])]
         """
         graph, options = self._graph, or_default(consumed, Consumed)

@@ -55,20 +55,11 @@ class _Windowed(StreamAggregations[K, V, Windowed[K]]):
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
         """Choose when results are emitted.
 
-        >>> final = EmitStrategy.on_window_close()
-        >>> preview(
-        ...     lambda s: (
-        ...         s.group_by_key()
-        ...         .windowed_by(TimeWindows.of(10))
-        ...         .emit_strategy(final)
-        ...         .count()
-        ...         .to_stream(lambda w, n: w.key)
-        ...     ),
-        ...     ("a", "x", 1),
-        ...     ("a", "x", 2),
-        ...     ("b", "x", 10),
-        ... )
-        [('a', 2)]
+        >>> def program(s):
+        ...     windows = s.group_by_key().windowed_by(TimeWindows.of(10))
+        ...     return windows.emit_strategy(EmitStrategy.on_window_close()).count()
+        >>> preview(program, ("a", "x", 1), ("a", "x", 2), ("b", "x", 10))
+        [(Windowed(key='a', window=Window(start=0, end=10)), 2)]
         """
         if not isinstance(strategy, EmitStrategy):
             raise ConfigurationError(f"emit_strategy needs an EmitStrategy, not {strategy!r}")
@@ -77,20 +68,7 @@ class _Windowed(StreamAggregations[K, V, Windowed[K]]):
 
 
 class TimeWindowedKStream(_Windowed[K, V]):
-    """A stream grouped by key and time window, tumbling, hopping or sliding.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> clicks = builder.stream("clicks").group_by_key().windowed_by(TimeWindows.of("1 s"))
-    >>> clicks.count().to_stream(lambda w, n: f"{w.key}@{w.window.start}").to("per-second")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     topic = driver.create_input_topic("clicks")
-    ...     for time in (0, 500, 1200):
-    ...         topic.pipe_input("ann", "/", time)
-    ...     driver.create_output_topic("per-second").read_key_values_to_list()
-    [('ann@0', 1), ('ann@0', 2), ('ann@1000', 1)]
-    """
+    """A stream grouped by key and time window, tumbling, hopping or sliding."""
 
     def aggregate(
         self,
@@ -102,15 +80,11 @@ class TimeWindowedKStream(_Windowed[K, V]):
     ) -> "ktable.KTable[Windowed[K], A]":
         """Fold the values of each key and window.
 
-        >>> preview(
-        ...     lambda s: (
-        ...         s.group_by_key()
-        ...         .windowed_by(TimeWindows.of(10).advance_by(5))
-        ...         .aggregate(lambda: "", lambda k, v, text: text + v)
-        ...         .to_stream(lambda w, n: w.window.start)
-        ...     ),
-        ...     ("a", "x", 7),
-        ... )
+        >>> def program(s):
+        ...     windows = s.group_by_key().windowed_by(TimeWindows.of(10).advance_by(5))
+        ...     table = windows.aggregate(lambda: "", lambda k, v, text: text + v)
+        ...     return table.to_stream(lambda w, text: w.window.start)
+        >>> preview(program, ("a", "x", 7))
         [(0, 'x'), (5, 'x')]
         """
         return self._fold("KSTREAM-AGGREGATE-", initializer, aggregator, None, materialized, named)
@@ -130,17 +104,11 @@ class SessionWindowedKStream(_Windowed[K, V]):
     ) -> "ktable.KTable[Windowed[K], A]":
         """Fold the values of each session; ``merger`` merges sessions that a record connects.
 
-        >>> preview(
-        ...     lambda s: (
-        ...         s.group_by_key()
-        ...         .windowed_by(SessionWindows.of(10, grace=10))
-        ...         .aggregate(lambda: 0, lambda k, v, n: n + v, lambda k, a, b: a + b)
-        ...         .to_stream(lambda w, n: tuple(w.window))
-        ...     ),
-        ...     ("a", 1, 0),
-        ...     ("a", 2, 15),
-        ...     ("a", 4, 8),
-        ... )
+        >>> def program(s):
+        ...     windows = s.group_by_key().windowed_by(SessionWindows.of(10, grace=10))
+        ...     table = windows.aggregate(lambda: 0, lambda k, v, n: n + v, lambda k, a, b: a + b)
+        ...     return table.to_stream(lambda w, n: tuple(w.window))
+        >>> preview(program, ("a", 1, 0), ("a", 2, 15), ("a", 4, 8))
         [([0, 0], 1), ([15, 15], 2), ([0, 0], None), ([15, 15], None), ([0, 15], 7)]
         """
         return self._fold(

@@ -123,6 +123,3 @@ class ValueTransformer(_WithContext[ValueTransformerContext[K, V1]], Generic[K, 
     def transform(self, key: K, value: V | None) -> V1 | None:
         """Return the new row; a value or result of None means that there is no row."""
         raise NotImplementedError
-
-
-ProcessorSupplier: TypeAlias = Callable[[], Processor[K, V, K1, V1]]
