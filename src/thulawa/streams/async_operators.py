@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, TypedDict, Unpack
 
 from thulawa import engine
 from thulawa.core.records import Record
@@ -11,13 +11,10 @@ from thulawa.engine.resources import check_resource
 from thulawa.errors import ConfigurationError
 from thulawa.streams import kstream
 from thulawa.streams.graph_builder import GraphBuilder, NameLike
+from thulawa.streams.type_variables import K1, V1, K, V
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.processor import AsyncProcessor
 
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-V1 = TypeVar("V1")
 _Operation = Literal["map", "map_values", "flat_map", "process", "batch"]
 
 

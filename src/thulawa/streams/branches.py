@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic
 
 from thulawa.streams import kstream
 from thulawa.streams.graph_builder import NameLike
 from thulawa.streams.operator_options import Branched, or_default
+from thulawa.streams.type_variables import K, V
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Branch, Stateless
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class BranchedKStream(Generic[K, V]):

@@ -1,7 +1,7 @@
 """Cogroups: aggregate several grouped streams into one table, each by its own aggregator."""
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from thulawa.core.callers import topology_error
 from thulawa.core.records import Windowed
@@ -11,12 +11,10 @@ from thulawa.streams import ktable, windowed
 from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.streams.operator_options import Materialized, or_default
 from thulawa.streams.stream_aggregations import add_aggregate_store, windowed_serdes
+from thulawa.streams.type_variables import A, K, V
 from thulawa.topology.nodes import Aggregate, Table, WindowKind
 from thulawa.topology.windows import SessionWindows
 
-K = TypeVar("K")
-V = TypeVar("V")
-A = TypeVar("A")
 _Part = tuple["grouping.KGroupedStream[Any, Any]", Callable[..., Any]]
 
 

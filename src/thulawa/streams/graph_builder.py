@@ -78,15 +78,15 @@ class GraphBuilder:
     # --- nodes and stores
 
     def add(self, node: kinds.Node) -> str:
-        """Add a node, with the user's line; return its name."""
-        self.topology.add(replace(node, where=caller()))
+        """Add a node; return its name."""
+        self.topology.add(node)
         return node.name
 
     def add_source(self, source: kinds.Source) -> str:
         """Add a source; return its name, or that of an equal source of the same topics."""
         for node in self.topology.nodes.values():
             if isinstance(node, kinds.Source) and (both := {*node.topics} & {*source.topics}):
-                if replace(node, name=source.name, where="") == replace(source, where=""):
+                if replace(node, name=source.name) == source:
                     return node.name
                 raise topology_error(
                     f"{sorted(both)} is already read, with other options, at {node.where}; "
@@ -122,7 +122,7 @@ class GraphBuilder:
     def source_table(self, node: kinds.Table, name: StoreName, options: StoreOptions) -> None:
         """Add a table of updates; it is materialized if its store is named, or when needed."""
         spec = _spec(name.name, options)
-        node = replace(node, versioned=spec.kind == "versioned", where=caller())
+        node = replace(node, versioned=spec.kind == "versioned")
         self.topology.add(node)
         self._unmaterialized[node.name] = name, spec
         if name.chosen or node.versioned:

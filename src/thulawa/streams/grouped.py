@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, overload
 
 from thulawa.core.callers import topology_error
 from thulawa.core.serdes import Serdes
@@ -16,13 +16,10 @@ from thulawa.streams.operator_options import (
     or_default,
 )
 from thulawa.streams.stream_aggregations import StreamAggregations, count_one, reduced_by
+from thulawa.streams.type_variables import A, K, V
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, PartialAggregate, Sink, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
-
-K = TypeVar("K")
-V = TypeVar("V")
-A = TypeVar("A")
 
 
 class KGroupedStream(StreamAggregations[K, V, K]):

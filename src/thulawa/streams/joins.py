@@ -2,22 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, overload
 
 from thulawa.core.callers import topology_error
 from thulawa.core.durations import milliseconds
 from thulawa.streams import kstream, ktable
 from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
 from thulawa.streams.operator_options import Joined, Materialized, StreamJoined, or_default
+from thulawa.streams.type_variables import K1, V1, V2, K, V
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import JoinBuffer, JoinKind, LookupJoin, Stateless, StreamJoin
 from thulawa.topology.windows import JoinWindows
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-V1 = TypeVar("V1")
-V2 = TypeVar("V2")
 
 
 def check_stream(other: object, verb: str) -> None:

@@ -12,15 +12,11 @@ KIP-28                                         Thulawa
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from thulawa.errors import ConfigurationError
+from thulawa.streams.type_variables import V1, V2, K, V
 from thulawa.topology.windows import JoinWindows
-
-K = TypeVar("K")
-V = TypeVar("V")
-V1 = TypeVar("V1")
-V2 = TypeVar("V2")
 
 
 class BuilderAliases:

@@ -6,7 +6,7 @@ runs. Functions get key and value unless the operator is about values alone.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, overload
 
 from thulawa.core.records import RecordMetadata
 from thulawa.streams import branches, ktable
@@ -25,29 +25,13 @@ from thulawa.streams.operator_options import (
     Serialized,
     or_default,
 )
+from thulawa.streams.type_variables import K1, V1, K, V
 from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
 
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-V1 = TypeVar("V1")
-V2 = TypeVar("V2")
-
 
 class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Generic[K, V]):
-    """A stream of records.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> builder.stream("words").filter(lambda k, v: v > "b").map_values(str.upper).to("loud")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     words, loud = driver.create_input_topic("words"), driver.create_output_topic("loud")
-    ...     words.pipe_value_list(["ant", "cat", "dog"])
-    ...     loud.read_values_to_list()
-    ['CAT', 'DOG']
-    """
+    """A stream of records."""
 
     def __init__(
         self,

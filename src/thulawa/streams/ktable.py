@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, overload
 
 from thulawa.core.callers import topology_error
 from thulawa.core.signatures import accepts
@@ -17,15 +17,10 @@ from thulawa.streams.operator_options import (
     TableJoined,
     or_default,
 )
+from thulawa.streams.type_variables import K1, V1, V2, K, V
 from thulawa.topology.nodes import Aggregate, Stateless, Suppress, Table, TableGrouping, TableJoin
 from thulawa.topology.processor import ValueTransformer
 from thulawa.topology.windows import SessionWindows
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-V1 = TypeVar("V1")
-V2 = TypeVar("V2")
 
 
 class GlobalKTable(Generic[K, V]):

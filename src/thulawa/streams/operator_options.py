@@ -12,10 +12,9 @@ from thulawa.core.callers import caller
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.serdes import Serde
 from thulawa.errors import ConfigurationError, TopologyError
+from thulawa.streams.type_variables import K, V
 from thulawa.topology.nodes import TimestampExtractor
 
-K = TypeVar("K")
-V = TypeVar("V")
 Options = TypeVar("Options")
 AnySerde: TypeAlias = Serde[Any] | None
 SerdePair: TypeAlias = tuple[AnySerde, AnySerde]

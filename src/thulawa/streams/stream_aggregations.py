@@ -2,21 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from thulawa.core.serdes import Serdes
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable
 from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName, StoreOptions
 from thulawa.streams.operator_options import AnySerde, Materialized, SerdePair, or_default
+from thulawa.streams.type_variables import K, R, V
 from thulawa.topology import key_serdes
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, WindowKind
 from thulawa.topology.windows import SessionWindows
-
-K = TypeVar("K")
-V = TypeVar("V")
-R = TypeVar("R")  # the keys of the result: K, or Windowed[K]
 
 _UNTIL_EMITTED = 2**62
 

@@ -1,7 +1,7 @@
 """StreamsBuilder: the entry point of the DSL."""
 
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from thulawa.errors import ConfigurationError, TopologyError
 from thulawa.state.specs import StoreSpec
@@ -10,11 +10,9 @@ from thulawa.streams.kip28 import BuilderAliases
 from thulawa.streams.kstream import KStream, source_node
 from thulawa.streams.ktable import GlobalKTable, KTable
 from thulawa.streams.operator_options import Consumed, Materialized, or_default
+from thulawa.streams.type_variables import K, V
 from thulawa.topology.nodes import GlobalTable, Table
 from thulawa.topology.topology import Topology
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class StreamsBuilder(BuilderAliases):
@@ -25,18 +23,7 @@ class StreamsBuilder(BuilderAliases):
 
     >>> builder = StreamsBuilder()
     >>> builder.stream("in").map_values(lambda v: v + 1).to("out")
-    >>> print(builder.build().describe())
-    Topologies:
-       Sub-topology: 0
-        Source: KSTREAM-SOURCE-0000000000 (topics: [in])
-          --> KSTREAM-MAPVALUES-0000000001
-        Processor: KSTREAM-MAPVALUES-0000000001 (stores: [])
-          --> KSTREAM-SINK-0000000002
-          <-- KSTREAM-SOURCE-0000000000
-        Sink: KSTREAM-SINK-0000000002 (topic: out)
-          <-- KSTREAM-MAPVALUES-0000000001
-    <BLANKLINE>
-    <BLANKLINE>
+    >>> topology = builder.build()
     """
 
     def __init__(self, *, explicit_names: ExplicitNames = "off") -> None:

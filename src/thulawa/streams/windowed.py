@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self
 
 from thulawa.core.callers import topology_error
 from thulawa.core.records import Windowed
@@ -12,12 +12,9 @@ from thulawa.streams import ktable
 from thulawa.streams.graph_builder import NameLike
 from thulawa.streams.operator_options import Materialized
 from thulawa.streams.stream_aggregations import StreamAggregations
+from thulawa.streams.type_variables import A, K, V
 from thulawa.topology.nodes import WindowKind
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
-
-K = TypeVar("K")
-V = TypeVar("V")
-A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from thulawa.core.callers import caller
 from thulawa.core.serdes import Serde
 from thulawa.engine import Options
 from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
@@ -27,7 +28,7 @@ class Node:
     parents: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     unlisted_stores: tuple[str, ...] = ()  # of ``stores``: not in Kafka, nor in `describe`
-    where: str = field(default="", compare=False)
+    where: str = field(default_factory=caller, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
-from thulawa.core.callers import caller, topology_error
+from thulawa.core.callers import topology_error
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
 from thulawa.engine import Options
@@ -93,7 +93,6 @@ class Topology:
                 value_serde=value_serde,
                 timestamp_extractor=timestamp_extractor,
                 offset_reset=offset_reset,
-                where=caller(),
             )
         )
 
@@ -103,7 +102,7 @@ class Topology:
         """Add a processor; ``supplier`` is its class, or a function that creates one per task."""
         if not parents:
             raise ConfigurationError(f"processor {name!r} needs at least one parent")
-        return self.add(Process(name=name, supplier=supplier, parents=parents, where=caller()))
+        return self.add(Process(name=name, supplier=supplier, parents=parents))
 
     def add_async_processor(
         self,
@@ -133,7 +132,6 @@ class Topology:
                 function=supplier,
                 options=replace(options or Options(), name=name, on_error="column"),
                 parents=parents,
-                where=caller(),
             )
         )
 
@@ -160,7 +158,6 @@ class Topology:
                 key_serde=key_serde,
                 value_serde=value_serde,
                 partitioner=partitioner,
-                where=caller(),
             )
         )
 
