@@ -10,7 +10,6 @@ from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable, windowed
 from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.streams.operator_options import Materialized, or_default
-from thulawa.streams.stream_aggregations import add_aggregate_store, windowed_serdes
 from thulawa.streams.type_variables import A, K, V
 from thulawa.topology.nodes import Aggregate, Table, WindowKind
 from thulawa.topology.windows import SessionWindows
@@ -121,7 +120,7 @@ def _aggregated(
     options = or_default(materialized, Materialized).with_defaults(key_serde)
     store = graph.store_name(options, "COGROUPKSTREAM-AGGREGATE-")
     parents = [grouped.repartitioned(store, options) for grouped, _ in parts]
-    add_aggregate_store(graph, store, options, window)
+    windowed.add_aggregate_store(graph, store, options, window)
     names = []
     for number, (parent, (_, aggregator)) in enumerate(zip(parents, parts, strict=True)):
         suffix = f"-cogroup-agg-{number}"
@@ -140,4 +139,4 @@ def _aggregated(
         names.append(graph.add(node))
     merged = graph.named(named, "COGROUPKSTREAM-MERGE-", "-cogroup-merge")
     graph.add(Table(name=merged, parents=tuple(names), operation="pass"))
-    return ktable.KTable(graph, merged, *windowed_serdes(options.serdes(), window))
+    return ktable.KTable(graph, merged, *windowed.windowed_serdes(options.serdes(), window))

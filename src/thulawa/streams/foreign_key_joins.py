@@ -1,7 +1,7 @@
 """The foreign-key join of two tables: five steps and two repartitions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from thulawa.streams import ktable
@@ -13,33 +13,10 @@ from thulawa.topology.nodes import ForeignKeyStep, Sink, Table
 _PREFIX = "KTABLE-FK-JOIN-"
 
 
-@dataclass(frozen=True, slots=True)
 class _Names:
     """The names of the join's nodes, topics and stores, generated in Kafka's order."""
 
-    registration: str
-    send: str
-    send_sink: str
-    receive_source: str
-    store: str
-    receive: str
-    answer: str
-    change: str
-    response: str
-    answer_sink: str
-    resolve_source: str
-    resolve: str
-    result: str
-
-    @property
-    def answered(self) -> str:
-        """The store of the answered versions of left rows. Kafka has no such store."""
-        return f"{self.store}-answered"
-
-    @classmethod
-    def make(cls, graph: GraphBuilder, named: NameLike) -> "_Names":
-        """Return the user's name with suffixes, or generated names."""
-
+    def __init__(self, graph: GraphBuilder, named: NameLike) -> None:
         def name(prefix: str, suffix: str) -> str:
             return graph.named(named, prefix, suffix)
 
@@ -47,21 +24,20 @@ class _Names:
         processor = f"{subscription}PROCESSOR-"
         registration = f"{subscription}REGISTRATION-"
         resolver = f"{subscription}RESPONSE-RESOLVER-PROCESSOR-"
-        return cls(
-            registration=name(registration, "-subscription-registration") + "-topic",
-            send=name(registration, "-subscription-registration-processor"),
-            send_sink=name("KTABLE-SINK-", "-subscription-registration-sink"),
-            receive_source=name("KTABLE-SOURCE-", "-subscription-registration-source"),
-            store=name(f"{subscription}STATE-STORE-", "-subscription-store"),
-            receive=name(processor, "-subscription-receive"),
-            answer=name(processor, "-subscription-join-foreign"),
-            change=name(processor, "-foreign-join-subscription"),
-            response=name(f"{subscription}RESPONSE-", "-subscription-response") + "-topic",
-            answer_sink=name("KTABLE-SINK-", "-subscription-response-sink"),
-            resolve_source=name("KTABLE-SOURCE-", "-subscription-response-source"),
-            resolve=name(resolver, "-subscription-response-resolver"),
-            result=name(f"{_PREFIX}OUTPUT-", "-result"),
-        )
+        self.registration = name(registration, "-subscription-registration") + "-topic"
+        self.send = name(registration, "-subscription-registration-processor")
+        self.send_sink = name("KTABLE-SINK-", "-subscription-registration-sink")
+        self.receive_source = name("KTABLE-SOURCE-", "-subscription-registration-source")
+        self.store = name(f"{subscription}STATE-STORE-", "-subscription-store")
+        self.answered = f"{self.store}-answered"  # Kafka has no such store
+        self.receive = name(processor, "-subscription-receive")
+        self.answer = name(processor, "-subscription-join-foreign")
+        self.change = name(processor, "-foreign-join-subscription")
+        self.response = name(f"{subscription}RESPONSE-", "-subscription-response") + "-topic"
+        self.answer_sink = name("KTABLE-SINK-", "-subscription-response-sink")
+        self.resolve_source = name("KTABLE-SOURCE-", "-subscription-response-source")
+        self.resolve = name(resolver, "-subscription-response-resolver")
+        self.result = name(f"{_PREFIX}OUTPUT-", "-result")
 
 
 def join(
@@ -79,7 +55,7 @@ def join(
     for table in (right.name, left.name):
         graph.send_old_values(table, force=True)
     right_stores, left_stores = graph.stores_of(right.name), graph.stores_of(left.name)
-    names = _Names.make(graph, named)
+    names = _Names(graph, named)
     for store in (names.store, names.answered):
         graph.add_store(StoreName(store, chosen=named is not None), Materialized())
     step = ForeignKeyStep(

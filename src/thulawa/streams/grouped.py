@@ -15,8 +15,8 @@ from thulawa.streams.operator_options import (
     Repartitioned,
     or_default,
 )
-from thulawa.streams.stream_aggregations import StreamAggregations, count_one, reduced_by
 from thulawa.streams.type_variables import A, K, V
+from thulawa.streams.windowed import StreamAggregations, count_one, reduced_by
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Aggregate, PartialAggregate, Sink, TableAggregate
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows

@@ -1,7 +1,7 @@
 """Joins of a stream with a stream, a table, or a global table."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, overload
 
 from thulawa.core.callers import topology_error
@@ -176,7 +176,7 @@ def _join_streams(
     relaxed = kind != "inner"
     left = _by_key(left, options, suffix="-left", keep_null_keys=relaxed)
     right = _by_key(right, other_options, suffix="-right", keep_null_keys=relaxed)
-    names = _join_names(graph, kind, options)
+    names = _JoinNames(graph, kind, options)
     given = options.store_name is not None
     for store, side_options in zip(names.stores, (options, other_options), strict=True):
         serdes: Materialized[Any, Any] = Materialized.with_(*side_options.serdes())
@@ -202,50 +202,41 @@ def _join_streams(
     for side, buffer in zip((this, other), names.buffers, strict=True):
         stores = tuple(store for store in (side.other_store, side.outer_store) if store is not None)
         graph.add(replace(side, parents=(buffer,), stores=stores))
-    graph.add(Stateless(name=names.merge, parents=names.sides, operation="pass"))
+    graph.add(Stateless(name=names.merge, parents=tuple(names.sides), operation="pass"))
     key_serde = options.key_serde or left.key_serde or right.key_serde
     return kstream.KStream(graph, names.merge, key_serde)
 
 
-@dataclass(frozen=True, slots=True)
 class _JoinNames:
-    """The names of the nodes and stores of a stream-stream join, left before right."""
+    """The names of a stream-stream join's nodes and stores, left before right, in Kafka's order."""
 
-    buffers: tuple[str, str]
-    sides: tuple[str, str]
-    stores: tuple[str, str]
-    merge: str
-    outer_store: str | None
+    def __init__(
+        self, graph: GraphBuilder, kind: JoinKind, options: StreamJoined[Any, Any]
+    ) -> None:
+        self.buffers = (
+            graph.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),
+            graph.named(options, "KSTREAM-WINDOWED-", "-other-windowed"),
+        )
+        this, other = "JOINTHIS", "JOINOTHER"
+        suffixes = ["-this-join", "-other-join"]
+        if kind == "outer":
+            this, suffixes[0] = "OUTERTHIS", "-outer-this-join"
+        if kind != "inner":
+            other, suffixes[1] = "OUTEROTHER", "-outer-other-join"
+        generated = [graph.generated(f"KSTREAM-{this}-"), graph.generated(f"KSTREAM-{other}-")]
 
+        def own_or_generated(own: str | None) -> list[str]:
+            return generated if own is None else [own + suffix for suffix in suffixes]
 
-def _join_names(graph: GraphBuilder, kind: JoinKind, options: StreamJoined[Any, Any]) -> _JoinNames:
-    """Generate the names, in Kafka's order."""
-    buffers = (
-        graph.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),
-        graph.named(options, "KSTREAM-WINDOWED-", "-other-windowed"),
-    )
-    this, other = "JOINTHIS", "JOINOTHER"
-    this_suffix, other_suffix = "-this-join", "-other-join"
-    if kind == "outer":
-        this, this_suffix = "OUTERTHIS", "-outer-this-join"
-    if kind != "inner":
-        other, other_suffix = "OUTEROTHER", "-outer-other-join"
-    generated = graph.generated(f"KSTREAM-{this}-"), graph.generated(f"KSTREAM-{other}-")
-    merge = graph.named(options, "KSTREAM-MERGE-", "-merge")
-    base, given = options.store_name, options.name
-    stores = generated if base is None else (base + this_suffix, base + other_suffix)
-    outer_store = None
-    if kind != "inner":
-        suffix = "-outer-shared-join" if kind == "outer" else "-left-shared-join"
-        shared = f"KSTREAM-OUTERSHARED-{generated[0][-10:]}" if base is None else base + suffix
-        outer_store = f"{shared}-store"
-    return _JoinNames(
-        buffers=buffers,
-        sides=generated if given is None else (given + this_suffix, given + other_suffix),
-        stores=(f"{stores[0]}-store", f"{stores[1]}-store"),
-        merge=merge,
-        outer_store=outer_store,
-    )
+        self.sides = own_or_generated(options.name)
+        self.stores = [f"{name}-store" for name in own_or_generated(options.store_name)]
+        self.merge = graph.named(options, "KSTREAM-MERGE-", "-merge")
+        self.outer_store = None
+        if kind != "inner":
+            shared = f"KSTREAM-OUTERSHARED-{generated[0][-10:]}"
+            if options.store_name is not None:
+                shared = f"{options.store_name}-{kind}-shared-join"
+            self.outer_store = f"{shared}-store"
 
 
 def _by_key(

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import topology_error
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.serdes import Serde
-from thulawa.errors import ConfigurationError, TopologyError
+from thulawa.errors import ConfigurationError
 from thulawa.streams.type_variables import K, V
 from thulawa.topology.nodes import TimestampExtractor
 
@@ -26,9 +26,8 @@ def or_default(options: Options | None, kind: type[Options]) -> Options:
     if options is None:
         return kind()
     if not isinstance(options, kind):
-        raise TopologyError(
-            f"the options of this step are a {kind.__name__}, not a {type(options).__name__}",
-            where=caller(),
+        raise topology_error(
+            f"the options of this step are a {kind.__name__}, not a {type(options).__name__}"
         )
     return options
 
@@ -55,9 +54,8 @@ class Serialized(Named, Generic[K, V]):
     def __post_init__(self) -> None:
         for serde in (self.key_serde, self.value_serde):
             if serde is not None and not isinstance(serde, Serde):
-                raise TopologyError(
-                    f"a serde is a Serde, such as Serdes.string(), not a {type(serde).__name__}",
-                    where=caller(),
+                raise topology_error(
+                    f"a serde is a Serde, such as Serdes.string(), not a {type(serde).__name__}"
                 )
 
     @classmethod

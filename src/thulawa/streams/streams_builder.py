@@ -79,16 +79,13 @@ class StreamsBuilder(BuilderAliases):
         [('a', 2), ('a', None)]
         """
         graph, options = self._graph, or_default(consumed, Consumed)
-        store_options = or_default(materialized, Materialized).with_defaults(
-            None, options.value_serde
-        )
-        store = graph.store_name(store_options, f"{topic}-")
+        stored = or_default(materialized, Materialized).with_defaults(None, options.value_serde)
+        store = graph.store_name(stored, f"{topic}-")
         source_name = graph.named(options, "KSTREAM-SOURCE-", "-source")
         name = graph.named(options, "KTABLE-SOURCE-")
         source = graph.add_source(source_node(source_name, (topic,), options))
-        graph.source_table(
-            Table(name=name, parents=(source,), operation="source"), store, store_options
-        )
+        table = Table(name=name, parents=(source,), operation="source")
+        graph.source_table(table, store, stored)
         return KTable(graph, name, *options.serdes())
 
     @overload
@@ -118,15 +115,13 @@ class StreamsBuilder(BuilderAliases):
         [('k', [10, 2])]
         """
         graph, options = self._graph, or_default(consumed, Consumed)
-        store_options = or_default(materialized, Materialized).with_defaults(
-            None, options.value_serde
-        )
-        if store_options.history is not None:
+        stored = or_default(materialized, Materialized).with_defaults(None, options.value_serde)
+        if stored.history is not None:
             raise TopologyError("a global table cannot be versioned")
-        store = graph.store_name(store_options, f"{topic}-")
+        store = graph.store_name(stored, f"{topic}-")
         source = graph.named(options, "KSTREAM-SOURCE-", "-source")
         name = graph.named(options, "KTABLE-SOURCE-")
-        graph.add_store(store, store_options)
+        graph.add_store(store, stored)
         table = GlobalTable(name=name, stores=(store.name,), source=source, topic=topic)
         key_serde, value_serde = options.serdes()
         graph.add(replace(table, key_serde=key_serde, value_serde=value_serde))
