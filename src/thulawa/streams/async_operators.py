@@ -2,15 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from thulawa import engine
 from thulawa.core.records import Record
-from thulawa.core.serdes import Serde
 from thulawa.engine.resources import check_resource
 from thulawa.errors import ConfigurationError
 from thulawa.streams import kstream
-from thulawa.streams.graph_builder import GraphBuilder, NameLike
+from thulawa.streams.graph_builder import NameLike, StreamOrTable
 from thulawa.streams.type_variables import K1, V1, K, V
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.processor import AsyncProcessor
@@ -48,13 +47,8 @@ class AsyncOptions(TypedDict, total=False):
     deterministic: bool
 
 
-class AsyncOperators(Generic[K, V]):
+class AsyncOperators(StreamOrTable[K, V]):
     """The async operators of a stream."""
-
-    graph: GraphBuilder
-    name: str
-    key_serde: Serde[Any] | None
-    rekeyed: bool
 
     def map_async(
         self,

@@ -9,12 +9,13 @@ warning or an error.
 import warnings
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 from thulawa.core.callers import caller, topology_error
 from thulawa.core.durations import milliseconds
 from thulawa.state.specs import StoreKind, StoreSpec
-from thulawa.streams.operator_options import Materialized, Named, Repartitioned
+from thulawa.streams.operator_options import AnySerde, Materialized, Named, Repartitioned
+from thulawa.streams.type_variables import K, V
 from thulawa.topology import nodes as kinds
 from thulawa.topology.topology import Topology
 
@@ -217,6 +218,25 @@ class GraphBuilder:
         """Add both ends of a repartition; return the name of the source."""
         self.add(replace(sink, internal=True))
         return self.add(kinds.Source(name=source, topics=(str(sink.topic),), internal=True))
+
+
+class StreamOrTable(Generic[K, V]):
+    """The node that a stream or table comes from, and the serdes of its records, if known."""
+
+    def __init__(
+        self,
+        graph: GraphBuilder,
+        name: str,
+        key_serde: AnySerde = None,
+        value_serde: AnySerde = None,
+        *,
+        rekeyed: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.name = name
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.rekeyed = rekeyed  # the key may have changed since the last repartition
 
 
 def _own(name: NameLike) -> str | None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, overload
+from typing import Any, overload
 
 from thulawa.core.callers import topology_error
 from thulawa.core.durations import milliseconds
 from thulawa.streams import kstream, ktable
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName, StreamOrTable
 from thulawa.streams.operator_options import Joined, Materialized, StreamJoined, or_default
 from thulawa.streams.type_variables import K1, V1, V2, K, V
 from thulawa.topology.functions import check_function
@@ -21,7 +21,7 @@ def check_stream(other: object, verb: str) -> None:
         raise topology_error(f"a stream {verb} a KStream, not a {type(other).__name__}")
 
 
-class JoinOperators(Generic[K, V]):
+class JoinOperators(StreamOrTable[K, V]):
     """The join operators of a stream."""
 
     @overload
@@ -169,7 +169,7 @@ def _join_streams(
     check_stream(right, "joins over windows with")
     if not isinstance(windows, JoinWindows):
         raise topology_error("a join of two streams needs JoinWindows: pass JoinWindows.of(...)")
-    graph: GraphBuilder = left.graph
+    graph = left.graph
     graph.check_same_builder(right.graph)
     options = or_default(joined, StreamJoined)
     other_options = replace(options, value_serde=options.other_value_serde)

@@ -6,7 +6,7 @@ runs. Functions get key and value unless the operator is about values alone.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Generic, Literal, overload
+from typing import Any, Literal, overload
 
 from thulawa.core.records import RecordMetadata
 from thulawa.streams import branches, ktable
@@ -16,7 +16,6 @@ from thulawa.streams.graph_builder import GraphBuilder, NameLike
 from thulawa.streams.joins import JoinOperators, check_stream
 from thulawa.streams.kip28 import StreamAliases
 from thulawa.streams.operator_options import (
-    AnySerde,
     Consumed,
     Grouped,
     Materialized,
@@ -30,23 +29,8 @@ from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
 
 
-class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Generic[K, V]):
+class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V]):
     """A stream of records."""
-
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        name: str,
-        key_serde: AnySerde = None,
-        value_serde: AnySerde = None,
-        *,
-        rekeyed: bool = False,
-    ) -> None:
-        self.graph = graph
-        self.name = name
-        self.key_serde = key_serde
-        self.value_serde = value_serde
-        self.rekeyed = rekeyed  # the key may have changed since the last repartition
 
     # --- one record at a time
 

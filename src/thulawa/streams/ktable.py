@@ -8,9 +8,8 @@ from thulawa.core.callers import topology_error
 from thulawa.core.signatures import accepts
 from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName, StreamOrTable
 from thulawa.streams.operator_options import (
-    AnySerde,
     Grouped,
     Materialized,
     Suppressed,
@@ -32,20 +31,8 @@ class GlobalKTable(Generic[K, V]):
         self.store = store
 
 
-class KTable(Generic[K, V]):
+class KTable(StreamOrTable[K, V]):
     """A table: each record is an update, None removes a row."""
-
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        name: str,
-        key_serde: AnySerde = None,
-        value_serde: AnySerde = None,
-    ) -> None:
-        self.graph = graph
-        self.name = name
-        self.key_serde = key_serde
-        self.value_serde = value_serde
 
     @property
     def store(self) -> str | None:
@@ -394,7 +381,12 @@ class KTable(Generic[K, V]):
         connected: tuple[str, ...] = (),
     ) -> "KTable[K, Any]":
         options = or_default(materialized, Materialized)
-        store = self._store(materialized, prefix)
+        store = None
+        if materialized is not None:
+            store_name = self.graph.store_name(options, prefix)
+            if store_name.chosen:
+                self.graph.add_store(store_name, options)
+                store = store_name.name
         name = self.graph.named(named, prefix)
         versioned = self.versioned if materialized is None else options.history is not None
         is_filter = operation.startswith("filter")
@@ -415,16 +407,6 @@ class KTable(Generic[K, V]):
         )
         value_serde = self.value_serde if is_filter else None
         return KTable(self.graph, name, *options.serdes(self.key_serde, value_serde))
-
-    def _store(self, materialized: Materialized[Any, Any] | None, prefix: str) -> str | None:
-        """Add the store of a derived table if the user named one; return its name."""
-        if materialized is None:
-            return None
-        name = self.graph.store_name(materialized, prefix)
-        if not name.chosen:
-            return None
-        self.graph.add_store(name, materialized)
-        return name.name
 
     def _grace(self) -> int:
         """Return how long the windows of this table stay open after their end."""
