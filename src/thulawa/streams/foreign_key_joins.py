@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from thulawa.streams import ktable
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike
 from thulawa.streams.operator_options import Materialized, TableJoined, or_default
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import ForeignKeyStep, Sink, Table
@@ -57,7 +57,7 @@ def join(
     right_stores, left_stores = graph.stores_of(right.name), graph.stores_of(left.name)
     names = _Names(graph, named)
     for store in (names.store, names.answered):
-        graph.add_store(StoreName(store, chosen=named is not None), Materialized())
+        graph.add_store(InternalName(store, chosen=named is not None), Materialized())
     step = ForeignKeyStep(
         name=names.send,
         parents=(left.name,),

@@ -25,11 +25,15 @@ StoreOptions: TypeAlias = Materialized[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class StoreName:
-    """The name of a store, and whether the user chose it."""
+class InternalName:
+    """The name of a store or repartition, and whether the user chose it."""
 
     name: str
     chosen: bool
+
+    def or_own(self, name: str | None) -> "InternalName":
+        """Return another name of the user's, if there is one."""
+        return self if name is None else InternalName(name, chosen=True)
 
 
 class GraphBuilder:
@@ -39,7 +43,7 @@ class GraphBuilder:
         self.topology = Topology()
         self._numbers = count()
         self._explicit_names = explicit_names
-        self._unmaterialized: dict[str, tuple[StoreName, StoreSpec]] = {}
+        self._unmaterialized: dict[str, tuple[InternalName, StoreSpec]] = {}
 
     # --- names
 
@@ -58,18 +62,18 @@ class GraphBuilder:
         own = _own(name)
         return self.generated(prefix) if own is None else own
 
-    def store_name(self, options: StoreOptions, prefix: str) -> StoreName:
+    def store_name(self, options: StoreOptions, prefix: str) -> InternalName:
         """Return the user's name of a store, or a generated one."""
         if options.name is not None:
-            return StoreName(options.name, chosen=True)
-        return StoreName(self.generated(f"{prefix}STATE-STORE-"), chosen=False)
+            return InternalName(options.name, chosen=True)
+        return InternalName(self.generated(f"{prefix}STATE-STORE-"), chosen=False)
 
-    def guard(self, what: str, generated: str) -> None:
+    def guard(self, what: str, name: InternalName) -> None:
         """Warn about a generated name of a store or repartition, or reject it."""
-        if self._explicit_names == "off":
+        if name.chosen or self._explicit_names == "off":
             return
         message = (
-            f"the {what} {generated!r} has a generated name, which changes with the program; "
+            f"the {what} {name.name!r} has a generated name, which changes with the program; "
             "name it"
         )
         if self._explicit_names == "error":
@@ -97,7 +101,7 @@ class GraphBuilder:
 
     def add_store(
         self,
-        name: StoreName,
+        name: InternalName,
         options: StoreOptions,
         kind: StoreKind = "key-value",
         *,
@@ -120,7 +124,7 @@ class GraphBuilder:
                     f"there is no store {store!r}; add it with builder.add_state_store"
                 )
 
-    def source_table(self, node: kinds.Table, name: StoreName, options: StoreOptions) -> None:
+    def source_table(self, node: kinds.Table, name: InternalName, options: StoreOptions) -> None:
         """Add a table of updates; it is materialized if its store is named, or when needed."""
         spec = _spec(name.name, options)
         node = replace(node, versioned=spec.kind == "versioned")
@@ -178,26 +182,24 @@ class GraphBuilder:
         self.topology.put(replace(node, store=spec.name, stores=stores))
         return (spec.name,)
 
-    def _add_spec(self, name: StoreName, spec: StoreSpec) -> None:
-        if not name.chosen:
-            self.guard("store", name.name)
+    def _add_spec(self, name: InternalName, spec: StoreSpec) -> None:
+        self.guard("store", name)
         self.topology.add_store(spec)
 
     def repartition(
         self,
         parent: str,
-        prefix: str,
+        name: InternalName,
         options: Repartitioned[Any, Any],
         *,
-        chosen: bool,
         keep_null_keys: bool = False,
     ) -> str:
         """Add a repartition by key; return the name of the source that reads it."""
-        topic = prefix if prefix.endswith("-repartition") else f"{prefix}-repartition"
+        prefix = name.name.removesuffix("-repartition")
+        topic = f"{prefix}-repartition"
         names = [self.generated(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE")]
-        if not chosen:
-            self.guard("repartition", topic)
-        if not _is_generated(prefix):
+        self.guard("repartition", InternalName(topic, name.chosen))
+        if not _is_generated(name.name):
             names = [f"{topic}-{kind}" for kind in ("sink", "filter", "source")]
         sink, null_filter, source = names
         function = _any if keep_null_keys else _has_key

@@ -7,7 +7,7 @@ from typing import Any, Generic, overload
 from thulawa.core.callers import topology_error
 from thulawa.core.serdes import Serdes
 from thulawa.streams import cogrouped, kstream, ktable, windowed
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName, StoreOptions
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike, StoreOptions
 from thulawa.streams.operator_options import (
     AnySerde,
     Grouped,
@@ -91,7 +91,7 @@ class KGroupedStream(StreamAggregations[K, V, K]):
         """
         return cogrouped.CogroupedKStream(self.graph, ((self, aggregator),))
 
-    def repartitioned(self, store: StoreName, materialized: StoreOptions) -> str:
+    def repartitioned(self, store: InternalName, materialized: StoreOptions) -> str:
         """Return the parent of the aggregation: behind a repartition if the key has changed."""
         if not self.rekeyed:
             return self.stream.name
@@ -101,17 +101,15 @@ class KGroupedStream(StreamAggregations[K, V, K]):
                 self.graph.generated("")  # Kafka increments, and reuses the repartition
             return self._source
         self._source = self.stream.repartitioned(
-            options.name or store.name,
-            options.with_defaults(materialized.key_serde),
-            chosen=store.chosen or options.name is not None,
+            store.or_own(options.name), options.with_defaults(materialized.key_serde)
         ).name
         return self._source
 
     def after_first_step(
-        self, node: Aggregate, store: StoreName, value_serde: AnySerde
+        self, node: Aggregate, store: InternalName, value_serde: AnySerde
     ) -> Aggregate:
         """Aggregate before the repartition; return the node that merges the partial results."""
-        merge, name = node.merge, self.options.name
+        merge, name = node.merge, store.or_own(self.options.name)
         reason = None
         if not self.rekeyed:
             reason = "the key has not changed, so there is no repartition: remove two_step"
@@ -122,17 +120,13 @@ class KGroupedStream(StreamAggregations[K, V, K]):
         if merge is None or reason is not None:
             raise topology_error(f"this cannot be aggregated in two steps: {reason}")
         first = PartialAggregate(
-            name=f"{name or store.name}-partial",
+            name=f"{name.name}-partial",
             parents=(self.stream.name,),
             initializer=node.initializer,
             aggregator=node.aggregator,
         )
-        source = self.graph.repartition(
-            self.graph.add(first),
-            name or store.name,
-            Repartitioned.with_(self.key_serde, value_serde),
-            chosen=store.chosen or name is not None,
-        )
+        serdes: Repartitioned[K, Any] = Repartitioned.with_(self.key_serde, value_serde)
+        source = self.graph.repartition(self.graph.add(first), name, serdes)
 
         def merged(key: Any, part: Any, result: Any) -> Any:
             return part if result is None else merge(key, result, part)
@@ -234,10 +228,10 @@ class KGroupedTable(Generic[K, V]):
         sink = graph.named(named, "KSTREAM-SINK-", "-sink")
         source = graph.named(named, "KSTREAM-SOURCE-", "-source")
         name = graph.named(named, prefix)
-        topic = f"{grouped.name or store.name}-repartition"
+        own_name = store.or_own(grouped.name)
+        topic = f"{own_name.name}-repartition"
         if self._source is None or grouped.name is None:
-            if grouped.name is None and not store.chosen:
-                graph.guard("repartition", topic)
+            graph.guard("repartition", InternalName(topic, own_name.chosen))
             key_serde = grouped.key_serde or options.key_serde
             sent = Sink(name=sink, topic=topic, key_serde=key_serde, parents=(self._name,))
             self._source = graph.add_repartition(

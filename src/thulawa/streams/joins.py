@@ -7,7 +7,7 @@ from typing import Any, overload
 from thulawa.core.callers import topology_error
 from thulawa.core.durations import milliseconds
 from thulawa.streams import kstream, ktable
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName, StreamOrTable
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike, StreamOrTable
 from thulawa.streams.operator_options import Joined, Materialized, StreamJoined, or_default
 from thulawa.streams.type_variables import K1, V1, V2, K, V
 from thulawa.topology.functions import check_function
@@ -180,10 +180,10 @@ def _join_streams(
     given = options.store_name is not None
     for store, side_options in zip(names.stores, (options, other_options), strict=True):
         serdes: Materialized[Any, Any] = Materialized.with_(*side_options.serdes())
-        graph.add_store(StoreName(store, given), serdes, "join", retention=windows.retention)
+        graph.add_store(InternalName(store, given), serdes, "join", retention=windows.retention)
     if names.outer_store is not None:
         serdes = Materialized.with_(options.key_serde, None)
-        graph.add_store(StoreName(names.outer_store, given), serdes, "buffer")
+        graph.add_store(InternalName(names.outer_store, given), serdes, "buffer")
     for parent, buffer, store in zip((left, right), names.buffers, names.stores, strict=True):
         graph.add(JoinBuffer(name=buffer, parents=(parent.name,), stores=(store,), store=store))
     this = StreamJoin(
@@ -249,9 +249,10 @@ def _by_key(
     """Return the stream, behind a repartition if its key has changed."""
     if not stream.rekeyed:
         return stream
-    chosen = options.name is not None
-    prefix = stream.name if options.name is None else options.name + suffix
-    return stream.repartitioned(prefix, options, chosen=chosen, keep_null_keys=keep_null_keys)
+    name = InternalName(stream.name, chosen=False)
+    if options.name is not None:
+        name = InternalName(options.name + suffix, chosen=True)
+    return stream.repartitioned(name, options, keep_null_keys=keep_null_keys)
 
 
 def _join_table(
@@ -276,7 +277,7 @@ def _join_table(
             )
         buffer = f"{name}-Buffer"
         serdes: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
-        graph.add_store(StoreName(buffer, chosen=True), serdes, "buffer")
+        graph.add_store(InternalName(buffer, chosen=True), serdes, "buffer")
     stores = graph.stores_of(table.name)
     graph.add(
         LookupJoin(

@@ -12,7 +12,7 @@ from thulawa.core.records import RecordMetadata
 from thulawa.streams import branches, ktable
 from thulawa.streams import grouped as grouping
 from thulawa.streams.async_operators import AsyncOperators
-from thulawa.streams.graph_builder import GraphBuilder, NameLike
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike
 from thulawa.streams.joins import JoinOperators, check_stream
 from thulawa.streams.kip28 import StreamAliases
 from thulawa.streams.operator_options import (
@@ -278,8 +278,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V]):
         """
         options = or_default(repartitioned, Repartitioned)
         prefix = self.graph.name_or_generated(options, "KSTREAM-REPARTITION-")
-        chosen = options.name is not None
-        source = self.graph.repartition(self.name, prefix, options, chosen=chosen)
+        name = InternalName(prefix, chosen=options.name is not None)
+        source = self.graph.repartition(self.name, name, options)
         return KStream(self.graph, source, *options.serdes(self.key_serde, self.value_serde))
 
     def to_table(
@@ -293,8 +293,8 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V]):
         graph, options = self.graph, or_default(materialized, Materialized)
         name = graph.named(named, "KSTREAM-TOTABLE-")
         store = graph.store_name(options, "KSTREAM-TOTABLE-")
-        chosen = named is not None
-        parent = self.repartitioned(name, options, chosen=chosen) if self.rekeyed else self
+        sent = InternalName(name, chosen=named is not None)
+        parent = self.repartitioned(sent, options) if self.rekeyed else self
         table = Table(name=name, parents=(parent.name,), operation="source")
         graph.source_table(table, store, options.with_defaults(None, self.value_serde))
         return ktable.KTable(graph, name, *options.serdes(self.key_serde, self.value_serde))
@@ -371,19 +371,12 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V]):
         return cls(graph, source, *consumed.serdes())
 
     def repartitioned(
-        self,
-        prefix: str,
-        options: Serialized[Any, Any],
-        *,
-        chosen: bool,
-        keep_null_keys: bool = False,
+        self, name: InternalName, options: Serialized[Any, Any], *, keep_null_keys: bool = False
     ) -> "KStream[K, V]":
         """Return the stream repartitioned by its current key, with the serdes of ``options``."""
         serdes = options.serdes(self.key_serde, self.value_serde)
         with_serdes: Repartitioned[Any, Any] = Repartitioned.with_(*serdes)
-        source = self.graph.repartition(
-            self.name, prefix, with_serdes, chosen=chosen, keep_null_keys=keep_null_keys
-        )
+        source = self.graph.repartition(self.name, name, with_serdes, keep_null_keys=keep_null_keys)
         return KStream(self.graph, source, *serdes)
 
     def at(self, name: str) -> "KStream[K, V]":

@@ -8,7 +8,7 @@ from thulawa.core.callers import topology_error
 from thulawa.core.signatures import accepts
 from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName, StreamOrTable
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike, StreamOrTable
 from thulawa.streams.operator_options import (
     Grouped,
     Materialized,
@@ -171,7 +171,7 @@ class KTable(StreamOrTable[K, V]):
         graph.stores_of(self.name)  # materializes the table, whose old rows are read
         graph.send_old_values(self.name, force=True)
         graph.add_store(
-            StoreName(store, given), Materialized.with_(None, self.value_serde), "buffer"
+            InternalName(store, given), Materialized.with_(None, self.value_serde), "buffer"
         )
         graph.add(
             Suppress(

@@ -10,7 +10,7 @@ from thulawa.core.serdes import Serdes
 from thulawa.errors import ConfigurationError
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName, StoreOptions
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike, StoreOptions
 from thulawa.streams.operator_options import AnySerde, Materialized, SerdePair, or_default
 from thulawa.streams.type_variables import A, K, R, V
 from thulawa.topology import key_serdes
@@ -109,7 +109,7 @@ class StreamAggregations(Generic[K, V, R]):
 
 def add_aggregate_store(
     graph: GraphBuilder,
-    store: StoreName,
+    store: InternalName,
     options: StoreOptions,
     window: WindowKind | None,
     emit: str = "update",
