@@ -42,10 +42,15 @@ class StreamAggregations(Generic[K, V, R]):
     def count(
         self, materialized: Materialized[K, int] | None = None, *, named: NameLike = None
     ) -> "ktable.KTable[R, int]":
-        """Count the records of each key, and window if any, including records without a value.
+        """Count the records of each key, and window if any.
+
+        Records without a value count in time windows and sessions only, as in Kafka.
 
         >>> preview(lambda s: s.group_by_key().count(), ("a", "x"), ("b", "x"), ("a", "x"))
         [('a', 1), ('b', 1), ('a', 2)]
+        >>> near = SlidingWindows.of(10)
+        >>> preview(lambda s: s.group_by_key().windowed_by(near).count(), ("a", "x", 20))
+        [(Windowed(key='a', window=Window(start=10, end=20)), 1)]
         """
         grouped = self.grouped
         if materialized is not None and or_default(materialized, Materialized).name is None:
