@@ -33,7 +33,7 @@ class InternalName:
 
     def or_own(self, name: str | None) -> "InternalName":
         """Return another name of the user's, if there is one."""
-        return self if name is None else InternalName(name, chosen=True)
+        return self if name is None else InternalName(name or self.name, chosen=True)
 
 
 class GraphBuilder:

@@ -249,9 +249,8 @@ def _by_key(
     """Return the stream, behind a repartition if its key has changed."""
     if not stream.rekeyed:
         return stream
-    name = InternalName(stream.name, chosen=False)
-    if options.name is not None:
-        name = InternalName(options.name + suffix, chosen=True)
+    own_name = None if options.name is None else options.name + suffix
+    name = InternalName(stream.name, chosen=False).or_own(own_name)
     return stream.repartitioned(name, options, keep_null_keys=keep_null_keys)
 
 
