@@ -9,9 +9,8 @@ from thulawa.core.records import Record
 from thulawa.state.specs import StoreSpec
 from thulawa.streams.kstream import KStream
 from thulawa.streams.ktable import KTable
-from thulawa.streams.operator_options import Branched, Joined, Materialized
+from thulawa.streams.operator_options import Branched, Joined, Materialized, Suppressed
 from thulawa.streams.streams_builder import StreamsBuilder
-from thulawa.streams.suppressed import Suppressed
 from thulawa.streams.windowed import EmitStrategy
 from thulawa.topology.processor import Processor
 from thulawa.topology.topology import Topology

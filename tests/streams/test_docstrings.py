@@ -29,7 +29,7 @@ CLASSES: list[Any] = [
     dsl.WindowedCogroupedKStream,
 ]
 # What the modules of the DSL use among themselves, and what ends a program.
-NO_OPERATORS = {"source", "repartitioned", "revalued", "aggregated", "build"}
+NO_OPERATORS = {"source", "repartitioned", "at", "after_first_step", "build"}
 
 
 def operators() -> list[Any]:

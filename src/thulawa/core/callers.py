@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-__all__ = ["caller"]
+from thulawa.errors import TopologyError
 
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -15,3 +15,8 @@ def caller() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<string>")):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def topology_error(message: str) -> TopologyError:
+    """Return the error of a wrong program, at the user's line."""
+    return TopologyError(message, where=caller())

@@ -19,6 +19,7 @@ a `TimeWindowedKStream` or `SessionWindowedKStream`. Each step is configured by 
 `Consumed`, `Produced`, `Grouped`, `Joined`, `StreamJoined`, `TableJoined`, `Materialized`,
 `Repartitioned`, `Branched`, `Named`, `Suppressed`. `TaskOptions` and `Handlers` configure how tasks
 run, and what happens to records that fail. `thulawa.streams.kip28` has the spellings of KIP-28.
+The examples of operators use `thulawa.testing.preview`.
 """
 
 from thulawa.core.records import Record, RecordMetadata, Window, Windowed
@@ -54,10 +55,10 @@ from thulawa.streams.operator_options import (
     Produced,
     Repartitioned,
     StreamJoined,
+    Suppressed,
     TableJoined,
 )
 from thulawa.streams.streams_builder import StreamsBuilder
-from thulawa.streams.suppressed import Suppressed
 from thulawa.streams.windowed import EmitStrategy, SessionWindowedKStream, TimeWindowedKStream
 from thulawa.topology.determinism import deterministic
 from thulawa.topology.processor import (

@@ -2,33 +2,18 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
+from thulawa import engine
 from thulawa.core.records import Record
-from thulawa.engine import (
-    Adaptive,
-    Batch,
-    Bounds,
-    Lanes,
-    Options,
-    Quarantine,
-    Rate,
-    Retry,
-    SingleFlight,
-)
 from thulawa.engine.resources import check_resource
 from thulawa.errors import ConfigurationError
 from thulawa.streams import kstream
-from thulawa.streams.graph_builder import GraphBuilder, NameLike
+from thulawa.streams.graph_builder import NameLike, StreamOrTable
+from thulawa.streams.type_variables import K1, V1, K, V
 from thulawa.topology.nodes import AsyncCall
 from thulawa.topology.processor import AsyncProcessor
 
-__all__ = ["AsyncOperators", "AsyncOptions"]
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-V1 = TypeVar("V1")
 _Operation = Literal["map", "map_values", "flat_map", "process", "batch"]
 
 
@@ -46,31 +31,24 @@ class AsyncOptions(TypedDict, total=False):
     emit: Literal["finished", "partition"]
     unkeyed: Literal["ordered", "parallel"]
     in_flight: int
-    adaptive: Adaptive | None
-    bounds: Bounds
-    lanes: Lanes
-    retry: Retry
+    adaptive: engine.Adaptive | None
+    bounds: engine.Bounds
+    lanes: engine.Lanes
+    retry: engine.Retry
     timeout: float | None
     deadline: float | None
-    quarantine: Quarantine | None
-    batch: Batch | None
-    rate: Rate | None
-    single_flight: SingleFlight | None
+    quarantine: engine.Quarantine | None
+    batch: engine.Batch | None
+    rate: engine.Rate | None
+    single_flight: engine.SingleFlight | None
     resource_timeout: float
     lane: Callable[[Any, Any], str | int]
     resource: Callable[[], AbstractAsyncContextManager[Any]] | None
     deterministic: bool
 
 
-class AsyncOperators(Generic[K, V]):
+class AsyncOperators(StreamOrTable[K, V]):
     """The async operators of a stream."""
-
-    graph: GraphBuilder
-    name: str
-
-    def revalued(self, name: str) -> "kstream.KStream[K, Any]":
-        """Return the stream of a node that does not change keys."""
-        raise NotImplementedError
 
     def map_async(
         self,
@@ -82,15 +60,12 @@ class AsyncOperators(Generic[K, V]):
     ) -> "kstream.KStream[K1, V1]":
         """Map each record to another, by an async function of key and value.
 
-        >>> from thulawa.testing import preview
         >>> async def swap(key, value):
         ...     return value, key
         >>> preview(lambda s: s.map_async(swap), ("a", 1))
         [(1, 'a')]
         """
-        return kstream.KStream(
-            self.graph, self._add_async("map", mapper, named, options), rekeyed=True
-        )
+        return self._rekeyed(self._add_async("map", mapper, named, options))
 
     def map_values_async(
         self,
@@ -102,19 +77,13 @@ class AsyncOperators(Generic[K, V]):
         """Map each value to another, by an async function of the value.
 
         >>> import asyncio
-        >>> from thulawa.streams import StreamsBuilder
-        >>> from thulawa.testing import TopologyTestDriver
         >>> async def look_up(ip):
         ...     await asyncio.sleep(0.25)
         ...     return {"1.1.1.1": "AU"}.get(ip)
-        >>> builder = StreamsBuilder()
-        >>> builder.stream("visits").map_values_async(look_up, in_flight=1000).to("countries")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.create_input_topic("visits").pipe_input("ann", "1.1.1.1")
-        ...     driver.create_output_topic("countries").read_key_value()
-        ('ann', 'AU')
+        >>> preview(lambda s: s.map_values_async(look_up, in_flight=1000), ("ann", "1.1.1.1"))
+        [('ann', 'AU')]
         """
-        return self.revalued(self._add_async("map_values", mapper, named, options))
+        return self._revalued(self._add_async("map_values", mapper, named, options))
 
     def flat_map_async(
         self,
@@ -126,14 +95,12 @@ class AsyncOperators(Generic[K, V]):
     ) -> "kstream.KStream[K1, V1]":
         """Map each record to any number of records, by an async function of key and value.
 
-        >>> from thulawa.testing import preview
         >>> async def friends_of(key, value):
         ...     return [(friend, key) for friend in value]
         >>> preview(lambda s: s.flat_map_async(friends_of), ("ann", ["bob", "cem"]))
         [('bob', 'ann'), ('cem', 'ann')]
         """
-        name = self._add_async("flat_map", mapper, named, options)
-        return kstream.KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add_async("flat_map", mapper, named, options))
 
     def batch_async(
         self,
@@ -147,13 +114,12 @@ class AsyncOperators(Generic[K, V]):
 
         It returns a list with the new value of each record, or an exception.
 
-        >>> from thulawa.testing import preview
         >>> async def double(records):
         ...     return [record.value * 2 for record in records]
         >>> preview(lambda s: s.batch_async(double), ("a", 1))
         [('a', 2)]
         """
-        return self.revalued(self._add_async("batch", function, named, options))
+        return self._revalued(self._add_async("batch", function, named, options))
 
     def process_async(
         self,
@@ -164,7 +130,6 @@ class AsyncOperators(Generic[K, V]):
     ) -> "kstream.KStream[K1, V1]":
         """Process each record by an async processor, one call per key at a time.
 
-        >>> from thulawa.testing import preview
         >>> class Echo(AsyncProcessor):
         ...     async def process(self, record):
         ...         self.context.forward(record)
@@ -172,8 +137,7 @@ class AsyncOperators(Generic[K, V]):
         [('a', 1)]
         """
         self.graph.check_stores(stores)
-        name = self._add_async("process", supplier, named, options, stores)
-        return kstream.KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add_async("process", supplier, named, options, stores))
 
     def _add_async(
         self,
@@ -183,42 +147,40 @@ class AsyncOperators(Generic[K, V]):
         options: AsyncOptions,
         stores: tuple[str, ...] = (),
     ) -> str:
-        return _add_call(self.graph, self.name, operation, function, named, stores, options)
-
-
-def _add_call(
-    graph: GraphBuilder,
-    parent: str,
-    operation: _Operation,
-    function: Callable[..., Any],
-    named: NameLike,
-    stores: tuple[str, ...],
-    options: AsyncOptions,
-) -> str:
-    """Add the node; reject invalid options here, at the user's line."""
-    engine_options: dict[str, Any] = dict(options)
-    resource, lane = engine_options.pop("resource", None), engine_options.pop("lane", None)
-    declared = engine_options.pop("deterministic", False)
-    if (lane is None) != ("lanes" not in engine_options):
-        raise ConfigurationError("lanes= and lane= must be used together")
-    if operation == "batch":
-        engine_options.setdefault("batch", Batch())
-    elif engine_options.get("batch") is not None:
-        raise ConfigurationError("batch= is an option of batch_async, whose function gets a list")
-    name = graph.named(named, f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-")
-    if resource is not None:
-        check_resource(resource, name)
-    graph.add(
-        AsyncCall(
-            name=name,
-            parents=(parent,),
-            stores=stores,
-            operation=operation,
-            function=function,
-            options=Options(name=name, on_error="column", **engine_options),
-            resource=resource,
-            lane=lane,
-            deterministic=declared,
+        """Add the node; reject invalid options here, at the user's line."""
+        engine_options: dict[str, Any] = dict(options)
+        resource, lane = engine_options.pop("resource", None), engine_options.pop("lane", None)
+        declared = engine_options.pop("deterministic", False)
+        if (lane is None) != ("lanes" not in engine_options):
+            raise ConfigurationError("lanes= and lane= must be used together")
+        if operation == "batch":
+            engine_options.setdefault("batch", engine.Batch())
+        elif engine_options.get("batch") is not None:
+            raise ConfigurationError(
+                "batch= is an option of batch_async, whose function gets a list"
+            )
+        prefix = f"KSTREAM-{operation.upper().replace('_', '')}-ASYNC-"
+        name = self.graph.named(named, prefix)
+        if resource is not None:
+            check_resource(resource, name)
+        return self.graph.add(
+            AsyncCall(
+                name=name,
+                parents=(self.name,),
+                stores=stores,
+                operation=operation,
+                function=function,
+                options=engine.Options(name=name, on_error="column", **engine_options),
+                resource=resource,
+                lane=lane,
+                deterministic=declared,
+            )
         )
-    )
-    return name
+
+    def _revalued(self, name: str) -> "kstream.KStream[K, Any]":
+        """Return the stream behind a node that changes values."""
+        return kstream.KStream(self.graph, name, self.key_serde, rekeyed=self.rekeyed)
+
+    def _rekeyed(self, name: str) -> "kstream.KStream[Any, Any]":
+        """Return the stream behind a node that may change keys."""
+        return kstream.KStream(self.graph, name, rekeyed=True)

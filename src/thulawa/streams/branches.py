@@ -2,44 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic
 
 from thulawa.streams import kstream
 from thulawa.streams.graph_builder import NameLike
 from thulawa.streams.operator_options import Branched, or_default
+from thulawa.streams.type_variables import K, V
 from thulawa.topology.functions import check_function
 from thulawa.topology.nodes import Branch, Stateless
 
-__all__ = ["BranchedKStream"]
-
-K = TypeVar("K")
-V = TypeVar("V")
-
 
 class BranchedKStream(Generic[K, V]):
-    """The result of ``stream.split()``, to which branches are added one by one.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> parts = (
-    ...     builder.stream("numbers")
-    ...     .split(named="is-")
-    ...     .branch(lambda k, v: v < 0, Branched.as_("negative"))
-    ...     .default_branch(Branched.as_("other"))
-    ... )
-    >>> parts["is-negative"].to("negative")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     driver.create_input_topic("numbers").pipe_value_list([1, -2, 3])
-    ...     driver.create_output_topic("negative").read_values_to_list()
-    [-2]
-    """
+    """The result of ``stream.split()``, to which branches are added one by one."""
 
     def __init__(self, stream: "kstream.KStream[K, V]", named: NameLike) -> None:
         self._stream = stream
         self._name = stream.graph.named(named, "KSTREAM-BRANCH-")
         self._branches: dict[str, kstream.KStream[K, V]] = {}
-        self._count = 0
         stream.graph.add(
             Branch(name=self._name, parents=(stream.name,), predicates=(), children=())
         )
@@ -49,26 +28,17 @@ class BranchedKStream(Generic[K, V]):
     ) -> "BranchedKStream[K, V]":
         """Add a branch for the records for which the predicate is true.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
-        ...     parts = s.split().branch(lambda k, v: v > 9).branch(lambda k, v: v > 5)
-        ...     return list(parts.no_default_branch().values())[1]
-        >>> preview(program, ("a", 10), ("b", 7), ("c", 1))
-        [('b', 7)]
+        ...     parts = s.split(named="is-").branch(lambda k, v: v < 0, Branched.as_("negative"))
+        ...     return parts.no_default_branch()["is-negative"]
+        >>> preview(program, ("a", 1), ("b", -1))
+        [('b', -1)]
         """
         check_function(predicate, "branch", ("key", "value"))
-        branched = or_default(branched, Branched)
-        self._count += 1
-        node = self._node()
-        child = self._child(self._count, branched)
-        self._stream.graph.topology.put(
-            replace(
-                node,
-                predicates=(*node.predicates, predicate),
-                children=(*node.children, child),
-            )
-        )
-        self._add(child, branched)
+        options, node = or_default(branched, Branched), self._node()
+        child = self._name + (str(len(node.children) + 1) if options.name is None else options.name)
+        predicates, children = (*node.predicates, predicate), (*node.children, child)
+        self._add(child, options, replace(node, predicates=predicates, children=children))
         return self
 
     def default_branch(
@@ -76,17 +46,15 @@ class BranchedKStream(Generic[K, V]):
     ) -> "dict[str, kstream.KStream[K, V]]":
         """Add the branch for all other records; return all branches by name.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     parts = s.split(named="v-").branch(lambda k, v: v > 9)
         ...     return parts.default_branch(Branched.as_("small"))["v-small"]
         >>> preview(program, ("a", 10), ("b", 7))
         [('b', 7)]
         """
-        branched = or_default(branched, Branched)
-        child = self._child(0, branched)
-        self._stream.graph.topology.put(replace(self._node(), default=child))
-        self._add(child, branched)
+        options = or_default(branched, Branched)
+        child = self._name + ("0" if options.name is None else options.name)
+        self._add(child, options, replace(self._node(), default=child))
         return self._branches
 
     def no_default_branch(self) -> "dict[str, kstream.KStream[K, V]]":
@@ -94,14 +62,10 @@ class BranchedKStream(Generic[K, V]):
 
         A branch whose function returned None is not included.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     loud = Branched.with_function(lambda part: part.map_values(str.upper), "a")
-        ...     return (
-        ...         s.split(named="is-")
-        ...         .branch(lambda k, v: "a" in v, loud)
-        ...         .no_default_branch()["is-a"]
-        ...     )
+        ...     parts = s.split(named="is-").branch(lambda k, v: "a" in v, loud)
+        ...     return parts.no_default_branch()["is-a"]
         >>> preview(program, ("k", "tea"), ("k", "rum"))
         [('k', 'TEA')]
         """
@@ -112,23 +76,13 @@ class BranchedKStream(Generic[K, V]):
         assert isinstance(node, Branch)
         return node
 
-    def _child(self, number: int, branched: Branched | None) -> str:
-        chosen = None if branched is None else branched.name
-        return self._name + (str(number) if chosen is None else chosen)
-
-    def _add(self, child: str, branched: Branched | None) -> None:
+    def _add(self, child: str, options: Branched, node: Branch) -> None:
+        """Add the branch's first node, and replace the node of all branches."""
         graph = self._stream.graph
+        graph.topology.put(node)
         graph.generated(child)  # Kafka counts here too
         graph.add(Stateless(name=child, parents=(self._name,), operation="pass"))
-        stream: kstream.KStream[K, V] = kstream.KStream(
-            graph,
-            child,
-            key_serde=self._stream.key_serde,
-            value_serde=self._stream.value_serde,
-            rekeyed=self._stream.rekeyed,
-        )
-        result = stream
-        if branched is not None and branched.chain is not None:
-            result = branched.chain(stream)
+        stream = self._stream.at(child)
+        result = stream if options.chain is None else options.chain(stream)
         if result is not None:
             self._branches[child] = result

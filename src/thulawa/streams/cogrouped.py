@@ -1,47 +1,24 @@
 """Cogroups: aggregate several grouped streams into one table, each by its own aggregator."""
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import topology_error
 from thulawa.core.records import Windowed
-from thulawa.errors import (
-    ConfigurationError,
-    TopologyError,
-)
+from thulawa.errors import ConfigurationError
 from thulawa.streams import grouped as grouping
 from thulawa.streams import ktable, windowed
 from thulawa.streams.graph_builder import GraphBuilder, NameLike
-from thulawa.streams.operator_options import Materialized, with_default_serdes
-from thulawa.topology.nodes import Aggregate, Table
-from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
+from thulawa.streams.operator_options import Materialized, or_default
+from thulawa.streams.type_variables import A, K, V
+from thulawa.topology.nodes import Aggregate, Table, WindowKind
+from thulawa.topology.windows import SessionWindows
 
-__all__ = ["CogroupedKStream", "WindowedCogroupedKStream"]
-
-K = TypeVar("K")
-V = TypeVar("V")
-A = TypeVar("A")
 _Part = tuple["grouping.KGroupedStream[Any, Any]", Callable[..., Any]]
 
 
 class CogroupedKStream(Generic[K, A]):
-    """Streams that are aggregated together.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> paid = builder.stream("paid").group_by_key()
-    >>> spent = builder.stream("spent").group_by_key()
-    >>> balance = paid.cogroup(lambda k, v, total: total + v).cogroup(
-    ...     spent, lambda k, v, total: total - v
-    ... )
-    >>> balance.aggregate(lambda: 0).to_stream().to("balance")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     driver.create_input_topic("paid").pipe_input("ann", 10)
-    ...     driver.create_input_topic("spent").pipe_input("ann", 3)
-    ...     driver.create_output_topic("balance").read_key_values_to_list()
-    [('ann', 10), ('ann', 7)]
-    """
+    """Streams that are aggregated together."""
 
     def __init__(self, graph: GraphBuilder, parts: tuple[_Part, ...]) -> None:
         self._graph = graph
@@ -52,23 +29,16 @@ class CogroupedKStream(Generic[K, A]):
     ) -> "CogroupedKStream[K, A]":
         """Add a stream and its aggregator.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda a, b: (
-        ...         a.group_by_key()
-        ...         .cogroup(lambda k, v, seen: seen + v)
-        ...         .cogroup(b.group_by_key(), lambda k, v, seen: seen + v.upper())
-        ...         .aggregate(lambda: "")
-        ...     ),
-        ...     ("b", "k", "x"),
-        ...     ("a", "k", "y"),
-        ... )
-        [('k', 'X'), ('k', 'Xy')]
+        >>> def balance(paid, spent):
+        ...     paid, spent = paid.group_by_key(), spent.group_by_key()
+        ...     both = paid.cogroup(lambda k, v, n: n + v).cogroup(spent, lambda k, v, n: n - v)
+        ...     return both.aggregate(lambda: 0)
+        >>> preview(balance, ("paid", "ann", 10), ("spent", "ann", 3))
+        [('ann', 10), ('ann', 7)]
         """
         if not isinstance(grouped, grouping.KGroupedStream):
-            raise TopologyError(
-                f"cogroup needs a KGroupedStream, not a {type(grouped).__name__}: group it first",
-                where=caller(),
+            raise topology_error(
+                f"cogroup needs a KGroupedStream, not a {type(grouped).__name__}: group it first"
             )
         return CogroupedKStream(self._graph, (*self._parts, (grouped, aggregator)))
 
@@ -81,31 +51,22 @@ class CogroupedKStream(Generic[K, A]):
     ) -> "ktable.KTable[K, A]":
         """Fold the values of each key, of all streams.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda s: s.group_by_key().cogroup(lambda k, v, n: n + v).aggregate(lambda: 0),
-        ...     ("k", 2),
-        ... )
+        >>> def total(s):
+        ...     return s.group_by_key().cogroup(lambda k, v, n: n + v).aggregate(lambda: 0)
+        >>> preview(total, ("k", 2))
         [('k', 2)]
         """
         return _aggregated(self._graph, self._parts, initializer, materialized, named)
 
-    def windowed_by(
-        self, windows: TimeWindows | SlidingWindows | SessionWindows
-    ) -> "WindowedCogroupedKStream[K, A]":
+    def windowed_by(self, windows: WindowKind) -> "WindowedCogroupedKStream[K, A]":
         """Group by window too.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda s: (
-        ...         s.group_by_key()
-        ...         .cogroup(lambda k, v, n: n + v)
-        ...         .windowed_by(TimeWindows.of(10))
-        ...         .aggregate(lambda: 0)
-        ...         .to_stream(lambda w, n: w.window.start)
-        ...     ),
-        ...     ("k", 2, 15),
-        ... )
+        >>> from thulawa.streams import TimeWindows
+        >>> def program(s):
+        ...     totals = s.group_by_key().cogroup(lambda k, v, total: total + v)
+        ...     table = totals.windowed_by(TimeWindows.of(10)).aggregate(lambda: 0)
+        ...     return table.to_stream(lambda w, total: w.window.start)
+        >>> preview(program, ("k", 2, 15))
         [(10, 2)]
         """
         windowed.check_windows(windows)
@@ -115,12 +76,7 @@ class CogroupedKStream(Generic[K, A]):
 class WindowedCogroupedKStream(Generic[K, A]):
     """Streams that are aggregated together, per window."""
 
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        parts: tuple[_Part, ...],
-        windows: TimeWindows | SlidingWindows | SessionWindows,
-    ) -> None:
+    def __init__(self, graph: GraphBuilder, parts: tuple[_Part, ...], windows: WindowKind) -> None:
         self._graph = graph
         self._parts = parts
         self._windows = windows
@@ -135,29 +91,17 @@ class WindowedCogroupedKStream(Generic[K, A]):
     ) -> "ktable.KTable[Windowed[K], A]":
         """Fold the values of each key and window; sessions need a merger.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda s: (
-        ...         s.group_by_key()
-        ...         .cogroup(lambda k, v, n: n + v)
-        ...         .windowed_by(SessionWindows.of(10))
-        ...         .aggregate(lambda: 0, lambda k, a, b: a + b)
-        ...         .to_stream(lambda w, n: tuple(w.window))
-        ...     ),
-        ...     ("k", 2, 15),
-        ... )
-        [([15, 15], 2)]
+        >>> def program(s):
+        ...     totals = s.group_by_key().cogroup(lambda k, v, total: total + v)
+        ...     sessions = totals.windowed_by(SessionWindows.of(10))
+        ...     return sessions.aggregate(lambda: 0, lambda k, one, other: one + other)
+        >>> preview(program, ("k", 2, 15))
+        [(Windowed(key='k', window=Window(start=15, end=15)), 2)]
         """
         if isinstance(self._windows, SessionWindows) and merger is None:
             raise ConfigurationError("sessions need a merger: a record may merge two of them")
         return _aggregated(
-            self._graph,
-            self._parts,
-            initializer,
-            materialized,
-            named,
-            window=self._windows,
-            merge=merger,
+            self._graph, self._parts, initializer, materialized, named, self._windows, merger
         )
 
 
@@ -167,43 +111,32 @@ def _aggregated(
     initializer: Callable[[], Any],
     materialized: Materialized[Any, Any] | None,
     named: NameLike,
-    *,
-    window: Any = None,
+    window: WindowKind | None = None,
     merge: Callable[..., Any] | None = None,
 ) -> "ktable.KTable[Any, Any]":
     if any(grouped.options.two_step for grouped, _ in parts):
-        raise TopologyError(
-            "a cogroup cannot be aggregated in two steps: remove two_step", where=caller()
-        )
-    store = graph.store_name(materialized, "COGROUPKSTREAM-AGGREGATE-")
+        raise topology_error("a cogroup cannot be aggregated in two steps: remove two_step")
     key_serde = next((grouped.key_serde for grouped, _ in parts if grouped.key_serde), None)
-    materialized = with_default_serdes(materialized, key_serde)
-    parents = [
-        grouped.repartitioned(store.name, materialized, chosen=store.chosen) for grouped, _ in parts
-    ]
-    grouping.add_aggregate_store(graph, store, materialized, window)
-    emit: Literal["update", "close"] = "update"
+    options = or_default(materialized, Materialized).with_defaults(key_serde)
+    store = graph.store_name(options, "COGROUPKSTREAM-AGGREGATE-")
+    parents = [grouped.repartitioned(store, options) for grouped, _ in parts]
+    windowed.add_aggregate_store(graph, store, options, window)
     names = []
     for number, (parent, (_, aggregator)) in enumerate(zip(parents, parts, strict=True)):
         suffix = f"-cogroup-agg-{number}"
-        name = graph.named(named, "COGROUPKSTREAM-AGGREGATE-", suffix)
-        graph.add(
-            Aggregate(
-                name=name,
-                parents=(parent,),
-                stores=(store.name,),
-                store=store.name,
-                initializer=initializer,
-                aggregator=aggregator,
-                window=window,
-                merge=merge,
-                emit=emit,
-                caching=materialized is not None and materialized.caching,
-                number=number,
-            )
+        node = Aggregate(
+            name=graph.named(named, "COGROUPKSTREAM-AGGREGATE-", suffix),
+            parents=(parent,),
+            stores=(store.name,),
+            store=store.name,
+            initializer=initializer,
+            aggregator=aggregator,
+            window=window,
+            merge=merge,
+            caching=options.caching,
+            number=number,
         )
-        names.append(name)
+        names.append(graph.add(node))
     merged = graph.named(named, "COGROUPKSTREAM-MERGE-", "-cogroup-merge")
     graph.add(Table(name=merged, parents=tuple(names), operation="pass"))
-    serdes = ktable.serdes_of(materialized, key_serde)
-    return ktable.KTable(graph, merged, *grouping.windowed_serdes(serdes, window))
+    return ktable.KTable(graph, merged, *windowed.windowed_serdes(options.serdes(), window))

@@ -7,42 +7,33 @@ warning or an error.
 """
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import caller, topology_error
 from thulawa.core.durations import milliseconds
-from thulawa.core.serdes import Serde
-from thulawa.errors import TopologyError
 from thulawa.state.specs import StoreKind, StoreSpec
-from thulawa.streams.operator_options import Materialized, Named, or_default
-from thulawa.topology.nodes import (
-    Aggregate,
-    Node,
-    Sink,
-    Source,
-    Stateless,
-    Suppress,
-    Table,
-    TableAggregate,
-    TableJoin,
-)
+from thulawa.streams.operator_options import AnySerde, Materialized, Named, Repartitioned
+from thulawa.streams.type_variables import K, V
+from thulawa.topology import nodes as kinds
 from thulawa.topology.topology import Topology
-
-__all__ = ["ExplicitNames", "GraphBuilder", "NameLike", "StoreName"]
 
 ExplicitNames: TypeAlias = Literal["off", "warn", "error"]
 NameLike: TypeAlias = str | Named | None
+StoreOptions: TypeAlias = Materialized[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class StoreName:
-    """The name of a store, and whether the user chose it."""
+class InternalName:
+    """The name of a store or repartition, and whether the user chose it."""
 
     name: str
     chosen: bool
+
+    def or_own(self, name: str | None) -> "InternalName":
+        """Return another name of the user's, if there is one."""
+        return self if name is None else InternalName(name or self.name, chosen=True)
 
 
 class GraphBuilder:
@@ -52,7 +43,7 @@ class GraphBuilder:
         self.topology = Topology()
         self._numbers = count()
         self._explicit_names = explicit_names
-        self._unmaterialized: dict[str, tuple[StoreName, StoreSpec]] = {}
+        self._unmaterialized: dict[str, tuple[InternalName, StoreSpec]] = {}
 
     # --- names
 
@@ -71,125 +62,90 @@ class GraphBuilder:
         own = _own(name)
         return self.generated(prefix) if own is None else own
 
-    def store_name(self, materialized: Materialized[Any, Any] | None, prefix: str) -> StoreName:
+    def store_name(self, options: StoreOptions, prefix: str) -> InternalName:
         """Return the user's name of a store, or a generated one."""
-        options = or_default(materialized, Materialized)
         if options.name is not None:
-            return StoreName(options.name, chosen=True)
-        return StoreName(self.generated(f"{prefix}STATE-STORE-"), chosen=False)
+            return InternalName(options.name, chosen=True)
+        return InternalName(self.generated(f"{prefix}STATE-STORE-"), chosen=False)
 
-    def guard(self, what: str, generated: str) -> None:
+    def guard(self, what: str, name: InternalName) -> None:
         """Warn about a generated name of a store or repartition, or reject it."""
-        if self._explicit_names == "off":
+        if name.chosen or self._explicit_names == "off":
             return
         message = (
-            f"the {what} {generated!r} has a generated name, which changes with the program; "
+            f"the {what} {name.name!r} has a generated name, which changes with the program; "
             "name it"
         )
         if self._explicit_names == "error":
-            raise TopologyError(message, where=caller())
+            raise topology_error(message)
         warnings.warn(f"{message} (at {caller()})", stacklevel=2)
 
-    # --- nodes
+    # --- nodes and stores
 
-    def add(self, node: Node) -> None:
-        """Add a node, with the user's line."""
-        self.topology.add(replace(node, where=caller()))
+    def add(self, node: kinds.Node) -> str:
+        """Add a node; return its name."""
+        self.topology.add(node)
+        return node.name
 
-    def add_source(self, source: Source) -> str:
+    def add_source(self, source: kinds.Source) -> str:
         """Add a source; return its name, or that of an equal source of the same topics."""
         for node in self.topology.nodes.values():
-            if isinstance(node, Source) and set(node.topics) & set(source.topics):
-                if replace(node, name=source.name, where="") == replace(source, where=""):
+            if isinstance(node, kinds.Source) and (both := {*node.topics} & {*source.topics}):
+                if replace(node, name=source.name) == source:
                     return node.name
-                raise TopologyError(
-                    f"{sorted(set(node.topics) & set(source.topics))} is already read, "
-                    f"with other options, at {node.where}; read it once, and branch",
-                    where=caller(),
+                raise topology_error(
+                    f"{sorted(both)} is already read, with other options, at {node.where}; "
+                    "read it once, and branch"
                 )
-        self.add(source)
-        return source.name
+        return self.add(source)
 
     def add_store(
         self,
-        name: StoreName,
+        name: InternalName,
+        options: StoreOptions,
         kind: StoreKind = "key-value",
-        materialized: Materialized[Any, Any] | None = None,
         *,
         size: int = 0,
         retention: int = 0,
     ) -> None:
-        """Add a store for a node."""
-        spec = self.spec(name, kind, materialized, size=size, retention=retention)
-        if not name.chosen:
-            self.guard("store", name.name)
-        self.topology.add_store(spec)
+        """Add a store for a node; windows need at least this ``retention``."""
+        self._add_spec(name, _spec(name.name, options, kind, size, retention))
 
-    def spec(
-        self,
-        name: StoreName,
-        kind: StoreKind,
-        materialized: Materialized[Any, Any] | None,
-        *,
-        size: int = 0,
-        retention: int = 0,
-    ) -> StoreSpec:
-        """Return the specification of a store."""
-        options = or_default(materialized, Materialized)
-        if options.history is not None and kind == "key-value":
-            kind, retention = "versioned", milliseconds(options.history, name="history")
-        if options.retention is not None:
-            asked = milliseconds(options.retention, name="retention")
-            if asked < retention:
-                raise TopologyError(
-                    f"the store {name.name!r} needs a retention of at least {retention} ms "
-                    f"(size and grace), not {asked} ms",
-                    where=caller(),
-                )
-            retention = asked
-        return StoreSpec(
-            name=name.name,
-            kind=kind,
-            size=size,
-            retention=retention,
-            key_serde=options.key_serde,
-            value_serde=options.value_serde,
-            changelog=options.changelog,
-        )
+    def check_same_builder(self, other: "GraphBuilder") -> None:
+        """Raise `TopologyError` if another stream or table belongs to another builder."""
+        if other is not self:
+            raise topology_error("both must come from one StreamsBuilder")
 
     def check_stores(self, stores: tuple[str, ...]) -> None:
         """Raise `TopologyError` if a store does not exist."""
         for store in stores:
             if store not in self.topology.stores:
-                raise TopologyError(
-                    f"there is no store {store!r}; add it with builder.add_state_store",
-                    where=caller(),
+                raise topology_error(
+                    f"there is no store {store!r}; add it with builder.add_state_store"
                 )
 
-    def source_table(
-        self, node: Table, name: StoreName, materialized: Materialized[Any, Any] | None
-    ) -> None:
+    def source_table(self, node: kinds.Table, name: InternalName, options: StoreOptions) -> None:
         """Add a table of updates; it is materialized if its store is named, or when needed."""
-        spec = self.spec(name, "key-value", materialized)
-        node = replace(node, versioned=spec.kind == "versioned", where=caller())
+        spec = _spec(name.name, options)
+        node = replace(node, versioned=spec.kind == "versioned")
         self.topology.add(node)
         self._unmaterialized[node.name] = name, spec
-        if name.chosen or spec.kind == "versioned":
+        if name.chosen or node.versioned:
             self._materialize(node)
 
     def stores_of(self, table: str) -> tuple[str, ...]:
         """Return the stores that a table's rows are read from; materialize it if it has none."""
         node = self.topology.node(table)
         match node:
-            case Table(store=str(store)):
+            case kinds.Table(store=str(store)):
                 return (store,)
-            case Table(operation="source"):
+            case kinds.Table(operation="source"):
                 return self._materialize(node)
-            case Aggregate() | TableAggregate():
+            case kinds.Aggregate() | kinds.TableAggregate():
                 return (node.store,)
-            case Suppress():
+            case kinds.Suppress():
                 return (node.store, *self.stores_of(node.table))
-            case TableJoin():
+            case kinds.TableJoin():
                 return (*self.stores_of(node.table), *self.stores_of(node.other))
             case _:
                 return tuple(dict.fromkeys(self.stores_of(node.parents[0])))
@@ -200,9 +156,9 @@ class GraphBuilder:
         A table read from a topic is materialized for this only with ``force``.
         """
         node = self.topology.node(table)
-        if isinstance(node, Suppress):
+        if isinstance(node, kinds.Suppress):
             return self.send_old_values(node.table, force=force)
-        if not isinstance(node, Table):
+        if not isinstance(node, kinds.Table):
             return True
         match node.operation:
             case "source":
@@ -211,7 +167,7 @@ class GraphBuilder:
                 return force or node.store is not None
             case "pass":
                 for parent in map(self.topology.node, node.parents):
-                    if isinstance(parent, TableJoin):
+                    if isinstance(parent, kinds.TableJoin):
                         self.send_old_values(parent.parents[0], force=True)
                 return True
         sent = node.store is not None or self.send_old_values(node.parents[0], force=force)
@@ -219,68 +175,77 @@ class GraphBuilder:
             self.topology.put(replace(node, sends_old_values=True))
         return sent
 
-    def _materialize(self, node: Table) -> tuple[str, ...]:
+    def _materialize(self, node: kinds.Table) -> tuple[str, ...]:
         name, spec = self._unmaterialized.pop(node.name)
-        if not name.chosen:
-            self.guard("store", spec.name)
-        self.topology.add_store(spec)
+        self._add_spec(name, spec)
         stores = tuple(dict.fromkeys((*node.stores, spec.name)))
         self.topology.put(replace(node, store=spec.name, stores=stores))
         return (spec.name,)
 
+    def _add_spec(self, name: InternalName, spec: StoreSpec) -> None:
+        self.guard("store", name)
+        self.topology.add_store(spec)
+
     def repartition(
         self,
         parent: str,
-        prefix: str,
+        name: InternalName,
+        options: Repartitioned[Any, Any],
         *,
-        chosen: bool,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-        partitioner: Callable[..., int] | None = None,
-        partitions: int | None = None,
         keep_null_keys: bool = False,
     ) -> str:
         """Add a repartition by key; return the name of the source that reads it."""
-        topic = prefix if prefix.endswith("-repartition") else f"{prefix}-repartition"
+        prefix = name.name.removesuffix("-repartition")
+        topic = f"{prefix}-repartition"
         names = [self.generated(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE")]
-        if not chosen:
-            self.guard("repartition", topic)
-        if not _is_generated(prefix):
+        self.guard("repartition", InternalName(topic, name.chosen))
+        if not _is_generated(name.name):
             names = [f"{topic}-{kind}" for kind in ("sink", "filter", "source")]
         sink, null_filter, source = names
         function = _any if keep_null_keys else _has_key
-        self.add(
-            Stateless(name=null_filter, parents=(parent,), operation="filter", function=function)
+        keep = kinds.Stateless(name=null_filter, operation="filter", function=function)
+        self.add(replace(keep, parents=(parent,)))
+        to_topic = kinds.Sink(
+            name=sink,
+            parents=(null_filter,),
+            topic=topic,
+            key_serde=options.key_serde,
+            value_serde=options.value_serde,
+            partitioner=options.partitioner,
+            partitions=options.partitions,
         )
-        self.add(
-            Sink(
-                name=sink,
-                parents=(null_filter,),
-                topic=topic,
-                key_serde=key_serde,
-                value_serde=value_serde,
-                partitioner=partitioner,
-                partitions=partitions,
-                internal=True,
-            )
-        )
-        self.add(
-            Source(
-                name=source,
-                topics=(topic,),
-                key_serde=key_serde,
-                value_serde=value_serde,
-                internal=True,
-            )
-        )
-        return source
+        return self.add_repartition(to_topic, source)
+
+    def add_repartition(self, sink: kinds.Sink, source: str) -> str:
+        """Add both ends of a repartition; return the name of the source."""
+        self.add(replace(sink, internal=True))
+        return self.add(kinds.Source(name=source, topics=(str(sink.topic),), internal=True))
+
+
+class StreamOrTable(Generic[K, V]):
+    """The node that a stream or table comes from, and the serdes of its records, if known."""
+
+    def __init__(
+        self,
+        graph: GraphBuilder,
+        name: str,
+        key_serde: AnySerde = None,
+        value_serde: AnySerde = None,
+        *,
+        rekeyed: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.name = name
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.rekeyed = rekeyed  # the key may have changed since the last repartition
 
 
 def _own(name: NameLike) -> str | None:
     """Return the user's name, if any."""
     own = name.name if isinstance(name, Named) else name
     if own is not None and not isinstance(own, str):
-        raise TopologyError(f"a name is a str or a Named, not {own!r}", where=caller())
+        raise topology_error(f"a name is a str or a Named, not {own!r}")
     return own
 
 
@@ -295,3 +260,31 @@ def _has_key(key: Any, value: Any) -> bool:  # noqa: ARG001 a predicate takes bo
 
 def _any(key: Any, value: Any) -> bool:  # noqa: ARG001 a predicate takes both
     return True
+
+
+def _spec(
+    name: str,
+    options: StoreOptions,
+    kind: StoreKind = "key-value",
+    size: int = 0,
+    retention: int = 0,
+) -> StoreSpec:
+    if options.history is not None and kind == "key-value":
+        kind, retention = "versioned", milliseconds(options.history, name="history")
+    if options.retention is not None:
+        asked = milliseconds(options.retention, name="retention")
+        if asked < retention:
+            raise topology_error(
+                f"the store {name!r} needs a retention of at least {retention} ms "
+                f"(size and grace), not {asked} ms"
+            )
+        retention = asked
+    return StoreSpec(
+        name=name,
+        kind=kind,
+        size=size,
+        retention=retention,
+        key_serde=options.key_serde,
+        value_serde=options.value_serde,
+        changelog=options.changelog,
+    )

@@ -1,45 +1,27 @@
 """Joins of a stream with a stream, a table, or a global table."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, overload
+from dataclasses import replace
+from typing import Any, overload
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import topology_error
 from thulawa.core.durations import milliseconds
-from thulawa.errors import TopologyError
 from thulawa.streams import kstream, ktable
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike, StreamOrTable
 from thulawa.streams.operator_options import Joined, Materialized, StreamJoined, or_default
+from thulawa.streams.type_variables import K1, V1, V2, K, V
 from thulawa.topology.functions import check_function
-from thulawa.topology.nodes import JoinBuffer, LookupJoin, Stateless, StreamJoin
+from thulawa.topology.nodes import JoinBuffer, JoinKind, LookupJoin, Stateless, StreamJoin
 from thulawa.topology.windows import JoinWindows
-
-__all__ = ["JoinOperators", "check_same_builder", "check_stream"]
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-V1 = TypeVar("V1")
-V2 = TypeVar("V2")
-
-Kind = Literal["inner", "left", "outer"]
-
-
-def check_same_builder(one: GraphBuilder, other: GraphBuilder) -> None:
-    """Raise `TopologyError` if two streams or tables belong to different builders."""
-    if one is not other:
-        raise TopologyError("both must come from one StreamsBuilder", where=caller())
 
 
 def check_stream(other: object, verb: str) -> None:
     """Raise `TopologyError` if ``other`` is not a stream."""
     if not isinstance(other, kstream.KStream):
-        raise TopologyError(
-            f"a stream {verb} a KStream, not a {type(other).__name__}", where=caller()
-        )
+        raise topology_error(f"a stream {verb} a KStream, not a {type(other).__name__}")
 
 
-class JoinOperators(Generic[K, V]):
+class JoinOperators(StreamOrTable[K, V]):
     """The join operators of a stream."""
 
     @overload
@@ -75,25 +57,15 @@ class JoinOperators(Generic[K, V]):
         With a stream, records of the same key within the window are joined; with a table, a record
         and the current row. A record without a match emits nothing.
 
-        >>> from thulawa.testing import preview
+        >>> from operator import add
         >>> near = JoinWindows.of("5 s")
-        >>> preview(
-        ...     lambda l, r: l.join(r, lambda a, b: a + b, near),
-        ...     ("l", "k", "A", 0),
-        ...     ("r", "k", "B", 9),
-        ... )
+        >>> preview(lambda l, r: l.join(r, add, near), ("l", "k", "A", 0), ("r", "k", "B", 9))
         [('k', 'AB')]
-        >>> preview(
-        ...     lambda s, table: s.join(table, lambda a, b: a + b),
-        ...     ("table", "k", "B"),
-        ...     ("s", "k", "A"),
-        ... )
+        >>> preview(lambda s, table: s.join(table, add), ("table", "k", "B"), ("s", "k", "A"))
         [('k', 'AB')]
-        >>> preview(
-        ...     lambda s, global_table: s.join(global_table, lambda k, v: v, lambda a, b: a + b),
-        ...     ("global_table", "A", "B"),
-        ...     ("s", "k", "A"),
-        ... )
+        >>> def by_value(s, global_table):
+        ...     return s.join(global_table, lambda k, v: v, add)
+        >>> preview(by_value, ("global_table", "A", "B"), ("s", "k", "A"))
         [('k', 'AB')]
         """
         return _join(self, "inner", other, *arguments, **options)
@@ -130,7 +102,6 @@ class JoinOperators(Generic[K, V]):
 
         With a stream it is emitted when its window has closed, with a table at once.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s, table: s.left_join(table, lambda a, b: (a, b)), ("s", "k", "A"))
         [('k', ['A', None])]
         """
@@ -145,13 +116,9 @@ class JoinOperators(Generic[K, V]):
     ) -> "kstream.KStream[K, V2]":
         """Join like `join`; unmatched records of both sides are emitted when their window closes.
 
-        >>> from thulawa.testing import preview
-        >>> near = JoinWindows.of(5)
-        >>> preview(
-        ...     lambda l, r: l.outer_join(r, lambda a, b: (a, b), near),
-        ...     ("l", "k", "A", 0),
-        ...     ("r", "other", "B", 100),
-        ... )
+        >>> def program(left, right):
+        ...     return left.outer_join(right, lambda a, b: (a, b), JoinWindows.of(5))
+        >>> preview(program, ("left", "k", "A", 0), ("right", "other", "B", 100))
         [('k', ['A', None])]
         """
         return _join_streams(self, "outer", other, joiner, windows, joined)
@@ -165,21 +132,16 @@ class JoinOperators(Generic[K, V]):
     ) -> "kstream.KStream[K, V2]":
         """Join each record with the other side's strictly older records only.
 
-        >>> from thulawa.testing import preview
-        >>> near = JoinWindows.of(5)
-        >>> preview(
-        ...     lambda l, r: l.join_prior(r, lambda a, b: a + b, near),
-        ...     ("r", "k", "older", 1),
-        ...     ("r", "k", "same", 2),
-        ...     ("l", "k", "than ", 2),
-        ... )
+        >>> def program(l, r):
+        ...     return l.join_prior(r, lambda a, b: a + b, JoinWindows.of(5))
+        >>> preview(program, ("r", "k", "older", 1), ("r", "k", "same", 2), ("l", "k", "than ", 2))
         [('k', 'than older')]
         """
         return _join_streams(self, "inner", other, joiner, windows, joined, prior=True)
 
 
 def _join(
-    stream: Any, kind: Kind, other: Any, *arguments: Any, **options: Any
+    stream: Any, kind: JoinKind, other: Any, *arguments: Any, **options: Any
 ) -> "kstream.KStream[Any, Any]":
     """Join a stream with a stream, a table or a global table."""
     if isinstance(other, kstream.KStream):
@@ -188,15 +150,14 @@ def _join(
         return _join_table(stream, other, *arguments, left=kind == "left", **options)
     if isinstance(other, ktable.GlobalKTable):
         return _join_global(stream, other, *arguments, left=kind == "left", **options)
-    raise TopologyError(
-        f"a stream joins a KStream, a KTable or a GlobalKTable, not a {type(other).__name__}",
-        where=caller(),
+    raise topology_error(
+        f"a stream joins a KStream, a KTable or a GlobalKTable, not a {type(other).__name__}"
     )
 
 
 def _join_streams(
     left: Any,
-    kind: Kind,
+    kind: JoinKind,
     right: "kstream.KStream[Any, Any]",
     joiner: Callable[..., Any],
     windows: JoinWindows | None = None,
@@ -207,26 +168,22 @@ def _join_streams(
     """Join two streams over windows."""
     check_stream(right, "joins over windows with")
     if not isinstance(windows, JoinWindows):
-        raise TopologyError(
-            "a join of two streams needs JoinWindows: pass JoinWindows.of(...)", where=caller()
-        )
-    graph: GraphBuilder = left.graph
-    check_same_builder(graph, right.graph)
+        raise topology_error("a join of two streams needs JoinWindows: pass JoinWindows.of(...)")
+    graph = left.graph
+    graph.check_same_builder(right.graph)
     options = or_default(joined, StreamJoined)
+    other_options = replace(options, value_serde=options.other_value_serde)
     relaxed = kind != "inner"
-    if left.rekeyed:
-        left = _side(left, options, "-left", options.value_serde, keep_null_keys=relaxed)
-    if right.rekeyed:
-        right = _side(right, options, "-right", options.other_value_serde, keep_null_keys=relaxed)
-    names = _join_names(graph, kind, options)
+    left = _by_key(left, options, suffix="-left", keep_null_keys=relaxed)
+    right = _by_key(right, other_options, suffix="-right", keep_null_keys=relaxed)
+    names = _JoinNames(graph, kind, options)
     given = options.store_name is not None
-    serdes = options.value_serde, options.other_value_serde
-    for store, value_serde in zip(names.stores, serdes, strict=True):
-        kept: Materialized[Any, Any] = Materialized.with_(options.key_serde, value_serde)
-        graph.add_store(StoreName(store, given), "join", kept, retention=windows.retention)
+    for store, side_options in zip(names.stores, (options, other_options), strict=True):
+        serdes: Materialized[Any, Any] = Materialized.with_(*side_options.serdes())
+        graph.add_store(InternalName(store, given), serdes, "join", retention=windows.retention)
     if names.outer_store is not None:
-        kept = Materialized.with_(options.key_serde, None)
-        graph.add_store(StoreName(names.outer_store, given), "buffer", kept)
+        serdes = Materialized.with_(options.key_serde, None)
+        graph.add_store(InternalName(names.outer_store, given), serdes, "buffer")
     for parent, buffer, store in zip((left, right), names.buffers, names.stores, strict=True):
         graph.add(JoinBuffer(name=buffer, parents=(parent.name,), stores=(store,), store=store))
     this = StreamJoin(
@@ -245,69 +202,56 @@ def _join_streams(
     for side, buffer in zip((this, other), names.buffers, strict=True):
         stores = tuple(store for store in (side.other_store, side.outer_store) if store is not None)
         graph.add(replace(side, parents=(buffer,), stores=stores))
-    graph.add(Stateless(name=names.merge, parents=names.sides, operation="pass"))
+    graph.add(Stateless(name=names.merge, parents=tuple(names.sides), operation="pass"))
     key_serde = options.key_serde or left.key_serde or right.key_serde
-    return kstream.KStream(graph, names.merge, key_serde=key_serde)
+    return kstream.KStream(graph, names.merge, key_serde)
 
 
-@dataclass(frozen=True, slots=True)
 class _JoinNames:
-    """The names of the nodes and stores of a stream-stream join, left before right."""
+    """The names of a stream-stream join's nodes and stores, left before right, in Kafka's order."""
 
-    buffers: tuple[str, str]
-    sides: tuple[str, str]
-    stores: tuple[str, str]
-    merge: str
-    outer_store: str | None
+    def __init__(
+        self, graph: GraphBuilder, kind: JoinKind, options: StreamJoined[Any, Any]
+    ) -> None:
+        self.buffers = (
+            graph.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),
+            graph.named(options, "KSTREAM-WINDOWED-", "-other-windowed"),
+        )
+        this, other = "JOINTHIS", "JOINOTHER"
+        suffixes = ["-this-join", "-other-join"]
+        if kind == "outer":
+            this, suffixes[0] = "OUTERTHIS", "-outer-this-join"
+        if kind != "inner":
+            other, suffixes[1] = "OUTEROTHER", "-outer-other-join"
+        generated = [graph.generated(f"KSTREAM-{this}-"), graph.generated(f"KSTREAM-{other}-")]
 
+        def own_or_generated(own: str | None) -> list[str]:
+            return generated if own is None else [own + suffix for suffix in suffixes]
 
-def _join_names(graph: GraphBuilder, kind: Kind, options: StreamJoined[Any, Any]) -> _JoinNames:
-    """Generate the names, in Kafka's order."""
-    buffers = (
-        graph.named(options, "KSTREAM-WINDOWED-", "-this-windowed"),
-        graph.named(options, "KSTREAM-WINDOWED-", "-other-windowed"),
-    )
-    this, other = "JOINTHIS", "JOINOTHER"
-    this_suffix, other_suffix = "-this-join", "-other-join"
-    if kind == "outer":
-        this, this_suffix = "OUTERTHIS", "-outer-this-join"
-    if kind != "inner":
-        other, other_suffix = "OUTEROTHER", "-outer-other-join"
-    generated = graph.generated(f"KSTREAM-{this}-"), graph.generated(f"KSTREAM-{other}-")
-    merge = graph.named(options, "KSTREAM-MERGE-", "-merge")
-    base, given = options.store_name, options.name
-    outer_store = None
-    if kind != "inner":
-        suffix = "-outer-shared-join" if kind == "outer" else "-left-shared-join"
-        shared = f"KSTREAM-OUTERSHARED-{generated[0][-10:]}" if base is None else base + suffix
-        outer_store = f"{shared}-store"
-    return _JoinNames(
-        buffers=buffers,
-        sides=generated if given is None else (given + this_suffix, given + other_suffix),
-        stores=(
-            f"{generated[0] if base is None else base + this_suffix}-store",
-            f"{generated[1] if base is None else base + other_suffix}-store",
-        ),
-        merge=merge,
-        outer_store=outer_store,
-    )
+        self.sides = own_or_generated(options.name)
+        self.stores = [f"{name}-store" for name in own_or_generated(options.store_name)]
+        self.merge = graph.named(options, "KSTREAM-MERGE-", "-merge")
+        self.outer_store = None
+        if kind != "inner":
+            shared = f"KSTREAM-OUTERSHARED-{generated[0][-10:]}"
+            if options.store_name is not None:
+                shared = f"{options.store_name}-{kind}-shared-join"
+            self.outer_store = f"{shared}-store"
 
 
-def _side(
+def _by_key(
     stream: "kstream.KStream[Any, Any]",
-    options: StreamJoined[Any, Any],
-    suffix: str,
-    value_serde: Any,
+    options: Joined[Any, Any] | StreamJoined[Any, Any],
     *,
+    suffix: str = "",
     keep_null_keys: bool,
 ) -> "kstream.KStream[Any, Any]":
-    return stream.repartitioned(
-        stream.name if options.name is None else options.name + suffix,
-        chosen=options.name is not None,
-        key_serde=options.key_serde,
-        value_serde=value_serde,
-        keep_null_keys=keep_null_keys,
-    )
+    """Return the stream, behind a repartition if its key has changed."""
+    if not stream.rekeyed:
+        return stream
+    own_name = None if options.name is None else options.name + suffix
+    name = InternalName(stream.name, chosen=False).or_own(own_name)
+    return stream.repartitioned(name, options, keep_null_keys=keep_null_keys)
 
 
 def _join_table(
@@ -319,28 +263,20 @@ def _join_table(
     left: bool,
 ) -> "kstream.KStream[Any, Any]":
     graph = stream.graph
-    check_same_builder(graph, table.graph)
+    graph.check_same_builder(table.graph)
     options = or_default(joined, Joined)
-    if stream.rekeyed:
-        stream = stream.repartitioned(
-            options.name or stream.name,
-            chosen=options.name is not None,
-            key_serde=options.key_serde,
-            value_serde=options.value_serde,
-            keep_null_keys=left,
-        )
+    stream = _by_key(stream, options, keep_null_keys=left)
     name = graph.named(options, "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-")
     buffer = None
     if options.grace is not None:
         if not table.versioned:
-            raise TopologyError(
+            raise topology_error(
                 "a join with a grace period needs a versioned table: "
-                "create it with Materialized.versioned",
-                where=caller(),
+                "create it with Materialized.versioned"
             )
         buffer = f"{name}-Buffer"
-        kept: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
-        graph.add_store(StoreName(buffer, chosen=True), "buffer", kept)
+        serdes: Materialized[Any, Any] = Materialized.with_(None, options.value_serde)
+        graph.add_store(InternalName(buffer, chosen=True), serdes, "buffer")
     stores = graph.stores_of(table.name)
     graph.add(
         LookupJoin(
@@ -355,7 +291,7 @@ def _join_table(
         )
     )
     key_serde = options.key_serde or stream.key_serde or table.key_serde
-    return kstream.KStream(graph, name, key_serde=key_serde)
+    return kstream.KStream(graph, name, key_serde)
 
 
 def _join_global(
@@ -368,12 +304,11 @@ def _join_global(
     named: NameLike = None,
 ) -> "kstream.KStream[Any, Any]":
     graph = stream.graph
-    check_same_builder(graph, table.graph)
+    graph.check_same_builder(table.graph)
     if joiner is None:
-        raise TopologyError(
+        raise topology_error(
             "a join with a global table needs a function of (key, value) that returns the "
-            "table's key, then the joiner",
-            where=caller(),
+            "table's key, then the joiner"
         )
     name = graph.named(named, "KSTREAM-LEFTJOIN-")  # Kafka's name for both kinds
     graph.add(
@@ -386,7 +321,7 @@ def _join_global(
             key_selector=key_selector,
         )
     )
-    return kstream.KStream(graph, name, key_serde=stream.key_serde, rekeyed=stream.rekeyed)
+    return kstream.KStream(graph, name, stream.key_serde, rekeyed=stream.rekeyed)
 
 
 def _of_values(joiner: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:

@@ -12,17 +12,11 @@ KIP-28                                         Thulawa
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from thulawa.errors import ConfigurationError
+from thulawa.streams.type_variables import V1, V2, K, V
 from thulawa.topology.windows import JoinWindows
-
-__all__ = ["BuilderAliases", "KStreamWindowed", "StreamAliases"]
-
-K = TypeVar("K")
-V = TypeVar("V")
-V1 = TypeVar("V1")
-V2 = TypeVar("V2")
 
 
 class BuilderAliases:
@@ -55,13 +49,10 @@ class StreamAliases(Generic[K, V]):
     def with_(self, windows: JoinWindows) -> "KStreamWindowed[K, V]":
         """Return the stream with the windows of a join.
 
-        >>> from thulawa.testing import preview
-        >>> window = JoinWindows.of(10)
-        >>> preview(
-        ...     lambda one, two: one.with_(window).join(two.with_(window), lambda a, b: a + b),
-        ...     ("one", "k", 1, 0),
-        ...     ("two", "k", 2, 5),
-        ... )
+        >>> def program(one, two):
+        ...     near = JoinWindows.of(10)
+        ...     return one.with_(near).join(two.with_(near), lambda a, b: a + b)
+        >>> preview(program, ("one", "k", 1, 0), ("two", "k", 2, 5))
         [('k', 3)]
         """
         return KStreamWindowed(self, windows)
@@ -77,13 +68,10 @@ class KStreamWindowed(Generic[K, V]):
     def join(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
         """Join records of the same key within the window.
 
-        >>> from thulawa.testing import preview
-        >>> near = JoinWindows.of(10)
-        >>> preview(
-        ...     lambda one, two: one.with_(near).join(two.with_(near), lambda a, b: a + b),
-        ...     ("two", "k", 2, 5),
-        ...     ("one", "k", 1, 0),
-        ... )
+        >>> def program(one, two):
+        ...     near = JoinWindows.of(10)
+        ...     return one.with_(near).join(two.with_(near), lambda a, b: a + b)
+        >>> preview(program, ("two", "k", 2, 5), ("one", "k", 1, 0))
         [('k', 3)]
         """
         return self._stream.join(self._partner(other), joiner, self._windows)
@@ -91,13 +79,10 @@ class KStreamWindowed(Generic[K, V]):
     def join_prior(self, other: "KStreamWindowed[K, V1]", joiner: Callable[[V, V1], V2]) -> Any:
         """Join each record with the other side's older records only.
 
-        >>> from thulawa.testing import preview
-        >>> near = JoinWindows.of(10)
-        >>> preview(
-        ...     lambda one, two: one.with_(near).join_prior(two.with_(near), lambda a, b: a + b),
-        ...     ("two", "k", 2, 5),
-        ...     ("one", "k", 1, 0),
-        ... )
+        >>> def program(one, two):
+        ...     near = JoinWindows.of(10)
+        ...     return one.with_(near).join_prior(two.with_(near), lambda a, b: a + b)
+        >>> preview(program, ("two", "k", 2, 5), ("one", "k", 1, 0))
         []
         """
         return self._stream.join_prior(self._partner(other), joiner, self._windows)

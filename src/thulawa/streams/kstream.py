@@ -5,15 +5,15 @@ runs. Functions get key and value unless the operator is about values alone.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Literal, TypeVar, overload
+from dataclasses import replace
+from typing import Any, Literal, overload
 
 from thulawa.core.records import RecordMetadata
-from thulawa.core.serdes import Serde
 from thulawa.streams import branches, ktable
 from thulawa.streams import grouped as grouping
 from thulawa.streams.async_operators import AsyncOperators
-from thulawa.streams.graph_builder import GraphBuilder, NameLike
-from thulawa.streams.joins import JoinOperators, check_same_builder, check_stream
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike
+from thulawa.streams.joins import JoinOperators, check_stream
 from thulawa.streams.kip28 import StreamAliases
 from thulawa.streams.operator_options import (
     Consumed,
@@ -21,49 +21,16 @@ from thulawa.streams.operator_options import (
     Materialized,
     Produced,
     Repartitioned,
+    Serialized,
     or_default,
-    with_default_serdes,
 )
+from thulawa.streams.type_variables import K1, V1, K, V
 from thulawa.topology.nodes import Process, Sink, Source, Stateless, Table
 from thulawa.topology.processor import Processor
 
-__all__ = ["KStream"]
 
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-V1 = TypeVar("V1")
-V2 = TypeVar("V2")
-
-
-class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Generic[K, V]):
-    """A stream of records.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> builder.stream("words").filter(lambda k, v: v > "b").map_values(str.upper).to("loud")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     words, loud = driver.create_input_topic("words"), driver.create_output_topic("loud")
-    ...     words.pipe_value_list(["ant", "cat", "dog"])
-    ...     loud.read_values_to_list()
-    ['CAT', 'DOG']
-    """
-
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        name: str,
-        *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-        rekeyed: bool = False,
-    ) -> None:
-        self.graph = graph
-        self.name = name
-        self.key_serde = key_serde
-        self.value_serde = value_serde
-        self.rekeyed = rekeyed  # the key may have changed since the last repartition
+class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V]):
+    """A stream of records."""
 
     # --- one record at a time
 
@@ -72,34 +39,30 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, V]":
         """Keep the records for which the predicate is true.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.filter(lambda k, v: v > 1), ("a", 1), ("b", 2))
         [('b', 2)]
         """
-        return self._same("filter", "KSTREAM-FILTER-", predicate, named)
+        return self.at(self._add("filter", "KSTREAM-FILTER-", predicate, named))
 
     def filter_not(
         self, predicate: Callable[[K, V], object], *, named: NameLike = None
     ) -> "KStream[K, V]":
         """Keep the records for which the predicate is false.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.filter_not(lambda k, v: v > 1), ("a", 1), ("b", 2))
         [('a', 1)]
         """
-        return self._same("filter_not", "KSTREAM-FILTER-", predicate, named)
+        return self.at(self._add("filter_not", "KSTREAM-FILTER-", predicate, named))
 
     def map(
         self, mapper: Callable[[K, V], tuple[K1, V1]], *, named: NameLike = None
     ) -> "KStream[K1, V1]":
         """Map each record to another; operators by key behind it repartition.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.map(lambda k, v: (v, k)), ("a", 1))
         [(1, 'a')]
         """
-        name = self._add("map", "KSTREAM-MAP-", mapper, named)
-        return KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add("map", "KSTREAM-MAP-", mapper, named))
 
     @overload
     def map_values(
@@ -116,28 +79,23 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, Any]":
         """Map each value to another; keys and partitions stay the same.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.map_values(len), ("a", "tea"))
         [('a', 3)]
         >>> preview(lambda s: s.map_values(lambda k, v: k + v, with_key=True), ("a", "tea"))
         [('a', 'atea')]
         """
-        name = self._add("map_values", "KSTREAM-MAPVALUES-", mapper, named, with_key=with_key)
-        return self.revalued(name)
+        prefix = "KSTREAM-MAPVALUES-"
+        return self._revalued(self._add("map_values", prefix, mapper, named, with_key=with_key))
 
     def flat_map(
         self, mapper: Callable[[K, V], Iterable[tuple[K1, V1]]], *, named: NameLike = None
     ) -> "KStream[K1, V1]":
         """Map each record to any number of records.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda s: s.flat_map(lambda k, v: [(word, 1) for word in v.split()]), ("a", "to be")
-        ... )
+        >>> preview(lambda s: s.flat_map(lambda k, v: [(w, 1) for w in v.split()]), ("a", "to be"))
         [('to', 1), ('be', 1)]
         """
-        name = self._add("flat_map", "KSTREAM-FLATMAP-", mapper, named)
-        return KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add("flat_map", "KSTREAM-FLATMAP-", mapper, named))
 
     @overload
     def flat_map_values(
@@ -158,39 +116,36 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, Any]":
         """Map each value to any number of values; keys and partitions stay the same.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.flat_map_values(str.split), ("a", "to be"))
         [('a', 'to'), ('a', 'be')]
         """
         prefix = "KSTREAM-FLATMAPVALUES-"
-        return self.revalued(self._add("flat_map_values", prefix, mapper, named, with_key=with_key))
+        name = self._add("flat_map_values", prefix, mapper, named, with_key=with_key)
+        return self._revalued(name)
 
     def select_key(
         self, mapper: Callable[[K, V], K1], *, named: NameLike = None
     ) -> "KStream[K1, V]":
         """Map each key to another.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.select_key(lambda k, v: v["id"]), ("a", {"id": 7}))
         [(7, {'id': 7})]
         """
         name = self._add("select_key", "KSTREAM-KEY-SELECT-", mapper, named)
-        return KStream(self.graph, name, value_serde=self.value_serde, rekeyed=True)
+        return KStream(self.graph, name, None, self.value_serde, rekeyed=True)
 
     def peek(self, action: Callable[[K, V], object], *, named: NameLike = None) -> "KStream[K, V]":
         """Call a function for each record, and forward the record.
 
-        >>> from thulawa.testing import preview
         >>> seen = []
         >>> preview(lambda s: s.peek(lambda k, v: seen.append(v)), ("a", 1)), seen
         ([('a', 1)], [1])
         """
-        return self._same("peek", "KSTREAM-PEEK-", action, named)
+        return self.at(self._add("peek", "KSTREAM-PEEK-", action, named))
 
     def foreach(self, action: Callable[[K, V], object], *, named: NameLike = None) -> None:
         """Call a function for each record, and forward nothing.
 
-        >>> from thulawa.testing import preview
         >>> seen = []
         >>> def program(s):
         ...     s.foreach(lambda k, v: seen.append(v))
@@ -209,7 +164,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> None:
         """Print a line for each record: ``[label]: key, value``.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     s.print(label="in")
         ...     return s
@@ -217,12 +171,11 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [in]: a, 1
         """
         title = self.name if label is None else label
-        self._add(
-            "foreach",
-            "KSTREAM-PRINTER-",
-            lambda key, value: write(f"[{title}]: {key}, {value}"),
-            named,
-        )
+
+        def show(key: K, value: V) -> None:
+            write(f"[{title}]: {key}, {value}")
+
+        self._add("foreach", "KSTREAM-PRINTER-", show, named)
 
     # --- several streams
 
@@ -230,7 +183,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         """Split into branches: each record goes to the first branch whose predicate is true.
 
         >>> from thulawa.streams import Branched
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     parts = s.split(named="is-").branch(lambda k, v: v < 0, Branched.as_("negative"))
         ...     return parts.no_default_branch()["is-negative"]
@@ -242,7 +194,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def branch(self, *predicates: Callable[[K, V], object]) -> "list[KStream[K, V]]":
         """Return a stream per predicate; each record goes to the first true one, or is dropped.
 
-        >>> from thulawa.testing import preview
         >>> def program(s):
         ...     big, small = s.branch(lambda k, v: v > 9, lambda k, v: v >= 0)
         ...     return small
@@ -257,22 +208,16 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def merge(self, other: "KStream[K, V]", *, named: NameLike = None) -> "KStream[K, V]":
         """Merge two streams; each keeps its order, there is none between them.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda a, b: a.merge(b), ("a", "k", 1), ("b", "k", 2))
         [('k', 1), ('k', 2)]
         """
         check_stream(other, "merges with")
-        check_same_builder(self.graph, other.graph)
+        self.graph.check_same_builder(other.graph)
         name = self.graph.named(named, "KSTREAM-MERGE-")
         parents = (self.name, other.name)
         self.graph.add(Stateless(name=name, parents=parents, operation="pass"))
-        alike = self.key_serde is not None and self.key_serde == other.key_serde
-        return KStream(
-            self.graph,
-            name,
-            key_serde=self.key_serde if alike else None,
-            rekeyed=self.rekeyed or other.rekeyed,
-        )
+        key_serde = self.key_serde if self.key_serde == other.key_serde else None
+        return KStream(self.graph, name, key_serde, rekeyed=self.rekeyed or other.rekeyed)
 
     # --- topics
 
@@ -303,14 +248,14 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         ...     driver.create_output_topic("of-ann").read_value()
         1
         """
-        options = or_default(produced, Produced)
+        options = or_default(produced, Produced).with_defaults(self.key_serde, self.value_serde)
         self.graph.add(
             Sink(
                 name=self.graph.named(options, "KSTREAM-SINK-"),
                 parents=(self.name,),
                 topic=topic,
-                key_serde=options.key_serde or self.key_serde,
-                value_serde=options.value_serde or self.value_serde,
+                key_serde=options.key_serde,
+                value_serde=options.value_serde,
                 partitioner=options.partitioner,
             )
         )
@@ -318,71 +263,47 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     def through(self, topic: str, produced: Produced[K, V] | None = None) -> "KStream[K, V]":
         """Write to a topic, and read it again.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.through("halfway").map_values(lambda v: v + 1), ("a", 1))
         [('a', 2)]
         """
         self.to(topic, produced)
-        options = or_default(produced, Produced)
-        key_serde = options.key_serde or self.key_serde
-        value_serde = options.value_serde or self.value_serde
-        consumed: Consumed[K, V] = Consumed(key_serde=key_serde, value_serde=value_serde)
-        return KStream.source(self.graph, (topic,), consumed)
+        serdes = or_default(produced, Produced).serdes(self.key_serde, self.value_serde)
+        return KStream.source(self.graph, (topic,), Consumed.with_(*serdes))
 
     def repartition(self, repartitioned: Repartitioned[K, V] | None = None) -> "KStream[K, V]":
         """Send each record to the partition of its key; records without a key are dropped.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.repartition(), ("a", 1), (None, 2))
         [('a', 1)]
         """
         options = or_default(repartitioned, Repartitioned)
         prefix = self.graph.name_or_generated(options, "KSTREAM-REPARTITION-")
-        source = self.graph.repartition(
-            self.name,
-            prefix,
-            chosen=options.name is not None,
-            key_serde=options.key_serde,
-            value_serde=options.value_serde,
-            partitioner=options.partitioner,
-            partitions=options.partitions,
-        )
-        return KStream(
-            self.graph,
-            source,
-            key_serde=options.key_serde or self.key_serde,
-            value_serde=options.value_serde or self.value_serde,
-        )
+        name = InternalName(prefix, chosen=options.name is not None)
+        source = self.graph.repartition(self.name, name, options)
+        return KStream(self.graph, source, *options.serdes(self.key_serde, self.value_serde))
 
     def to_table(
         self, materialized: Materialized[K, V] | None = None, *, named: NameLike = None
     ) -> "ktable.KTable[K, V]":
         """Interpret each record as an update of its key; None removes the row.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.to_table(), ("a", 1), ("a", None))
         [('a', 1), ('a', None)]
         """
-        graph = self.graph
+        graph, options = self.graph, or_default(materialized, Materialized)
         name = graph.named(named, "KSTREAM-TOTABLE-")
-        store = graph.store_name(materialized, "KSTREAM-TOTABLE-")
-        parent = self.name
-        if self.rekeyed:
-            key_serde, value_serde = ktable.serdes_of(materialized, None)
-            parent = self.repartitioned(
-                name, chosen=named is not None, key_serde=key_serde, value_serde=value_serde
-            ).name
-        kept = with_default_serdes(materialized, None, self.value_serde)
-        graph.source_table(Table(name=name, parents=(parent,), operation="source"), store, kept)
-        serdes = ktable.serdes_of(materialized, self.key_serde, self.value_serde)
-        return ktable.KTable(graph, name, *serdes)
+        store = graph.store_name(options, "KSTREAM-TOTABLE-")
+        sent = InternalName(name, chosen=named is not None)
+        parent = self.repartitioned(sent, options) if self.rekeyed else self
+        table = Table(name=name, parents=(parent.name,), operation="source")
+        graph.source_table(table, store, options.with_defaults(None, self.value_serde))
+        return ktable.KTable(graph, name, *options.serdes(self.key_serde, self.value_serde))
 
     # --- by key
 
     def group_by_key(self, grouped: Grouped[K, V] | None = None) -> "grouping.KGroupedStream[K, V]":
         """Group by the current key.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by_key().count(), ("a", 1), ("a", 1))
         [('a', 1), ('a', 2)]
         """
@@ -394,7 +315,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "grouping.KGroupedStream[K1, V]":
         """Group by another key, with a repartition.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda s: s.group_by(lambda k, v: v).count(), ("a", "x"), ("b", "x"))
         [('x', 1), ('x', 2)]
         """
@@ -412,7 +332,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K1, V1]":
         """Process each record by a user-defined processor, connected to stores by name.
 
-        >>> from thulawa.testing import preview
         >>> class Twice(Processor):
         ...     def process(self, record):
         ...         self.context.forward(record)
@@ -421,8 +340,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('a', 1), ('a', 1)]
         """
         name = self.graph.name_or_generated(named, "KSTREAM-PROCESSOR-")
-        self._add_process(name, supplier, stores, values_only=False)
-        return KStream(self.graph, name, rekeyed=True)
+        return self._rekeyed(self._add_process(name, supplier, stores, values_only=False))
 
     def process_values(
         self,
@@ -432,7 +350,6 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
     ) -> "KStream[K, V1]":
         """Process each record by a processor that does not change its key.
 
-        >>> from thulawa.testing import preview
         >>> class Negated(Processor):
         ...     def process(self, record):
         ...         self.context.forward(record.with_value(-record.value))
@@ -440,8 +357,7 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         [('a', -1)]
         """
         name = self.graph.name_or_generated(named, "KSTREAM-PROCESSVALUES-")
-        self._add_process(name, supplier, stores, values_only=True)
-        return self.revalued(name)
+        return self._revalued(self._add_process(name, supplier, stores, values_only=True))
 
     # --- for the other modules of the DSL
 
@@ -450,39 +366,22 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         cls, graph: GraphBuilder, topics: tuple[str, ...], consumed: Consumed[K, V]
     ) -> "KStream[K, V]":
         """Return the stream of one or several topics."""
-        name = graph.add_source(
-            Source(
-                name=graph.named(consumed, "KSTREAM-SOURCE-"),
-                topics=topics,
-                key_serde=consumed.key_serde,
-                value_serde=consumed.value_serde,
-                timestamp_extractor=consumed.timestamp_extractor,
-                offset_reset=consumed.offset_reset,
-            )
-        )
-        return cls(graph, name, key_serde=consumed.key_serde, value_serde=consumed.value_serde)
+        name = graph.named(consumed, "KSTREAM-SOURCE-")
+        source = graph.add_source(source_node(name, topics, consumed))
+        return cls(graph, source, *consumed.serdes())
 
     def repartitioned(
-        self,
-        prefix: str,
-        *,
-        chosen: bool,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-        keep_null_keys: bool = False,
+        self, name: InternalName, options: Serialized[Any, Any], *, keep_null_keys: bool = False
     ) -> "KStream[K, V]":
-        """Return the stream repartitioned by its current key."""
-        key_serde = key_serde or self.key_serde
-        value_serde = value_serde or self.value_serde
-        source = self.graph.repartition(
-            self.name,
-            prefix,
-            chosen=chosen,
-            key_serde=key_serde,
-            value_serde=value_serde,
-            keep_null_keys=keep_null_keys,
-        )
-        return KStream(self.graph, source, key_serde=key_serde, value_serde=value_serde)
+        """Return the stream repartitioned by its current key, with the serdes of ``options``."""
+        serdes = options.serdes(self.key_serde, self.value_serde)
+        with_serdes: Repartitioned[Any, Any] = Repartitioned.with_(*serdes)
+        source = self.graph.repartition(self.name, name, with_serdes, keep_null_keys=keep_null_keys)
+        return KStream(self.graph, source, *serdes)
+
+    def at(self, name: str) -> "KStream[K, V]":
+        """Return the stream behind a node that changes neither keys nor the type of values."""
+        return KStream(self.graph, name, self.key_serde, self.value_serde, rekeyed=self.rekeyed)
 
     def _add(
         self,
@@ -494,48 +393,24 @@ class KStream(AsyncOperators[K, V], JoinOperators[K, V], StreamAliases[K, V], Ge
         with_key: bool = False,
     ) -> str:
         name = self.graph.named(named, prefix)
-        self.graph.add(
-            Stateless(
-                name=name,
-                parents=(self.name,),
-                operation=operation,
-                function=function,
-                with_key=with_key,
-            )
-        )
-        return name
-
-    def _same(
-        self, operation: str, prefix: str, function: Callable[..., Any], named: NameLike
-    ) -> "KStream[K, V]":
-        name = self._add(operation, prefix, function, named)
-        return KStream(
-            self.graph,
-            name,
-            key_serde=self.key_serde,
-            value_serde=self.value_serde,
-            rekeyed=self.rekeyed,
-        )
-
-    def revalued(self, name: str) -> "KStream[K, Any]":
-        """Return the stream of a node that does not change keys."""
-        return KStream(self.graph, name, key_serde=self.key_serde, rekeyed=self.rekeyed)
+        node = Stateless(name=name, operation=operation, function=function, with_key=with_key)
+        return self.graph.add(replace(node, parents=(self.name,)))
 
     def _add_process(
-        self,
-        name: str,
-        supplier: Callable[[], Any],
-        stores: tuple[str, ...],
-        *,
-        values_only: bool,
-    ) -> None:
+        self, name: str, supplier: Callable[[], Any], stores: tuple[str, ...], *, values_only: bool
+    ) -> str:
         self.graph.check_stores(stores)
-        self.graph.add(
-            Process(
-                name=name,
-                parents=(self.name,),
-                stores=stores,
-                supplier=supplier,
-                values_only=values_only,
-            )
-        )
+        node = Process(name=name, stores=stores, supplier=supplier, values_only=values_only)
+        return self.graph.add(replace(node, parents=(self.name,)))
+
+
+def source_node(name: str, topics: tuple[str, ...], consumed: Consumed[Any, Any]) -> Source:
+    """Return the node that reads topics with these options."""
+    return Source(
+        name=name,
+        topics=topics,
+        key_serde=consumed.key_serde,
+        value_serde=consumed.value_serde,
+        timestamp_extractor=consumed.timestamp_extractor,
+        offset_reset=consumed.offset_reset,
+    )

@@ -2,35 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, overload
 
-from thulawa.core.callers import caller
-from thulawa.core.serdes import Serde
+from thulawa.core.callers import topology_error
 from thulawa.core.signatures import accepts
-from thulawa.errors import TopologyError
 from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping
-from thulawa.streams.graph_builder import GraphBuilder, NameLike, StoreName
-from thulawa.streams.operator_options import Grouped, Materialized, TableJoined, or_default
-from thulawa.streams.suppressed import Suppressed
-from thulawa.topology.nodes import (
-    Aggregate,
-    Stateless,
-    Suppress,
-    Table,
-    TableGrouping,
-    TableJoin,
+from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike, StreamOrTable
+from thulawa.streams.operator_options import (
+    Grouped,
+    Materialized,
+    Suppressed,
+    TableJoined,
+    or_default,
 )
+from thulawa.streams.type_variables import K1, V1, V2, K, V
+from thulawa.topology.nodes import Aggregate, Stateless, Suppress, Table, TableGrouping, TableJoin
 from thulawa.topology.processor import ValueTransformer
 from thulawa.topology.windows import SessionWindows
-
-__all__ = ["GlobalKTable", "KTable", "serdes_of"]
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-V1 = TypeVar("V1")
-V2 = TypeVar("V2")
 
 
 class GlobalKTable(Generic[K, V]):
@@ -42,31 +31,8 @@ class GlobalKTable(Generic[K, V]):
         self.store = store
 
 
-class KTable(Generic[K, V]):
-    """A table: each record is an update, None removes a row.
-
-    >>> from thulawa.streams.streams_builder import StreamsBuilder
-    >>> from thulawa.testing import TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> builder.table("prices").filter(lambda k, v: v > 9).to_stream().to("dear")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     prices = driver.create_input_topic("prices")
-    ...     prices.pipe_key_value_list([("tea", 12), ("tea", 3)])
-    ...     driver.create_output_topic("dear").read_key_values_to_list()
-    [('tea', 12), ('tea', None)]
-    """
-
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        name: str,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-    ) -> None:
-        self.graph = graph
-        self.name = name
-        self.key_serde = key_serde
-        self.value_serde = value_serde
+class KTable(StreamOrTable[K, V]):
+    """A table: each record is an update, None removes a row."""
 
     @property
     def store(self) -> str | None:
@@ -91,7 +57,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V]":
         """Keep the rows for which the predicate is true.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.filter(lambda k, v: v > 1), ("a", 2), ("a", 1))
         [('a', 2), ('a', None)]
         """
@@ -106,7 +71,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V]":
         """Keep the rows for which the predicate is false.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.filter_not(lambda k, v: v > 1), ("a", 1))
         [('a', 1)]
         """
@@ -141,7 +105,6 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, Any]":
         """Map the value of each row to another.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.map_values(len), ("a", "tea"), ("a", None))
         [('a', 3), ('a', None)]
         """
@@ -162,7 +125,6 @@ class KTable(Generic[K, V]):
         it is called again when a join reads a row or a child node needs the old row, as in Kafka:
         name a store with ``materialized`` if it is not deterministic.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.transform_values(lambda k, v: k + v), ("a", "b"))
         [('a', 'ab')]
         >>> from thulawa.streams import Materialized, ValueTransformer
@@ -193,27 +155,24 @@ class KTable(Generic[K, V]):
     def suppress(self, suppressed: Suppressed) -> "KTable[K, V]":
         """Hold updates, and emit only the last one of each key.
 
-        >>> from thulawa.testing import preview
         >>> how = Suppressed.until_time_limit(10)
         >>> preview(lambda table: table.suppress(how), ("a", 1, 0), ("a", 2, 5), ("b", 3, 10))
         [('a', 2)]
         """
         if not isinstance(suppressed, Suppressed):
-            raise TopologyError(f"suppress needs a Suppressed, not {suppressed!r}", where=caller())
+            raise topology_error(f"suppress needs a Suppressed, not {suppressed!r}")
         if self.versioned:
-            raise TopologyError("a versioned table cannot be suppressed", where=caller())
+            raise topology_error("a versioned table cannot be suppressed")
         graph = self.graph
         name = graph.name_or_generated(suppressed.name, "KTABLE-SUPPRESS-")
         given = suppressed.name is not None
         store = f"{name}-store" if given else graph.generated("KTABLE-SUPPRESS-STATE-STORE-")
-        wait = suppressed.wait
-        if suppressed.until == "window_close":
-            wait = self._grace()
-        parent_stores = graph.stores_of(self.name)
+        wait = self._grace() if suppressed.until == "window_close" else suppressed.wait
+        graph.stores_of(self.name)  # materializes the table, whose old rows are read
         graph.send_old_values(self.name, force=True)
-        kept: Materialized[Any, Any] = Materialized.with_(None, self.value_serde)
-        graph.add_store(StoreName(store, given), "buffer", kept)
-        assert parent_stores, "suppression reads its parent table"
+        graph.add_store(
+            InternalName(store, given), Materialized.with_(None, self.value_serde), "buffer"
+        )
         graph.add(
             Suppress(
                 name=name,
@@ -237,15 +196,12 @@ class KTable(Generic[K, V]):
     ) -> "kstream.KStream[K, V]":
         """Return the updates as a stream; ``mapper`` changes the keys.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.to_stream(lambda k, v: v), ("a", 1))
         [(1, 1)]
         """
         name = self.graph.named(named, "KTABLE-TOSTREAM-")
         self.graph.add(Stateless(name=name, parents=(self.name,), operation="to_stream"))
-        stream: kstream.KStream[K, V] = kstream.KStream(
-            self.graph, name, key_serde=self.key_serde, value_serde=self.value_serde
-        )
+        stream = kstream.KStream[K, V](self.graph, name, self.key_serde, self.value_serde)
         return stream if mapper is None else stream.select_key(mapper)
 
     def group_by(
@@ -255,7 +211,6 @@ class KTable(Generic[K, V]):
     ) -> "grouping.KGroupedTable[K1, V1]":
         """Group the rows by another key.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.group_by(lambda k, v: (v, k)).count(), ("ann", "red"))
         [('red', 1)]
         """
@@ -300,20 +255,13 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, Any]":
         """Join with another table by key, or by a foreign key computed from the value.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda a_table, b_table: a_table.join(b_table, lambda a, b: a + b),
-        ...     ("a_table", "k", "A"),
-        ...     ("b_table", "k", "B"),
-        ... )
+        >>> def by_key(a_table, b_table):
+        ...     return a_table.join(b_table, lambda a, b: a + b)
+        >>> preview(by_key, ("a_table", "k", "A"), ("b_table", "k", "B"))
         [('k', 'AB')]
-        >>> preview(
-        ...     lambda orders_table, users_table: orders_table.join(
-        ...         users_table, lambda order, user: (order, user), foreign_key=lambda order: order
-        ...     ),
-        ...     ("users_table", "ann", "Ann A."),
-        ...     ("orders_table", 1, "ann"),
-        ... )
+        >>> def by_user(orders_table, users_table):
+        ...     return orders_table.join(users_table, lambda a, b: (a, b), foreign_key=str)
+        >>> preview(by_user, ("users_table", "ann", "Ann A."), ("orders_table", 1, "ann"))
         [(1, ['ann', 'Ann A.'])]
         """
         return self._join("inner", other, joiner, materialized, foreign_key, named)
@@ -350,11 +298,9 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, Any]":
         """Join like `join`; a row without a match is joined with None.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda a_table, b_table: a_table.left_join(b_table, lambda a, b: (a, b)),
-        ...     ("a_table", "k", "A"),
-        ... )
+        >>> def program(a_table, b_table):
+        ...     return a_table.left_join(b_table, lambda a, b: (a, b))
+        >>> preview(program, ("a_table", "k", "A"))
         [('k', ['A', None])]
         """
         return self._join("left", other, joiner, materialized, foreign_key, named)
@@ -369,11 +315,9 @@ class KTable(Generic[K, V]):
     ) -> "KTable[K, V2]":
         """Join like `join`; a row of either side without a match is joined with None.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda a_table, b_table: a_table.outer_join(b_table, lambda a, b: (a, b)),
-        ...     ("b_table", "k", "B"),
-        ... )
+        >>> def program(a_table, b_table):
+        ...     return a_table.outer_join(b_table, lambda a, b: (a, b))
+        >>> preview(program, ("b_table", "k", "B"))
         [('k', [None, 'B'])]
         """
         return self._join("outer", other, joiner, materialized, None, named)
@@ -388,17 +332,14 @@ class KTable(Generic[K, V]):
         named: NameLike,
     ) -> "KTable[K, Any]":
         if not isinstance(other, KTable):
-            raise TopologyError(
-                f"a table joins a KTable, not a {type(other).__name__}", where=caller()
-            )
-        if other.graph is not self.graph:
-            raise TopologyError("both must come from one StreamsBuilder", where=caller())
+            raise topology_error(f"a table joins a KTable, not a {type(other).__name__}")
+        self.graph.check_same_builder(other.graph)
         if foreign_key is not None:
             return foreign_key_joins.join(
                 self, other, joiner, foreign_key, materialized, named, left_join=kind == "left"
             )
-        graph = self.graph
-        store = None if materialized is None else graph.store_name(materialized, "KTABLE-MERGE-")
+        graph, options = self.graph, or_default(materialized, Materialized)
+        store = None if materialized is None else graph.store_name(options, "KTABLE-MERGE-")
         merged = graph.named(named, "KTABLE-MERGE-")
         this = graph.named(named, "KTABLE-JOINTHIS-", "-join-this")
         that = graph.named(named, "KTABLE-JOINOTHER-", "-join-other")
@@ -419,19 +360,13 @@ class KTable(Generic[K, V]):
         )
         graph.add(left)
         graph.add(replace(left, name=that, parents=(other.name,), stores=mine, side="right"))
+        table = Table(name=merged, parents=(this, that), operation="pass")
         if store is not None:
-            graph.add_store(store, materialized=materialized)
-        graph.add(
-            Table(
-                name=merged,
-                parents=(this, that),
-                stores=() if store is None else (store.name,),
-                operation="pass",
-                store=None if store is None else store.name,
-                versioned=materialized is not None and materialized.history is not None,
-            )
-        )
-        return KTable(graph, merged, *serdes_of(materialized, self.key_serde))
+            graph.add_store(store, options)
+            versioned = options.history is not None
+            table = replace(table, stores=(store.name,), store=store.name, versioned=versioned)
+        graph.add(table)
+        return KTable(graph, merged, *options.serdes(self.key_serde))
 
     def _derive(
         self,
@@ -445,9 +380,15 @@ class KTable(Generic[K, V]):
         supplied: bool = False,
         connected: tuple[str, ...] = (),
     ) -> "KTable[K, Any]":
-        store = self._store(materialized, prefix)
+        options = or_default(materialized, Materialized)
+        store = None
+        if materialized is not None:
+            store_name = self.graph.store_name(options, prefix)
+            if store_name.chosen:
+                self.graph.add_store(store_name, options)
+                store = store_name.name
         name = self.graph.named(named, prefix)
-        versioned = self.versioned if materialized is None else materialized.history is not None
+        versioned = self.versioned if materialized is None else options.history is not None
         is_filter = operation.startswith("filter")
         old = is_filter and self.graph.send_old_values(self.name, force=False)
         self.graph.add(
@@ -465,42 +406,19 @@ class KTable(Generic[K, V]):
             )
         )
         value_serde = self.value_serde if is_filter else None
-        serdes = serdes_of(materialized, self.key_serde, value_serde)
-        return KTable(self.graph, name, *serdes)
-
-    def _store(self, materialized: Materialized[Any, Any] | None, prefix: str) -> str | None:
-        """Add the store of a derived table if the user named one; return its name."""
-        if materialized is None:
-            return None
-        name = self.graph.store_name(materialized, prefix)
-        if not name.chosen:
-            return None
-        self.graph.add_store(name, materialized=materialized)
-        return name.name
+        return KTable(self.graph, name, *options.serdes(self.key_serde, value_serde))
 
     def _grace(self) -> int:
         """Return how long the windows of this table stay open after their end."""
         node = self.graph.topology.node(self.name)
         while not isinstance(node, Aggregate):
             if not isinstance(node, Table) or not node.parents:
-                raise TopologyError(
+                raise topology_error(
                     "until_window_closes needs a windowed table; "
-                    "for others there is Suppressed.until_time_limit",
-                    where=caller(),
+                    "for others there is Suppressed.until_time_limit"
                 )
             node = self.graph.topology.node(node.parents[0])
         if node.window is None:
-            raise TopologyError("until_window_closes needs a windowed aggregation", where=caller())
+            raise topology_error("until_window_closes needs a windowed aggregation")
         gap = node.window.gap if isinstance(node.window, SessionWindows) else 0
         return node.window.grace + gap
-
-
-def serdes_of(
-    materialized: Materialized[Any, Any] | None,
-    key_serde: Serde[Any] | None,
-    value_serde: Serde[Any] | None = None,
-) -> tuple[Serde[Any] | None, Serde[Any] | None]:
-    """Return the serdes of ``materialized``, with these defaults."""
-    if materialized is None:
-        return key_serde, value_serde
-    return materialized.key_serde or key_serde, materialized.value_serde or value_serde

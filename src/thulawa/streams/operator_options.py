@@ -6,32 +6,19 @@ All are frozen and keyword-only, with Kafka Streams' factory methods for the mos
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import topology_error
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.serdes import Serde
-from thulawa.errors import TopologyError
+from thulawa.errors import ConfigurationError
+from thulawa.streams.type_variables import K, V
 from thulawa.topology.nodes import TimestampExtractor
 
-__all__ = [
-    "Branched",
-    "Consumed",
-    "Grouped",
-    "Joined",
-    "Materialized",
-    "Named",
-    "Produced",
-    "Repartitioned",
-    "StreamJoined",
-    "TableJoined",
-    "or_default",
-    "with_default_serdes",
-]
-
-K = TypeVar("K")
-V = TypeVar("V")
 Options = TypeVar("Options")
+AnySerde: TypeAlias = Serde[Any] | None
+SerdePair: TypeAlias = tuple[AnySerde, AnySerde]
+Partitioner: TypeAlias = Callable[[Any, Any, int], int]
 
 
 def or_default(options: Options | None, kind: type[Options]) -> Options:
@@ -39,9 +26,8 @@ def or_default(options: Options | None, kind: type[Options]) -> Options:
     if options is None:
         return kind()
     if not isinstance(options, kind):
-        raise TopologyError(
-            f"the options of this step are a {kind.__name__}, not a {type(options).__name__}",
-            where=caller(),
+        raise topology_error(
+            f"the options of this step are a {kind.__name__}, not a {type(options).__name__}"
         )
     return options
 
@@ -59,7 +45,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Serialized(Named, Generic[K, V]):
+class Serialized(Named, Generic[K, V]):
     """A name, and the serdes of keys and values."""
 
     key_serde: Serde[K] | None = None
@@ -68,9 +54,8 @@ class _Serialized(Named, Generic[K, V]):
     def __post_init__(self) -> None:
         for serde in (self.key_serde, self.value_serde):
             if serde is not None and not isinstance(serde, Serde):
-                raise TopologyError(
-                    f"a serde is a Serde, such as Serdes.string(), not a {type(serde).__name__}",
-                    where=caller(),
+                raise topology_error(
+                    f"a serde is a Serde, such as Serdes.string(), not a {type(serde).__name__}"
                 )
 
     @classmethod
@@ -82,9 +67,18 @@ class _Serialized(Named, Generic[K, V]):
         """Return the options with a name."""
         return replace(self, name=name)
 
+    def serdes(self, key_serde: AnySerde = None, value_serde: AnySerde = None) -> SerdePair:
+        """Return the serdes of keys and values, with these defaults."""
+        return self.key_serde or key_serde, self.value_serde or value_serde
+
+    def with_defaults(self, key_serde: AnySerde = None, value_serde: AnySerde = None) -> Self:
+        """Return the options with these serdes where they have none."""
+        key_serde, value_serde = self.serdes(key_serde, value_serde)
+        return replace(self, key_serde=key_serde, value_serde=value_serde)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consumed(_Serialized[K, V]):
+class Consumed(Serialized[K, V]):
     """Options of a source."""
 
     timestamp_extractor: TimestampExtractor | None = None
@@ -92,14 +86,14 @@ class Consumed(_Serialized[K, V]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Produced(_Serialized[K, V]):
+class Produced(Serialized[K, V]):
     """Options of a sink; ``partitioner(key, value, partitions)`` returns a partition."""
 
-    partitioner: Callable[[Any, Any, int], int] | None = None
+    partitioner: Partitioner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grouped(_Serialized[K, V]):
+class Grouped(Serialized[K, V]):
     """Options of a grouping; its name is that of the repartition, if one is needed.
 
     With ``two_step`` records are aggregated before the repartition, which then transports one
@@ -112,15 +106,15 @@ class Grouped(_Serialized[K, V]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repartitioned(_Serialized[K, V]):
+class Repartitioned(Serialized[K, V]):
     """Options of a repartition."""
 
     partitions: int | None = None
-    partitioner: Callable[[Any, Any, int], int] | None = None
+    partitioner: Partitioner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined(_Serialized[K, V]):
+class Joined(Serialized[K, V]):
     """Options of a stream-table join.
 
     With ``grace`` records are buffered that long, in stream time, for late updates of the table,
@@ -132,7 +126,7 @@ class Joined(_Serialized[K, V]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamJoined(_Serialized[K, V]):
+class StreamJoined(Serialized[K, V]):
     """Options of a stream-stream join; ``store_name`` is the prefix of both window stores."""
 
     other_value_serde: Serde[Any] | None = None
@@ -166,7 +160,7 @@ class Branched(Named):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Materialized(_Serialized[K, V]):
+class Materialized(Serialized[K, V]):
     """Options of a table's store.
 
     ``retention`` is how long windows are stored; ``history`` makes the store versioned and is how
@@ -194,14 +188,55 @@ class Materialized(_Serialized[K, V]):
         return replace(self, retention=retention)
 
 
-def with_default_serdes(
-    materialized: Materialized[Any, Any] | None,
-    key_serde: Serde[Any] | None,
-    value_serde: Serde[Any] | None = None,
-) -> Materialized[Any, Any] | None:
-    """Return the options with these serdes where they name none."""
-    options = or_default(materialized, Materialized)
-    key_serde, value_serde = options.key_serde or key_serde, options.value_serde or value_serde
-    if (key_serde, value_serde) == (options.key_serde, options.value_serde):
-        return materialized
-    return replace(options, key_serde=key_serde, value_serde=value_serde)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suppressed:
+    """Hold updates until windows close, or for a time.
+
+    >>> Suppressed.until_time_limit("5 s").with_max_records(1000).wait
+    5000
+    """
+
+    until: Literal["window_close", "time"]
+    wait: int = 0
+    name: str | None = None
+    max_records: int | None = None
+    max_bytes: int | None = None
+    when_full: Literal["emit", "fail"] = "emit"
+
+    @classmethod
+    def until_window_closes(cls) -> Self:
+        """Emit the one final result of each window; fail when the buffer is full."""
+        return cls(until="window_close", when_full="fail")
+
+    @classmethod
+    def until_time_limit(cls, wait: Duration) -> Self:
+        """Emit the last update of each key this long, in stream time, after the first."""
+        return cls(until="time", wait=milliseconds(wait, name="wait"))
+
+    def with_name(self, name: str) -> Self:
+        """Return the options with a name for the node, after which its store is named."""
+        return replace(self, name=name)
+
+    def with_max_records(self, records: int) -> Self:
+        """Return the options with a limit of buffered keys."""
+        if records < 0:
+            raise ConfigurationError("max_records must not be negative")
+        return replace(self, max_records=records)
+
+    def with_max_bytes(self, size: int) -> Self:
+        """Return the options with an approximate limit of buffered bytes."""
+        if size < 0:
+            raise ConfigurationError("max_bytes must not be negative")
+        return replace(self, max_bytes=size)
+
+    def emit_early_when_full(self) -> Self:
+        """Return options that emit the oldest update early when the buffer is full."""
+        if self.until == "window_close":
+            raise ConfigurationError(
+                "results cannot be final and early: use until_time_limit, or fail when full"
+            )
+        return replace(self, when_full="emit")
+
+    def shut_down_when_full(self) -> Self:
+        """Return options that fail when the buffer is full."""
+        return replace(self, when_full="fail")

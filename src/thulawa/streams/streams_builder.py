@@ -1,24 +1,18 @@
 """StreamsBuilder: the entry point of the DSL."""
 
-from typing import Any, TypeVar, overload
+from dataclasses import replace
+from typing import Any, overload
 
-from thulawa.errors import (
-    ConfigurationError,
-    TopologyError,
-)
+from thulawa.errors import ConfigurationError, TopologyError
 from thulawa.state.specs import StoreSpec
 from thulawa.streams.graph_builder import ExplicitNames, GraphBuilder
 from thulawa.streams.kip28 import BuilderAliases
-from thulawa.streams.kstream import KStream
+from thulawa.streams.kstream import KStream, source_node
 from thulawa.streams.ktable import GlobalKTable, KTable
-from thulawa.streams.operator_options import Consumed, Materialized, or_default, with_default_serdes
-from thulawa.topology.nodes import GlobalTable, Source, Table
+from thulawa.streams.operator_options import Consumed, Materialized, or_default
+from thulawa.streams.type_variables import K, V
+from thulawa.topology.nodes import GlobalTable, Table
 from thulawa.topology.topology import Topology
-
-__all__ = ["StreamsBuilder"]
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class StreamsBuilder(BuilderAliases):
@@ -29,18 +23,7 @@ class StreamsBuilder(BuilderAliases):
 
     >>> builder = StreamsBuilder()
     >>> builder.stream("in").map_values(lambda v: v + 1).to("out")
-    >>> print(builder.build().describe())
-    Topologies:
-       Sub-topology: 0
-        Source: KSTREAM-SOURCE-0000000000 (topics: [in])
-          --> KSTREAM-MAPVALUES-0000000001
-        Processor: KSTREAM-MAPVALUES-0000000001 (stores: [])
-          --> KSTREAM-SINK-0000000002
-          <-- KSTREAM-SOURCE-0000000000
-        Sink: KSTREAM-SINK-0000000002 (topic: out)
-          <-- KSTREAM-MAPVALUES-0000000001
-    <BLANKLINE>
-    <BLANKLINE>
+    >>> topology = builder.build()
     """
 
     def __init__(self, *, explicit_names: ExplicitNames = "off") -> None:
@@ -92,30 +75,18 @@ class StreamsBuilder(BuilderAliases):
     ) -> KTable[Any, Any]:
         """Read a topic as a table: each record is an update of its key.
 
-        >>> from thulawa.testing import preview
         >>> preview(lambda table: table.map_values(lambda v: v * 2), ("a", 1), ("a", None))
         [('a', 2), ('a', None)]
         """
-        options = or_default(consumed, Consumed)
-        graph = self._graph
-        store = graph.store_name(materialized, f"{topic}-")
-        source = graph.named(options, "KSTREAM-SOURCE-", "-source")
+        graph, options = self._graph, or_default(consumed, Consumed)
+        stored = or_default(materialized, Materialized).with_defaults(None, options.value_serde)
+        store = graph.store_name(stored, f"{topic}-")
+        source_name = graph.named(options, "KSTREAM-SOURCE-", "-source")
         name = graph.named(options, "KTABLE-SOURCE-")
-        source = graph.add_source(
-            Source(
-                name=source,
-                topics=(topic,),
-                key_serde=options.key_serde,
-                value_serde=options.value_serde,
-                timestamp_extractor=options.timestamp_extractor,
-                offset_reset=options.offset_reset,
-            )
-        )
-        node = Table(name=name, parents=(source,), operation="source")
-        graph.source_table(
-            node, store, with_default_serdes(materialized, None, options.value_serde)
-        )
-        return KTable(graph, name, options.key_serde, options.value_serde)
+        source = graph.add_source(source_node(source_name, (topic,), options))
+        table = Table(name=name, parents=(source,), operation="source")
+        graph.source_table(table, store, stored)
+        return KTable(graph, name, *options.serdes())
 
     @overload
     def global_table(
@@ -138,36 +109,22 @@ class StreamsBuilder(BuilderAliases):
     ) -> GlobalKTable[Any, Any]:
         """Read a topic as a table that is complete in every task.
 
-        >>> from thulawa.testing import preview
-        >>> preview(
-        ...     lambda s, global_table: s.left_join(
-        ...         global_table, lambda k, v: "rate", lambda v, rate: (v, rate)
-        ...     ),
-        ...     ("global_table", "rate", 2),
-        ...     ("s", "k", 10),
-        ... )
+        >>> def program(s, global_table):
+        ...     return s.join(global_table, lambda k, v: "rate", lambda v, rate: (v, rate))
+        >>> preview(program, ("global_table", "rate", 2), ("s", "k", 10))
         [('k', [10, 2])]
         """
-        if materialized is not None and materialized.history is not None:
+        graph, options = self._graph, or_default(consumed, Consumed)
+        stored = or_default(materialized, Materialized).with_defaults(None, options.value_serde)
+        if stored.history is not None:
             raise TopologyError("a global table cannot be versioned")
-        options = or_default(consumed, Consumed)
-        graph = self._graph
-        store = graph.store_name(materialized, f"{topic}-")
+        store = graph.store_name(stored, f"{topic}-")
         source = graph.named(options, "KSTREAM-SOURCE-", "-source")
         name = graph.named(options, "KTABLE-SOURCE-")
-        graph.add_store(
-            store, materialized=with_default_serdes(materialized, None, options.value_serde)
-        )
-        graph.add(
-            GlobalTable(
-                name=name,
-                stores=(store.name,),
-                source=source,
-                topic=topic,
-                key_serde=options.key_serde,
-                value_serde=options.value_serde,
-            )
-        )
+        graph.add_store(store, stored)
+        table = GlobalTable(name=name, stores=(store.name,), source=source, topic=topic)
+        key_serde, value_serde = options.serdes()
+        graph.add(replace(table, key_serde=key_serde, value_serde=value_serde))
         return GlobalKTable(graph, name, store.name)
 
     def add_state_store(self, store: StoreSpec) -> "StreamsBuilder":

@@ -9,26 +9,13 @@ state that was once lost is not found later.
 to run. `Topology.state_change`, ``thulawa validate`` and `Streams` all use it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from thulawa.errors import StateError
-
-__all__ = [
-    "FORMAT",
-    "ApplicationManifest",
-    "Loss",
-    "ProgramLayout",
-    "StateMapping",
-    "StoreState",
-    "SubTopologyLayout",
-    "check_compatibility",
-    "decode_manifest",
-    "encode_manifest",
-]
 
 FORMAT = 3
 """The version of the manifest's format. 3: stores hold keys by their identities."""
@@ -43,7 +30,7 @@ class StoreState(msgspec.Struct, frozen=True):
     tasks: int
     prefix: str = ""  # of its sub-topology; empty: it has no state yet
     changelog: bool = False
-    fed: str = ""  # what feeds a store with a generated name (`topology.origins`)
+    fed: str = ""  # what feeds a store with a generated name (`topology.state_layout`)
     leads: Sequence[str] = ()  # the topics that are written from such a store
     keys: str = ""  # the name of the serde of its keys
 
@@ -179,6 +166,20 @@ class StateMapping:
         return prefixes, number
 
 
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The effect of a change of topology on stores, by name."""
+
+    kept: tuple[str, ...]
+    lost: tuple[str, ...]
+    added: tuple[str, ...]
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether all state survives."""
+        return not self.lost
+
+
 def check_compatibility(old: ApplicationManifest, new: ProgramLayout) -> StateMapping:
     """Return where a program finds the state that a manifest describes, and what it would lose."""
     prefixes = _inherited(old, new)
@@ -201,32 +202,26 @@ def _inherited(old: ApplicationManifest, new: ProgramLayout) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     by_store = {name: state.prefix for name, state in old.stores.items()}
-    for one in new.subtopologies:
-        _inherit(found, one.id, by_store, one.stores)
-    for one in new.subtopologies:
-        _inherit(found, one.id, old.storeless, one.topics)
+    by_stores = [(one.id, by_store, one.stores) for one in new.subtopologies]
+    by_topics = [(one.id, old.storeless, one.topics) for one in new.subtopologies]
+    for subtopology, known, names in [*by_stores, *by_topics]:
+        prefix = next((known[name] for name in names if name in known), None)
+        if prefix is not None and subtopology not in found and prefix not in found.values():
+            found[subtopology] = prefix
     return found
-
-
-def _inherit(
-    found: dict[int, str], subtopology: int, known: Mapping[str, str], names: Iterable[str]
-) -> None:
-    prefix = next((known[name] for name in names if name in known), None)
-    if prefix is not None and subtopology not in found and prefix not in found.values():
-        found[subtopology] = prefix
 
 
 def _lost_stores(old: ApplicationManifest, new: Mapping[str, StoreState]) -> list[Loss]:
     """Return the stores that would lose their state."""
     losses = []
     for name, state in old.stores.items():
-        if name not in new:
-            why = (
-                f"the store {name!r} is in the checkpoint and not in the program: was it renamed? "
-                "give stores names of their own with Materialized.as_"
-            )
-            losses.append(Loss(name, why))
-        elif (difference := _difference(state, new[name])) is not None:
+        difference: str | None = (
+            "is in the checkpoint and not in the program: was it renamed? "
+            "give stores names of their own with Materialized.as_"
+        )
+        if name in new:
+            difference = _difference(state, new[name])
+        if difference is not None:
             losses.append(Loss(name, f"the store {name!r} {difference}"))
     for name, state in new.items():
         if name not in old.stores and old.dropped.get(name) == state.prefix:
@@ -297,10 +292,15 @@ def _lost_query(
     return []
 
 
-def _difference(old: StoreState, new: StoreState) -> str | None:
+def _difference(old: StoreState, new: StoreState) -> str | None:  # noqa: PLR0911 one per reason
     """Return why the state of a store would be lost; None if it is kept."""
-    if (old.kind, old.size, old.keys) != (new.kind, new.size, new.keys):
-        return _other_form(old, new)
+    if (old.kind, old.size) != (new.kind, new.size):
+        return f"was {_form(old)} and is now {_form(new)}"
+    if old.keys != new.keys:
+        return (
+            f"had its keys written as {old.keys} and now as {new.keys}: they would not be found; "
+            "keep the key_serde"
+        )
     if old.fed != new.fed or (old.leads and not set(old.leads) & set(new.leads)):
         return (
             f"was that of {_origin(old)} and is now that of {_origin(new)}: generated names move "
@@ -313,15 +313,6 @@ def _difference(old: StoreState, new: StoreState) -> str | None:
     if new.changelog and not old.changelog:
         return "had no changelog so far: its state could not be restored from a new one"
     return None
-
-
-def _other_form(old: StoreState, new: StoreState) -> str:
-    if (old.kind, old.size) != (new.kind, new.size):
-        return f"was {_form(old)} and is now {_form(new)}"
-    return (
-        f"had its keys written as {old.keys} and now as {new.keys}: they would not be found; "
-        "keep the key_serde"
-    )
 
 
 def _form(state: StoreState) -> str:

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from thulawa.topology.nodes import GlobalTable, Node, Sink, Source
 from thulawa.topology.subtopologies import SubTopology
 
-__all__ = ["describe", "java_order", "topic_of"]
-
 
 def describe(groups: Sequence[SubTopology]) -> str:
     """Describe sub-topologies in the order of their numbers."""

@@ -30,8 +30,6 @@ from typing import Any, TypeVar
 
 from thulawa.topology.nodes import AsyncCall, Node
 
-__all__ = ["deterministic", "node_nondeterminism", "nondeterminism_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__thulawa_deterministic__"

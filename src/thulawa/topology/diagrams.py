@@ -7,8 +7,6 @@ from thulawa.state.specs import StoreSpec
 from thulawa.topology.nodes import GlobalTable, Node, Sink, Source
 from thulawa.topology.subtopologies import SubTopology
 
-__all__ = ["to_dot", "to_json", "to_mermaid"]
-
 
 def to_mermaid(groups: Sequence[SubTopology]) -> str:
     """Draw a flowchart: topics as stadiums, stores as cylinders, sub-topologies as boxes."""

@@ -11,25 +11,9 @@ from typing import Any, TypeAlias
 from thulawa.core.callers import caller
 from thulawa.core.signatures import accepts
 from thulawa.errors import TopologyError
-from thulawa.topology.nodes import (
-    Aggregate,
-    AsyncCall,
-    ForeignKeyStep,
-    LookupJoin,
-    Node,
-    PartialAggregate,
-    Process,
-    Sink,
-    Source,
-    Stateless,
-    Table,
-    TableAggregate,
-    TableGrouping,
-    TableJoin,
-)
+from thulawa.topology import nodes as kinds
+from thulawa.topology.nodes import Node
 from thulawa.topology.processor import AsyncProcessor
-
-__all__ = ["check_function", "check_functions", "topic_arguments"]
 
 # description, function, expected arguments
 _Use: TypeAlias = tuple[str, Any, tuple[str, ...]]
@@ -38,20 +22,20 @@ _ROW = ("key", "value")
 _WITH_KEY = ("map_values", "flat_map_values")
 _FOLD = ("key", "value", "aggregate")
 _FIELDS: dict[type[Node], dict[str, tuple[str, ...]]] = {
-    Source: {"timestamp_extractor": ("timestamp", "key", "value", "partition_time")},
-    Sink: {"partitioner": ("key", "value", "partitions")},
-    Aggregate: {
+    kinds.Source: {"timestamp_extractor": ("timestamp", "key", "value", "partition_time")},
+    kinds.Sink: {"partitioner": ("key", "value", "partitions")},
+    kinds.Aggregate: {
         "initializer": (),
         "aggregator": _FOLD,
         "merge": ("key", "one aggregate", "another"),
     },
-    PartialAggregate: {"initializer": (), "aggregator": _FOLD},
-    TableGrouping: {"selector": _ROW},
-    TableAggregate: {"initializer": (), "adder": _FOLD, "subtractor": _FOLD},
-    LookupJoin: {"key_selector": _ROW},
-    TableJoin: {"joiner": ("value", "other value")},
-    ForeignKeyStep: {"foreign_key": ("value",), "joiner": ("value", "other value")},
-    Process: {"supplier": ()},
+    kinds.PartialAggregate: {"initializer": (), "aggregator": _FOLD},
+    kinds.TableGrouping: {"selector": _ROW},
+    kinds.TableAggregate: {"initializer": (), "adder": _FOLD, "subtractor": _FOLD},
+    kinds.LookupJoin: {"key_selector": _ROW},
+    kinds.TableJoin: {"joiner": ("value", "other value")},
+    kinds.ForeignKeyStep: {"foreign_key": ("value",), "joiner": ("value", "other value")},
+    kinds.Process: {"supplier": ()},
 }
 
 
@@ -89,10 +73,10 @@ def check_function(
 
 def check_functions(node: Node) -> None:
     """Raise `TopologyError` if a function of a node has the wrong arguments."""
-    may_be_async = isinstance(node, AsyncCall)
+    may_be_async = isinstance(node, kinds.AsyncCall)
     for what, function, arguments in _uses(node):
         check_function(function, what, arguments, node.where or None, may_be_async=may_be_async)
-    if isinstance(node, Process) and _is_async_processor(node.supplier):
+    if isinstance(node, kinds.Process) and _is_async_processor(node.supplier):
         raise TopologyError(
             f"{node.supplier.__name__} is async: make it an AsyncProcessor, "
             "and use process_async or add_async_processor",
@@ -106,15 +90,15 @@ def _uses(node: Node) -> Iterator[_Use]:
         if function is not None:
             yield field.replace("_", " "), function, arguments
     match node:
-        case Stateless(operation=operation) | Table(operation=operation):
-            if isinstance(node, Table) and node.supplier is not None:
+        case kinds.Stateless(operation=operation) | kinds.Table(operation=operation):
+            if isinstance(node, kinds.Table) and node.supplier is not None:
                 yield "supplier", node.supplier, ()
             elif operation not in ("pass", "to_stream", "source"):
                 by_value = operation in _WITH_KEY and not node.with_key
                 yield operation, node.function, ("value",) if by_value else _ROW
-        case Sink(topic=topic) if not isinstance(topic, str):
+        case kinds.Sink(topic=topic) if not isinstance(topic, str):
             yield "a topic by record", topic, topic_arguments(topic)
-        case AsyncCall():
+        case kinds.AsyncCall():
             yield f"{node.operation}_async", node.function, _async_arguments(node)
             if node.lane is not None:
                 yield "lane", node.lane, _ROW
@@ -126,7 +110,7 @@ def topic_arguments(function: Callable[..., str]) -> tuple[str, ...]:
     return (*_ROW, "metadata") if with_metadata else _ROW
 
 
-def _async_arguments(node: AsyncCall) -> tuple[str, ...]:
+def _async_arguments(node: kinds.AsyncCall) -> tuple[str, ...]:
     if node.operation == "process":
         return ()
     resource = () if node.resource is None else ("resource",)

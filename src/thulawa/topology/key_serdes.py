@@ -15,35 +15,14 @@ from thulawa.core.serdes import Serde, Serdes
 from thulawa.errors import TopologyError
 from thulawa.state.key_identity import PLAIN
 from thulawa.state.specs import StoreSpec
-from thulawa.topology.nodes import (
-    Aggregate,
-    AsyncCall,
-    ForeignKeyStep,
-    GlobalTable,
-    JoinBuffer,
-    LookupJoin,
-    Node,
-    PartialAggregate,
-    Process,
-    Sink,
-    Source,
-    Stateless,
-    StreamJoin,
-    Suppress,
-    Table,
-    TableAggregate,
-    TableGrouping,
-    TableJoin,
-    WindowKind,
-)
+from thulawa.topology import nodes as kinds
+from thulawa.topology.nodes import Node, Sink, Source, Stateless
 from thulawa.topology.windows import SessionWindows
-
-__all__ = ["KeySerdes", "windowed", "written_as"]
 
 _REKEYS = {"map", "flat_map", "select_key", "process"}
 
 
-def windowed(inner: Serde[Any], window: WindowKind) -> Serde[Any]:
+def windowed(inner: Serde[Any], window: kinds.WindowKind) -> Serde[Any]:
     """Return the serde of the windowed keys of a table."""
     if isinstance(window, SessionWindows):
         return Serdes.session_windowed(inner)
@@ -98,10 +77,9 @@ class KeySerdes:
 
     def of_repartition(self, topic: str) -> Serde[Any]:
         """Return the serde of the keys of a repartition."""
-        found = self._repartitions.get(topic)
-        if found is None:
-            found = self._repartitions[topic] = self._repartition(topic)
-        return found
+        if topic not in self._repartitions:
+            self._repartitions[topic] = self._repartition(topic)
+        return self._repartitions[topic]
 
     def of_store(self, name: str) -> Serde[Any]:
         """Return the key serde of a store; for a window store that of the key alone."""
@@ -109,29 +87,25 @@ class KeySerdes:
         if given is not None:
             return given
         parent = self._owners.get(name)
-        return (
-            PLAIN if parent is None else self.leaving(parent)
-        )  # a processor's store may have any keys
+        # a processor's store may have any keys
+        return PLAIN if parent is None else self.leaving(parent)
 
     def leaving(self, name: str) -> Serde[Any]:  # noqa: PLR0911 one per kind of node
         """Return the serde of the keys that leave a node."""
         match node := self._nodes[name]:
             case Source(internal=True):
                 return self.of_repartition(node.topics[0])
-            case Source() | GlobalTable():
+            case Source() | kinds.GlobalTable():
                 return node.key_serde or self._outside
-            case Aggregate(window=None) | TableAggregate():
-                return self.of_store(node.store)
-            case Aggregate(window=window):
-                assert window is not None
+            case kinds.Aggregate(window=window) if window is not None:
                 return windowed(self.of_store(node.store), window)
-            case Table(store=str(store)):
-                return self.of_store(store)
-            case TableGrouping():
+            case kinds.Aggregate() | kinds.TableAggregate() | kinds.Table(store=str()):
+                return self.of_store(str(node.store))
+            case kinds.TableGrouping():
                 return node.key_serde or self._inside
-            case ForeignKeyStep(step="subscribe"):
+            case kinds.ForeignKeyStep(step="subscribe"):
                 return self._foreign(node)
-            case ForeignKeyStep(step="answer" | "change"):
+            case kinds.ForeignKeyStep(step="answer" | "change"):
                 return self._primary(node)
             case _ if _rekeys(node) or not node.parents:
                 return self._inside
@@ -141,13 +115,13 @@ class KeySerdes:
     def filled(self, node: Node) -> Node:
         """Return a node with the key serdes that it needs to compare keys."""
         match node:
-            case PartialAggregate() | TableGrouping():
+            case kinds.PartialAggregate() | kinds.TableGrouping():
                 serde = next(self._repartition_below(node.name), node.key_serde)
                 return replace(node, key_serde=serde)
-            case ForeignKeyStep():
+            case kinds.ForeignKeyStep():
                 key_serde, foreign_serde = self._primary(node), self._foreign(node)
                 return replace(node, key_serde=key_serde, foreign_serde=foreign_serde)
-            case AsyncCall():
+            case kinds.AsyncCall():
                 return replace(node, key_serde=self.leaving(node.parents[0]))
             case _:
                 return node
@@ -160,18 +134,15 @@ class KeySerdes:
                 elif isinstance(node, Stateless):
                     yield from self._repartition_below(node.name)
 
-    def _primary(self, step: ForeignKeyStep) -> Serde[Any]:
-        return self.leaving(self._step_of(step, "resolve").table)
+    def _primary(self, step: kinds.ForeignKeyStep) -> Serde[Any]:
+        return self.leaving(self._table_of(step, "resolve"))
 
-    def _foreign(self, step: ForeignKeyStep) -> Serde[Any]:
-        return self.leaving(self._step_of(step, "answer").table)
+    def _foreign(self, step: kinds.ForeignKeyStep) -> Serde[Any]:
+        return self.leaving(self._table_of(step, "answer"))
 
-    def _step_of(self, step: ForeignKeyStep, wanted: str) -> ForeignKeyStep:
-        return next(
-            node
-            for node in self._nodes.values()
-            if isinstance(node, ForeignKeyStep) and node.join == step.join and node.step == wanted
-        )
+    def _table_of(self, step: kinds.ForeignKeyStep, wanted: str) -> str:
+        steps = (node for node in self._nodes.values() if isinstance(node, kinds.ForeignKeyStep))
+        return next(one.table for one in steps if (one.join, one.step) == (step.join, wanted))
 
     # --- joins
 
@@ -181,13 +152,11 @@ class KeySerdes:
         pairs: dict[str, str] = {}
         for node in self._nodes.values():
             match node:
-                case StreamJoin(pair=shared) | Aggregate(store=shared):
+                case kinds.StreamJoin(pair=shared) | kinds.Aggregate(store=shared):
                     found.setdefault(pairs.setdefault(shared, node.name), []).extend(node.parents)
-                case TableJoin(side="left"):
+                case kinds.TableJoin(side="left"):
                     found[node.name] = [node.table, node.other]
-                case LookupJoin(key_selector=None):
-                    found[node.name] = [*node.parents, node.table]
-                case ForeignKeyStep(step="answer"):
+                case kinds.LookupJoin(key_selector=None) | kinds.ForeignKeyStep(step="answer"):
                     found[node.name] = [*node.parents, node.table]
                 case _:
                     pass
@@ -209,7 +178,7 @@ class KeySerdes:
         sender = self._senders[topic]
         if sender.key_serde is not None:
             return sender.key_serde
-        if sender.payload == "answer":
+        if sender.answers:
             return self.leaving(sender.parents[0])
         for sides in self._join_sources:
             met = [source for side in sides for source in side if self._is_by_key(source)]
@@ -230,30 +199,30 @@ class KeySerdes:
 def _rekeys(node: Node) -> bool:
     """Return whether a node changes keys."""
     match node:
-        case Stateless() | AsyncCall():
+        case Stateless() | kinds.AsyncCall():
             return node.operation in _REKEYS
-        case Process():
+        case kinds.Process():
             return not node.values_only
-        case TableGrouping():
-            return True
-        case ForeignKeyStep(step="subscribe" | "answer" | "change"):
-            return True
+        case kinds.ForeignKeyStep():
+            return node.step in ("subscribe", "answer", "change")
         case _:
-            return False
+            return isinstance(node, kinds.TableGrouping)
 
 
 def _owned(node: Node) -> Iterator[tuple[str, str]]:
     """Yield the stores whose keys are a node's input keys, with the node they come from."""
     match node:
-        case Aggregate() | TableAggregate() | JoinBuffer() | Suppress():
+        case kinds.Aggregate() | kinds.TableAggregate() | kinds.JoinBuffer() | kinds.Suppress():
             yield node.store, node.parents[0]
-        case Table(store=str(store)) if node.parents:
-            yield store, node.parents[0]
-        case StreamJoin(outer_store=str(store)) | LookupJoin(buffer=str(store)):
-            yield store, node.parents[0]
-        case ForeignKeyStep(step="receive" | "resolve"):
+        case kinds.ForeignKeyStep(step="receive" | "resolve"):
             yield node.store, node.parents[0]
-        case GlobalTable(stores=(store, *_)):
+        case (
+            kinds.Table(store=str(store))
+            | kinds.StreamJoin(outer_store=str(store))
+            | kinds.LookupJoin(buffer=str(store))
+        ):
+            yield store, node.parents[0]
+        case kinds.GlobalTable(stores=(store, *_)):
             yield store, node.name
         case _:
             pass

@@ -8,41 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from thulawa.core.callers import caller
 from thulawa.core.serdes import Serde
 from thulawa.engine import Options
 from thulawa.topology.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
-
-__all__ = [
-    "Aggregate",
-    "AsyncCall",
-    "Branch",
-    "ForeignKeyStep",
-    "GlobalTable",
-    "JoinBuffer",
-    "LookupJoin",
-    "Node",
-    "PartialAggregate",
-    "Process",
-    "Sink",
-    "Source",
-    "Stateless",
-    "StreamJoin",
-    "Suppress",
-    "Table",
-    "TableAggregate",
-    "TableGrouping",
-    "TableJoin",
-    "TimestampExtractor",
-    "WindowKind",
-]
 
 Function: TypeAlias = Callable[..., Any]
 WindowKind: TypeAlias = TimeWindows | SlidingWindows | SessionWindows
 # (timestamp of the record, key, value, partition time or -1) -> timestamp
 TimestampExtractor: TypeAlias = Callable[[int, Any, Any, int], int]
 JoinKind: TypeAlias = Literal["inner", "left", "outer"]
-# What a repartition transports: values, changes of a table, or messages of a foreign-key join.
-Payload: TypeAlias = Literal["value", "change", "subscription", "answer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +28,7 @@ class Node:
     parents: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     unlisted_stores: tuple[str, ...] = ()  # of ``stores``: not in Kafka, nor in `describe`
-    where: str = field(default="", compare=False)
+    where: str = field(default_factory=caller, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +41,6 @@ class Source(Node):
     timestamp_extractor: TimestampExtractor | None = None
     offset_reset: Literal["earliest", "latest"] | None = None
     internal: bool = False
-    payload: Payload = "value"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +52,7 @@ class Sink(Node):
     value_serde: Serde[Any] | None = None
     partitioner: Function | None = None
     internal: bool = False
-    payload: Payload = "value"
+    answers: bool = False  # of a foreign-key join, to the left table
     partitions: int | None = None
 
 

@@ -7,21 +7,11 @@ from thulawa.core.durations import Duration
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 
-__all__ = [
-    "AsyncProcessor",
-    "Cancellable",
-    "Processor",
-    "ProcessorContext",
-    "ProcessorSupplier",
-    "PunctuationType",
-    "ValueTransformer",
-    "ValueTransformerContext",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K1 = TypeVar("K1")
 V1 = TypeVar("V1")
+Context = TypeVar("Context")
 
 PunctuationType: TypeAlias = Literal["stream_time", "wall_clock_time"]
 
@@ -87,7 +77,18 @@ class ProcessorContext(Protocol[K1, V1]):
         """Request a commit after this record."""
 
 
-class Processor(Generic[K, V, K1, V1]):
+class _WithContext(Generic[Context]):
+    context: Context
+
+    def init(self, context: Context) -> None:
+        """Initialize with the context; called once, before any record."""
+        self.context = context
+
+    def close(self) -> None:
+        """Release what `init` acquired."""
+
+
+class Processor(_WithContext[ProcessorContext[K1, V1]], Generic[K, V, K1, V1]):
     """Base class of processors; pass the subclass, or a function that creates one, to ``process``.
 
     >>> class Twice(Processor[str, int, str, int]):
@@ -95,60 +96,30 @@ class Processor(Generic[K, V, K1, V1]):
     ...         self.context.forward(record.with_value(record.value * 2))
     """
 
-    context: ProcessorContext[K1, V1]
-
-    def init(self, context: ProcessorContext[K1, V1]) -> None:
-        """Initialize with the context; called once, before any record."""
-        self.context = context
-
     def process(self, record: Record[K, V]) -> None:
         """Process one record."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Release what `init` acquired."""
+
+class AsyncProcessor(_WithContext[ProcessorContext[K1, V1]], Generic[K, V, K1, V1]):
+    """Base class of async processors; no other call for the same key runs meanwhile."""
+
+    def process(self, record: Record[K, V]) -> Awaitable[None]:
+        """Process one record; records of other keys are processed concurrently."""
+        raise NotImplementedError
 
 
 class ValueTransformerContext(ProcessorContext[K1, V1], Protocol[K1, V1]):
-    """The context of a `ValueTransformer`."""
+    """The context of a `ValueTransformer`, which cannot forward or schedule."""
 
     @property
     def timestamp(self) -> int:
         """The timestamp of the current row; -1 if a join reads a row that does not exist."""
 
 
-class ValueTransformer(Generic[K, V, V1]):
+class ValueTransformer(_WithContext[ValueTransformerContext[K, V1]], Generic[K, V, V1]):
     """Base class of transformers; pass the subclass, or a supplier, to ``transform_values``."""
-
-    context: ValueTransformerContext[K, V1]
-
-    def init(self, context: ValueTransformerContext[K, V1]) -> None:
-        """Initialize with the context, which cannot forward or schedule; called once."""
-        self.context = context
 
     def transform(self, key: K, value: V | None) -> V1 | None:
         """Return the new row; a value or result of None means that there is no row."""
         raise NotImplementedError
-
-    def close(self) -> None:
-        """Release what `init` acquired."""
-
-
-class AsyncProcessor(Generic[K, V, K1, V1]):
-    """Base class of async processors; no other call for the same key runs meanwhile."""
-
-    context: ProcessorContext[K1, V1]
-
-    def init(self, context: ProcessorContext[K1, V1]) -> None:
-        """Initialize with the context; called once, before any record."""
-        self.context = context
-
-    def process(self, record: Record[K, V]) -> Awaitable[None]:
-        """Process one record; records of other keys are processed concurrently."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Release what `init` acquired."""
-
-
-ProcessorSupplier: TypeAlias = Callable[[], Processor[K, V, K1, V1]]

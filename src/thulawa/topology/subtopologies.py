@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from thulawa.topology.nodes import GlobalTable, Node, Sink, Source
 
-__all__ = ["SubTopology", "subtopologies"]
-
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:

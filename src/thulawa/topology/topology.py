@@ -9,15 +9,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import topology_error
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
 from thulawa.engine import Options
-from thulawa.errors import (
-    ConfigurationError,
-    TopologyError,
-)
+from thulawa.errors import ConfigurationError, TopologyError
 from thulawa.state.specs import StoreSpec
+from thulawa.topology.compatibility import StateChange
 from thulawa.topology.describe import describe
 from thulawa.topology.diagrams import to_dot, to_json, to_mermaid
 from thulawa.topology.functions import check_functions
@@ -28,18 +26,11 @@ from thulawa.topology.nodes import (
     Process,
     Sink,
     Source,
+    Stateless,
     TimestampExtractor,
 )
 from thulawa.topology.processor import AsyncProcessor, Processor
-from thulawa.topology.state_change import (
-    StateChange,
-    inserted_after,
-    removed,
-    replaced,
-)
 from thulawa.topology.subtopologies import SubTopology, subtopologies
-
-__all__ = ["Topology"]
 
 
 class Topology:
@@ -102,7 +93,6 @@ class Topology:
                 value_serde=value_serde,
                 timestamp_extractor=timestamp_extractor,
                 offset_reset=offset_reset,
-                where=caller(),
             )
         )
 
@@ -112,7 +102,7 @@ class Topology:
         """Add a processor; ``supplier`` is its class, or a function that creates one per task."""
         if not parents:
             raise ConfigurationError(f"processor {name!r} needs at least one parent")
-        return self.add(Process(name=name, supplier=supplier, parents=parents, where=caller()))
+        return self.add(Process(name=name, supplier=supplier, parents=parents))
 
     def add_async_processor(
         self,
@@ -123,15 +113,10 @@ class Topology:
     ) -> Self:
         """Add an async processor: many keys concurrently, each in order, by the engine's options.
 
-        >>> from thulawa.testing import TopologyTestDriver
         >>> class Echo(AsyncProcessor):
         ...     async def process(self, record):
         ...         self.context.forward(record)
         >>> topology = Topology().add_source("IN", "in").add_async_processor("ECHO", Echo, "IN")
-        >>> with TopologyTestDriver(topology.add_sink("OUT", "out", "ECHO")) as driver:
-        ...     driver.create_input_topic("in").pipe_input("k", 1)
-        ...     driver.create_output_topic("out").read_key_value()
-        ('k', 1)
         """
         if not parents:
             raise ConfigurationError(f"processor {name!r} needs at least one parent")
@@ -142,7 +127,6 @@ class Topology:
                 function=supplier,
                 options=replace(options or Options(), name=name, on_error="column"),
                 parents=parents,
-                where=caller(),
             )
         )
 
@@ -169,7 +153,6 @@ class Topology:
                 key_serde=key_serde,
                 value_serde=value_serde,
                 partitioner=partitioner,
-                where=caller(),
             )
         )
 
@@ -187,7 +170,7 @@ class Topology:
             raise ConfigurationError(f"{processor!r} is not a processor: it has its own stores")
         for store in stores:
             if store not in self._stores:
-                raise TopologyError(f"there is no store {store!r}", where=caller())
+                raise topology_error(f"there is no store {store!r}")
         merged = tuple(dict.fromkeys((*node.stores, *stores)))
         self._nodes[processor] = replace(node, stores=merged)
         return self
@@ -228,10 +211,7 @@ class Topology:
         """Add a store."""
         check_name(store.name, "store")
         if store.name in self._stores:
-            raise TopologyError(
-                f"the store {store.name!r} already exists; use another name",
-                where=caller(),
-            )
+            raise topology_error(f"the store {store.name!r} already exists; use another name")
         self._stores[store.name] = store
 
     def put(self, node: Node) -> None:
@@ -264,19 +244,54 @@ class Topology:
         >>> builder.stream("in").map_values(str.upper, named="loud").to("out")
         >>> edited = builder.build().replace("loud", function=str.lower)
         """
-        nodes = replaced(self._nodes, name, changes)
-        check_functions(nodes[name])
-        return self._edited(nodes)
+        node = self._existing(name)
+        for fixed in ("name", "parents", "stores"):
+            if fixed in changes:
+                raise TopologyError(
+                    f"{fixed} of {name!r} cannot be replaced: remove the node and insert another"
+                )
+        if unknown := sorted(set(changes) - set(node.__dataclass_fields__)):
+            raise TopologyError(f"{name!r} is a {type(node).__name__}, which has no {unknown[0]!r}")
+        node = replace(node, **changes)
+        check_functions(node)
+        return self._edited({**self._nodes, name: node})
 
     def remove(self, name: str) -> "Topology":
         """Return a topology without a node; its children become those of its parents."""
-        return self._edited(removed(self._nodes, name))
+        node = self._existing(name)
+        others = [other for other in self._nodes.values() if other is not node]
+        removable = isinstance(node, Stateless | Process | AsyncCall | Sink)
+        if not removable or any(_refers_to(other, name) for other in others):
+            raise TopologyError(
+                f"{name!r} is part of a {type(node).__name__}, which has several nodes; "
+                "build the topology without it"
+            )
+        return self._edited(
+            {other.name: _reparented(other, name, node.parents) for other in others}
+        )
 
     def insert_after(self, parent: str, node: Node) -> "Topology":
         """Return a topology with one more node between ``parent`` and its children."""
         check_name(node.name, "node")
         check_functions(node)
-        return self._edited(inserted_after(self._nodes, parent, node))
+        self._existing(parent)
+        if node.name in self._nodes:
+            raise TopologyError(f"the node {node.name!r} already exists")
+        if not isinstance(node, Stateless | Process | AsyncCall):
+            raise TopologyError(
+                f"a {type(node).__name__} cannot be inserted; build the topology anew"
+            )
+        nodes: dict[str, Node] = {}
+        for other in self._nodes.values():
+            nodes[other.name] = _reparented(other, parent, (node.name,))
+            if other.name == parent:
+                nodes[node.name] = replace(node, parents=(parent,))
+        return self._edited(nodes)
+
+    def _existing(self, name: str) -> Node:
+        if name not in self._nodes:
+            raise TopologyError(f"there is no node {name!r}; there are {list(self._nodes)}")
+        return self._nodes[name]
 
     def copy(self) -> "Topology":
         """Return an independent copy."""
@@ -323,3 +338,16 @@ def _fixed_topics(node: Node) -> tuple[str, ...]:
     if isinstance(node, Sink | GlobalTable) and isinstance(node.topic, str):
         return (node.topic,)
     return ()
+
+
+def _reparented(node: Node, old: str, new: tuple[str, ...]) -> Node:
+    if old not in node.parents:
+        return node
+    parents = [parent for name in node.parents for parent in (new if name == old else (name,))]
+    return replace(node, parents=tuple(dict.fromkeys(parents)))
+
+
+def _refers_to(node: Node, name: str) -> bool:
+    """Return whether a node refers to another by name, other than as a parent."""
+    fields = (getattr(node, field, None) for field in ("table", "other", "pair", "default"))
+    return name in fields or name in getattr(node, "children", ())

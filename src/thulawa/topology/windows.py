@@ -9,8 +9,6 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.records import Window
 from thulawa.errors import ConfigurationError
 
-__all__ = ["JoinWindows", "SessionWindows", "SlidingWindows", "TimeWindows"]
-
 
 @dataclass(frozen=True, slots=True)
 class TimeWindows:
