@@ -10,20 +10,10 @@ from thulawa.core.records import Change, Headers, Windowed, make_change
 from thulawa.runtime.blocks import IMMUTABLE_TYPES, Block, ForwardBlock
 from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
 from thulawa.state.key_identity import Keys
-from thulawa.state.key_value_store import KeyValueStore
-from thulawa.state.versioned_store import VersionedStore
-from thulawa.state.window_store import WindowStore
+from thulawa.state.stores import KeyValueStore, VersionedStore
+from thulawa.state.window_stores import WindowStore
 from thulawa.topology.nodes import Aggregate, PartialAggregate
 from thulawa.topology.windows import TimeWindows
-
-__all__ = [
-    "aggregate",
-    "aggregate_blocks",
-    "cached",
-    "partial_aggregate",
-    "start_value",
-    "windowed_aggregate",
-]
 
 Folder = Callable[[Any, Any, Any], Any]
 

@@ -5,8 +5,6 @@ import threading
 from collections.abc import Callable
 from enum import Enum
 
-__all__ = ["State", "StateMachine"]
-
 _log = logging.getLogger("thulawa.streams")
 
 

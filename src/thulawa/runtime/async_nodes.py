@@ -26,8 +26,6 @@ from thulawa.runtime.processors import NodeContext
 from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import AsyncCall
 
-__all__ = ["AsyncNode", "RunAsync"]
-
 RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 
 

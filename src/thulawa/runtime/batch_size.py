@@ -16,8 +16,6 @@ from typing import Literal, TypeAlias
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["AdaptiveBatchSize", "BatchSizeEstimator", "Binding"]
-
 Binding: TypeAlias = Literal["source", "time", "overhead", "least", "most"]
 
 _DECAY = 0.7  # of a micro-batch's weight, per later micro-batch

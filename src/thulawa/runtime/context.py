@@ -13,8 +13,6 @@ from thulawa.state.backing import Backing
 from thulawa.state.specs import Store, StoreSpec
 from thulawa.topology.nodes import Node, Sink
 
-__all__ = ["Collector", "DirectCollector", "Failed", "Forward", "StreamClock", "TaskContext"]
-
 # a node as a function of key, value, timestamp, headers
 Forward: TypeAlias = Callable[[Any, Any, int, Headers], None]
 # error, key, value, timestamp, headers; returns if the record is to be skipped, else raises

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from thulawa.core.types import Headers
 
-__all__ = ["ERRORS", "ROW", "DeadLetterRecord", "ReplayRejection"]
-
 ERRORS = "__streams.errors."
 ROW = "thulawa.dead_letter"
 """The header of dead letters whose value is a row of `map_by_key`."""

@@ -14,8 +14,6 @@ from thulawa.topology.determinism import node_nondeterminism
 from thulawa.topology.nodes import Node, Sink
 from thulawa.topology.subtopologies import SubTopology
 
-__all__ = ["nondeterministic_repartitions"]
-
 
 def nondeterministic_repartitions(groups: Iterable[SubTopology]) -> dict[str, str]:
     """Return the repartition topics whose records may differ on a re-run, each with the reason."""

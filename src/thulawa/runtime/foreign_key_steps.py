@@ -24,8 +24,6 @@ from thulawa.state.codec import register
 from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import ForeignKeyStep
 
-__all__ = ["Answer", "Subscription", "foreign_key_step"]
-
 _DELETE_QUIETLY = "delete"
 _DELETE_AND_ANSWER = "delete and answer"
 _ANSWER = "answer"

@@ -13,8 +13,6 @@ from thulawa.state.specs import Store
 from thulawa.topology.nodes import GlobalTable
 from thulawa.topology.topology import Topology
 
-__all__ = ["GlobalTables"]
-
 
 class GlobalTables:
     """The global tables of a topology.

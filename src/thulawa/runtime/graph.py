@@ -64,8 +64,6 @@ from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
 
-__all__ = ["Graph"]
-
 _NO_METADATA = RecordMetadata("", -1, -1)
 
 

@@ -22,23 +22,6 @@ from thulawa.errors import (
 from thulawa.runtime.metrics import Reason
 from thulawa.topology.nodes import Sink
 
-__all__ = [
-    "DeadLetter",
-    "DeadLetterQueue",
-    "ErrorRecord",
-    "Fail",
-    "FailedOutput",
-    "Handler",
-    "Handlers",
-    "Response",
-    "Resume",
-    "RetryOutput",
-    "Send",
-    "apply_response",
-    "log_and_continue",
-    "log_and_fail",
-]
-
 _log = logging.getLogger("thulawa.streams")
 
 

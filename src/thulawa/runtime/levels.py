@@ -33,8 +33,6 @@ from thulawa.topology.nodes import (
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = ["Deferred", "Level", "Levels", "depends_on_order", "node_levels"]
-
 # nodes that do not depend on the order of records of different keys
 _ORDERLESS = (Stateless, Branch, AsyncCall)
 

@@ -20,15 +20,6 @@ from thulawa.runtime.handlers import ErrorRecord, FailedOutput, RetryOutput, Sen
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.topology.nodes import Sink
 
-__all__ = [
-    "EncodedRecord",
-    "OutputEncoder",
-    "as_bytes",
-    "check_written",
-    "chosen_partition",
-    "record_size",
-]
-
 # topic -> maximum size of a record, None: unlimited; raises ProductionError if it does not exist
 TopicLimit: TypeAlias = Callable[[str], int | None]
 

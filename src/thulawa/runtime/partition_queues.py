@@ -22,8 +22,6 @@ from thulawa.runtime.handlers import ErrorRecord
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.topology.nodes import Source
 
-__all__ = ["RawRecord", "RecordQueue"]
-
 
 class RecordQueue:
     """The buffered records of one topic-partition, in offset order."""

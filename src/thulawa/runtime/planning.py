@@ -45,16 +45,6 @@ from thulawa.topology.nodes import (
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = [
-    "SOURCE_STAGE",
-    "Plan",
-    "Repartition",
-    "StagedSubTopology",
-    "checkpoint_names",
-    "has_timers",
-    "plan",
-]
-
 SOURCE_STAGE = 0
 # nodes without state between batches
 _STATELESS = (Source, Sink, Stateless, Branch, AsyncCall, PartialAggregate)

@@ -14,8 +14,6 @@ from thulawa.runtime.punctuation import Punctuations, Schedule
 from thulawa.topology.nodes import Node, Process, Sink
 from thulawa.topology.processor import PunctuationType
 
-__all__ = ["NodeContext", "process"]
-
 
 class NodeContext:
     """The `ProcessorContext` of one node."""

@@ -13,8 +13,6 @@ from itertools import count
 from thulawa.errors import ConfigurationError
 from thulawa.topology.processor import PunctuationType
 
-__all__ = ["Punctuations", "Schedule"]
-
 _NEVER = 2**63
 
 

@@ -21,8 +21,6 @@ from hashlib import blake2b
 from thulawa.core.types import TopicPartition
 from thulawa.errors import StateError
 
-__all__ = ["Generation", "Progress", "RecoveryPlan", "batch_stamp", "recover"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:

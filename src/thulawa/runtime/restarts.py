@@ -6,8 +6,6 @@ from typing import Any
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.errors import ConfigurationError
 
-__all__ = ["Restart", "policy_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:

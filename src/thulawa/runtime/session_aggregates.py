@@ -5,11 +5,9 @@ from typing import Any
 from thulawa.core.records import Change, Headers, Window, Windowed
 from thulawa.runtime.aggregates import start_value
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.state.session_store import SessionStore
+from thulawa.state.window_stores import SessionStore
 from thulawa.topology.nodes import Aggregate
 from thulawa.topology.windows import SessionWindows
-
-__all__ = ["session_aggregate"]
 
 
 def session_aggregate(

@@ -14,8 +14,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import RawRecord
 
-__all__ = ["ShuffledRecords", "merge_by_time", "split_by_sender", "with_sender"]
-
 _SENDER = "thulawa.sender"
 
 

@@ -12,11 +12,9 @@ from typing import Any
 from thulawa.core.records import Change, Headers, Window, Windowed
 from thulawa.runtime.aggregates import closed_windows, start_value
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.state.window_store import WindowStore
+from thulawa.state.window_stores import WindowStore
 from thulawa.topology.nodes import Aggregate
 from thulawa.topology.windows import SlidingWindows
-
-__all__ = ["sliding_aggregate"]
 
 _Entry = tuple[Any, int]
 

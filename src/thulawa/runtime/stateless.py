@@ -12,8 +12,6 @@ from thulawa.runtime.blocks import IMMUTABLE_TYPES, Block, ForwardBlock
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.topology.nodes import Branch, Stateless
 
-__all__ = ["branch", "stateless", "stateless_blocks"]
-
 
 def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
     """Return the function of a stateless node."""

@@ -9,11 +9,9 @@ from typing import Any
 
 from thulawa.core.records import Headers
 from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.state.buffers import TimeOrderedBuffer
-from thulawa.state.window_store import JoinStore
+from thulawa.state.stores import TimeOrderedBuffer
+from thulawa.state.window_stores import JoinStore
 from thulawa.topology.nodes import JoinBuffer, StreamJoin
-
-__all__ = ["join_buffer", "stream_join"]
 
 _RIGHT, _LEFT = 0, 1  # in the sort order of the shared buffer
 

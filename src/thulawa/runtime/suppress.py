@@ -5,10 +5,8 @@ from typing import Any
 from thulawa.core.records import Change, Headers
 from thulawa.errors import ProcessingError
 from thulawa.runtime.context import Forward, TaskContext
-from thulawa.state.buffers import TimeOrderedBuffer
+from thulawa.state.stores import TimeOrderedBuffer
 from thulawa.topology.nodes import Suppress
-
-__all__ = ["suppress"]
 
 
 def suppress(node: Suppress, context: TaskContext, forward: Forward) -> Forward:

@@ -6,10 +6,8 @@ from typing import Any
 from thulawa.core.records import Change, Headers
 from thulawa.runtime.context import Failed, Forward, TaskContext
 from thulawa.runtime.views import Views
-from thulawa.state.buffers import TimeOrderedBuffer
+from thulawa.state.stores import TimeOrderedBuffer
 from thulawa.topology.nodes import LookupJoin, TableJoin
-
-__all__ = ["lookup_join", "table_join"]
 
 
 def lookup_join(

@@ -15,8 +15,6 @@ from thulawa.runtime.views import Views, row_function
 from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import Table, TableAggregate, TableGrouping
 
-__all__ = ["table", "table_aggregate", "table_grouping", "transformed_table"]
-
 
 def transformed_table(
     node: Table,

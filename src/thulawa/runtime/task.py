@@ -18,12 +18,12 @@ from thulawa.errors import (
     StreamError,
 )
 from thulawa.runtime.async_nodes import AsyncNode, RunAsync
-from thulawa.runtime.blocks import Block
+from thulawa.runtime.blocks import Block, RawRecord
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Handler, apply_response
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.partition_queues import RawRecord, RecordQueue
+from thulawa.runtime.partition_queues import RecordQueue
 from thulawa.runtime.task_idle import TaskIdleTimer
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.backing import Backing
@@ -31,8 +31,6 @@ from thulawa.state.specs import Store
 from thulawa.topology.nodes import Node, Source
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
-
-__all__ = ["Task"]
 
 _log = logging.getLogger("thulawa.streams")
 

@@ -8,8 +8,6 @@ end the task waits at most ``max_task_idle``.
 
 from thulawa.core.durations import Duration, milliseconds
 
-__all__ = ["TaskIdleTimer"]
-
 
 class TaskIdleTimer:
     """Decide whether a task waits for empty partitions.

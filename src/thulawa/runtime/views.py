@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from thulawa.runtime.context import TaskContext
-from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.stores import VersionedStore
 from thulawa.topology.nodes import (
     Aggregate,
     GlobalTable,
@@ -18,8 +18,6 @@ from thulawa.topology.nodes import (
     TableJoin,
 )
 from thulawa.topology.windows import SessionWindows
-
-__all__ = ["View", "Views", "row_function"]
 
 # key -> (value, timestamp), or None
 View: TypeAlias = Callable[[Any], tuple[Any, int] | None]

@@ -27,8 +27,6 @@ from thulawa.errors import (
     StateError,
 )
 
-__all__ = ["MAX_DEPTH", "PLAIN_DATA", "ColumnCodec", "register"]
-
 _SCALARS = frozenset((type(None), bool, int, float, str, bytes))
 _ALWAYS_ENCODABLE = _SCALARS - {str}  # whatever their value
 MAX_DEPTH = 200  # of nested lists, tuples, dicts and sets

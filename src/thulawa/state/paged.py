@@ -24,12 +24,10 @@ from uuid import uuid4
 import msgspec
 
 from thulawa.errors import StateError
+from thulawa.state.backing import PartlyLoadedEntries, TrackedEntries
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.pages import Delta, PagedStore, shard_count, split_groups
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import PartlyLoadedEntries, TrackedEntries
-
-__all__ = ["PagedStores", "StateBackend", "StateReader", "read_stores"]
 
 PAGE_ENTRIES = 4096
 CATCH_UP = 8  # deltas that stay for copies that lag, even when all pages are newer

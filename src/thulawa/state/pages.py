@@ -18,11 +18,9 @@ from zlib import crc32
 import msgspec
 
 from thulawa.errors import StateError
+from thulawa.state.backing import TrackedEntries
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import TrackedEntries
-
-__all__ = ["Changes", "Delta", "DeltaPart", "PagedStore", "power", "shard_count", "split_groups"]
 
 MAX_SHARDS = 16
 CHUNK_ENTRIES = 50_000  # larger deltas are cut, so that no value exceeds what Spark's state takes

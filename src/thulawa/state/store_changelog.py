@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from thulawa.errors import StateError
+from thulawa.state.backing import TrackedEntries
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import TrackedEntries
-
-__all__ = ["POSITION", "ChangelogRecord", "Position", "StoreChangelog"]
 
 POSITION = b"position"  # the key of positions; encoded identities begin differently
 _FORMAT = 1  # 1: the keys of records are key identities
