@@ -14,11 +14,7 @@ from typing import Any, TypeAlias
 from thulawa.core.names import check_name
 from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
 from thulawa.core.serdes import WithoutData
-from thulawa.errors import (
-    ConfigurationError,
-    StreamError,
-    message_of,
-)
+from thulawa.errors import ConfigurationError, StreamError, message_of
 from thulawa.runtime.metrics import Reason
 from thulawa.topology.nodes import Sink
 
@@ -177,6 +173,15 @@ def apply_response(response: Response, error: StreamError, send: Send) -> Reason
     if not isinstance(response, Resume):
         raise error
     return "dead_letter" if letters else "skipped"
+
+
+def as_stream_error(error: Exception, kind: type[StreamError], when: str) -> StreamError:
+    """Return a `StreamError` as it is, and another error as the cause of one of this kind."""
+    if isinstance(error, StreamError):
+        return error
+    wrapped = kind(f"{type(error).__name__} {when}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _position(record: ErrorRecord) -> str:
