@@ -20,11 +20,10 @@ from thulawa.errors import (
     StateLoss,
     ThulawaError,
 )
-from thulawa.runtime.application_states import State, StateMachine
+from thulawa.runtime.application_states import Restart, State, StateMachine, policy_of
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, plan
-from thulawa.runtime.restarts import Restart, policy_of
 from thulawa.spark.application.execution import Execution
 from thulawa.spark.application.ownership import Ownership
 from thulawa.spark.map_by_key.lane_report import LaneReport
