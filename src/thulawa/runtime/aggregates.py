@@ -10,14 +10,14 @@ from thulawa.state.key_identity import Keys
 from thulawa.state.stores import KeyValueStore, VersionedStore
 from thulawa.topology.nodes import Aggregate, PartialAggregate
 
+# new value, old value, is latest, timestamp; None: no result
+_Result: TypeAlias = tuple[Any, Any, bool, int] | None
+_Step: TypeAlias = Callable[[Any, Any, int, Headers], _Result]
+
 
 def start_value(node: Aggregate | PartialAggregate) -> Callable[[], Any]:
     """Return the initializer of an aggregation; a reduction starts with None."""
     return node.initializer or (lambda: None)
-
-
-# key, value, timestamp, headers -> new value, old value, is latest, timestamp; None: no result
-Step: TypeAlias = Callable[[Any, Any, int, Headers], tuple[Any, Any, bool, int] | None]
 
 
 def aggregate(node: Aggregate, wiring: Wiring) -> Forward:
@@ -61,7 +61,7 @@ def aggregate_blocks(
     return process
 
 
-def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
+def _step(node: Aggregate, context: TaskContext, failed: Failed) -> _Step:
     """Return the function that folds one record into its key's value."""
     store = context.store(node.store)
     if not isinstance(store, KeyValueStore):
@@ -71,9 +71,7 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
     check, initial, fold = store.values.check, start_value(node), node.aggregator
     name, drop = node.name, context.drop
 
-    def step(
-        key: Any, value: Any, timestamp: int, headers: Headers
-    ) -> tuple[Any, Any, bool, int] | None:
+    def step(key: Any, value: Any, timestamp: int, headers: Headers) -> _Result:
         if key is None or value is None:
             drop(name)
             return None
@@ -105,13 +103,11 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
 
 def _versioned_step(
     node: Aggregate, context: TaskContext, store: VersionedStore, failed: Failed
-) -> Step:
+) -> _Step:
     """Return the function that folds one record into the latest version of its key's value."""
     initial, fold = start_value(node), node.aggregator
 
-    def step(
-        key: Any, value: Any, timestamp: int, headers: Headers
-    ) -> tuple[Any, Any, bool, int] | None:
+    def step(key: Any, value: Any, timestamp: int, headers: Headers) -> _Result:
         if key is None or value is None:
             context.drop(node.name)
             return None

@@ -8,7 +8,7 @@ if that fails, the task fails, and nothing is lost. Values are never logged.
 import logging
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from thulawa.core.names import check_name
@@ -192,9 +192,9 @@ def _position(record: ErrorRecord) -> str:
 class Handlers:
     """The error handlers of an application; each fails by default."""
 
-    deserialization: Handler = field(default=log_and_fail)
-    processing: Handler = field(default=log_and_fail)
-    production: Handler = field(default=log_and_fail)
+    deserialization: Handler = log_and_fail
+    processing: Handler = log_and_fail
+    production: Handler = log_and_fail
 
     def __post_init__(self) -> None:
         for name in ("deserialization", "processing", "production"):

@@ -47,7 +47,10 @@ class Views:
                 return self._suppressed(node)
             case Table():
                 above = self._nodes[node.parents[0]]
-                return self._joined(above) if isinstance(above, TableJoin) else self._derived(node)
+                if isinstance(above, TableJoin):
+                    return self._joined(above)
+                parent, row = self.latest(above.name), self._row(node)
+                return lambda key: row(key, parent(key))
             case _:
                 raise AssertionError(f"{name} is not a table")
 
@@ -119,10 +122,6 @@ class Views:
             return None if value is None else (value, max(a[1] if a else -1, b[1] if b else -1))
 
         return view
-
-    def _derived(self, node: Table) -> View:
-        parent, row = self.latest(node.parents[0]), self._row(node)
-        return lambda key: row(key, parent(key))
 
     def _row(self, node: Table) -> Row:
         if node.supplier is not None:
