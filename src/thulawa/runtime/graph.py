@@ -184,8 +184,11 @@ def _sink(node: nodes.Sink, wiring: Wiring) -> Forward:
         direct = collector.sender(node, topic) if isinstance(collector, DirectCollector) else None
         if direct is not None:
             return direct
-        to_topic = partial(send, node, topic)
-        return _guarded(to_topic, failed) if node.internal else to_topic
+        if node.internal:
+            return _guarded(partial(send, node, topic), failed)
+        return lambda key, value, timestamp, headers: send(
+            node, topic, key, value, timestamp, headers
+        )
 
     with_metadata = len(topic_arguments(topic)) > len(("key", "value"))
 

@@ -206,7 +206,7 @@ class RecordQueue:
             return f"the timestamp {timestamp} is negative"
         if timestamp > LAST_TIMESTAMP:
             return f"the timestamp {timestamp} does not fit into 64 bits"
-        if timestamp > self._latest():
+        if self._max_ahead is not None and timestamp > self._latest():
             return f"the timestamp {timestamp} is more than {self._max_ahead} ms ahead of the clock"
         return None
 

@@ -161,26 +161,19 @@ class Task:
     def run(self) -> None:
         """Process the buffered records, drain async nodes, and commit."""
         busy = [queue for queue in self._queues.values() if len(queue)]
-        if self._commits_each_record:
-            while self._run_one():
-                self.commit()
-        elif len(busy) == 1 and not self._idle_timer.active:
+        commits = self._commits_each_record
+        if len(busy) == 1 and not self._idle_timer.active and not commits:
             self._run_single(busy[0])
         else:
-            while self._run_one():
-                pass
+            while (queue := self._next_queue()) is not None:
+                record = queue.pop()
+                assert record is not None
+                self._run_each(queue, (record,))
+                if commits:
+                    self.commit()
         if self._graph.async_nodes:
             self.drain()
         self.commit()
-
-    def _run_one(self) -> bool:
-        """Process the next record; return whether there was one."""
-        queue = self._next_queue()
-        record = None if queue is None else queue.pop()
-        if queue is None or record is None:
-            return False
-        self._run_each(queue, (record,))
-        return True
 
     def drain(self) -> None:
         """Process the records that async nodes have collected."""
