@@ -11,9 +11,9 @@ import pytest
 from thulawa.core.types import TopicPartition
 from thulawa.errors import StateError
 from thulawa.runtime.recovery_plan import Generation, Progress, batch_stamp, recover
+from thulawa.state.backing import TrackedEntries
 from thulawa.state.specs import StoreSpec
 from thulawa.state.store_changelog import POSITION, Position, StoreChangelog
-from thulawa.state.tracked import TrackedEntries
 from thulawa.testing import seeds
 
 LOG = StoreChangelog(StoreSpec(name="counts"))

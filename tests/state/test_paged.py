@@ -9,10 +9,10 @@ import pytest
 from thulawa.core.records import Change, Window, Windowed
 from thulawa.errors import StateError
 from thulawa.state import paged, pages
+from thulawa.state.backing import setters
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.paged import PagedStores, read_stores
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import setters
 from thulawa.testing import seeds
 
 

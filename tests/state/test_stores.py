@@ -8,12 +8,9 @@ from hypothesis import strategies as st
 
 from thulawa.core.records import Window
 from thulawa.state.backing import Backing, sort_key
-from thulawa.state.buffers import TimeOrderedBuffer
-from thulawa.state.key_value_store import KeyValueStore
-from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import StoreSpec
-from thulawa.state.versioned_store import VersionedStore
-from thulawa.state.window_store import JoinStore, WindowStore
+from thulawa.state.stores import KeyValueStore, TimeOrderedBuffer, VersionedStore
+from thulawa.state.window_stores import JoinStore, SessionStore, WindowStore
 
 KEYS = st.sampled_from(["a", "b", "c"])
 VALUES = st.one_of(st.none(), st.integers(0, 9))
@@ -85,7 +82,7 @@ def test_a_join_store_returns_every_record_by_time_then_arrival(
 def test_a_versioned_store_returns_the_value_as_of_a_time(
     puts: list[tuple[str, Any, int]], key: str, asked: int
 ) -> None:
-    store = VersionedStore("s", {}, history=1000)
+    store = VersionedStore("s", {}, retention=1000)
     model: dict[tuple[str, int], Any] = {}
     for put_key, value, time in puts:
         later = any(k == put_key and t > time for k, t in model)
@@ -97,7 +94,7 @@ def test_a_versioned_store_returns_the_value_as_of_a_time(
 
 
 def test_a_version_older_than_the_history_is_rejected() -> None:
-    store = VersionedStore("s", {}, history=10)
+    store = VersionedStore("s", {}, retention=10)
     assert store.put("a", "new", 100) is True
     assert store.put("a", "old", 90) is False
     assert store.put("a", "too old", 89) is None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from thulawa.errors import ConfigurationError
-from thulawa.state.key_value_store import KeyValueStore
+from thulawa.state.stores import KeyValueStore
 from thulawa.streams import Materialized, Record, StreamsBuilder
 from thulawa.testing import TopologyTestDriver
 

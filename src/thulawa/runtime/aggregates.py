@@ -1,31 +1,18 @@
-"""Aggregations of streams: without windows, and over time windows.
-
-Each windowed aggregation has a stream time of its own; a record without a key does not advance it.
-"""
+"""Aggregations of streams without windows, partial aggregation, and the cache of aggregates."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from thulawa.core.records import Change, Headers, Windowed, make_change
+from thulawa.core.records import Change, Headers, make_change
 from thulawa.runtime.blocks import IMMUTABLE_TYPES, Block, ForwardBlock
-from thulawa.runtime.context import Failed, Forward, StreamClock, TaskContext
+from thulawa.runtime.context import Failed, Forward, TaskContext, Wiring
 from thulawa.state.key_identity import Keys
-from thulawa.state.key_value_store import KeyValueStore
-from thulawa.state.versioned_store import VersionedStore
-from thulawa.state.window_store import WindowStore
+from thulawa.state.stores import KeyValueStore, VersionedStore
 from thulawa.topology.nodes import Aggregate, PartialAggregate
-from thulawa.topology.windows import TimeWindows
 
-__all__ = [
-    "aggregate",
-    "aggregate_blocks",
-    "cached",
-    "partial_aggregate",
-    "start_value",
-    "windowed_aggregate",
-]
-
-Folder = Callable[[Any, Any, Any], Any]
+# new value, old value, is latest, timestamp; None: no result
+_Result: TypeAlias = tuple[Any, Any, bool, int] | None
+_Step: TypeAlias = Callable[[Any, Any, int, Headers], _Result]
 
 
 def start_value(node: Aggregate | PartialAggregate) -> Callable[[], Any]:
@@ -33,13 +20,9 @@ def start_value(node: Aggregate | PartialAggregate) -> Callable[[], Any]:
     return node.initializer or (lambda: None)
 
 
-# key, value, timestamp, headers -> new value, old value, is latest, timestamp; None: no result
-Step: TypeAlias = Callable[[Any, Any, int, Headers], tuple[Any, Any, bool, int] | None]
-
-
-def aggregate(node: Aggregate, context: TaskContext, forward: Forward, failed: Failed) -> Forward:
+def aggregate(node: Aggregate, wiring: Wiring) -> Forward:
     """Fold all records of a key into one value."""
-    step = _step(node, context, failed)
+    step, forward = _step(node, wiring.context, wiring.failed), wiring.forward
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         done = step(key, value, timestamp, headers)
@@ -78,21 +61,17 @@ def aggregate_blocks(
     return process
 
 
-def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
+def _step(node: Aggregate, context: TaskContext, failed: Failed) -> _Step:
     """Return the function that folds one record into its key's value."""
     store = context.store(node.store)
     if not isinstance(store, KeyValueStore):
         return _versioned_step(node, context, store, failed)
     entry_of, note, set_entry = store.by_identity()
     identity_of, text = store.keys.identity, store.keys.text
-    check = store.values.check
-    initial = start_value(node)
-    fold = node.aggregator
+    check, initial, fold = store.values.check, start_value(node), node.aggregator
     name, drop = node.name, context.drop
 
-    def step(
-        key: Any, value: Any, timestamp: int, headers: Headers
-    ) -> tuple[Any, Any, bool, int] | None:
+    def step(key: Any, value: Any, timestamp: int, headers: Headers) -> _Result:
         if key is None or value is None:
             drop(name)
             return None
@@ -124,13 +103,11 @@ def _step(node: Aggregate, context: TaskContext, failed: Failed) -> Step:
 
 def _versioned_step(
     node: Aggregate, context: TaskContext, store: VersionedStore, failed: Failed
-) -> Step:
+) -> _Step:
     """Return the function that folds one record into the latest version of its key's value."""
     initial, fold = start_value(node), node.aggregator
 
-    def step(
-        key: Any, value: Any, timestamp: int, headers: Headers
-    ) -> tuple[Any, Any, bool, int] | None:
+    def step(key: Any, value: Any, timestamp: int, headers: Headers) -> _Result:
         if key is None or value is None:
             context.drop(node.name)
             return None
@@ -147,18 +124,15 @@ def _versioned_step(
     return step
 
 
-def partial_aggregate(
-    node: PartialAggregate, context: TaskContext, forward: Forward, failed: Failed
-) -> Forward:
+def partial_aggregate(node: PartialAggregate, wiring: Wiring) -> Forward:
     """Fold the records of each key until the next commit, then forward one partial result per key.
 
     A result has the highest timestamp of its records; results are ordered by their first records.
     """
     held: dict[Any, tuple[Any, Any, int, Headers]] = {}
-    identity_of = Keys(node.key_serde).identity
-    initial = start_value(node)
-    fold = node.aggregator
-    name, drop = node.name, context.drop
+    failed, identity_of = wiring.failed, Keys(node.key_serde).identity
+    initial, fold = start_value(node), node.aggregator
+    name, drop = node.name, wiring.context.drop
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None:
@@ -174,110 +148,34 @@ def partial_aggregate(
         held[identity] = key, new, timestamp, headers
         return None
 
+    _flush_on_commit(held, wiring)
+    return process
+
+
+def _flush_on_commit(held: dict[Any, Any], wiring: Wiring) -> None:
+    """Forward the records held by key identity at each commit."""
+
     def flush() -> None:
-        results = list(held.values())
+        records = list(held.values())
         held.clear()
-        for key, value, timestamp, headers in results:
-            forward(key, value, timestamp, headers)
+        for key, value, timestamp, headers in records:
+            wiring.forward(key, value, timestamp, headers)
 
-    context.flushes.append(flush)
-    return process
-
-
-def windowed_aggregate(
-    node: Aggregate, context: TaskContext, forward: Forward, failed: Failed
-) -> Forward:
-    """Fold the records of a key within each time window they fall into.
-
-    A window accepts records while its end + grace is above the node's stream time. Each window is
-    tested by itself, so a record that is late for one window may count in a newer one.
-    """
-    windows = node.window
-    assert isinstance(windows, TimeWindows)
-    store: WindowStore = context.store(node.store)
-    clock = context.clock(node.clock)
-    initial = start_value(node)
-    fold = node.aggregator
-    windows_for = windows.windows_for
-    grace = windows.grace
-    on_update = node.emit == "update"
-    emit_closed = closed_windows(store, clock, context, forward, span=windows.size)
-
-    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        if key is None:
-            return context.drop(node.name)
-        if timestamp > clock.time:
-            clock.time = timestamp
-        close_time = clock.time - grace
-        for window in windows_for(timestamp):
-            if window.end <= close_time:
-                context.drop(node.name, "late")
-                continue
-            try:
-                old, time = store.fetch(key, window.start) or (None, timestamp)
-                time = max(time, timestamp)
-                new = fold(key, value, initial() if old is None else old)
-                store.put(key, new, window.start, time)
-            except Exception as error:  # noqa: BLE001 the handler decides about any error
-                failed(error, key, value, timestamp, headers)
-                continue
-            if on_update:
-                forward(Windowed(key, window), Change(new, old), time, headers)
-        if not on_update:
-            emit_closed(close_time, headers)
-        return None
-
-    return process
+    wiring.context.flushes.append(flush)
 
 
-def closed_windows(
-    store: WindowStore,
-    clock: StreamClock,
-    context: TaskContext,
-    forward: Forward,
-    *,
-    span: int,
-    keep: int = 0,
-) -> Callable[[int, Headers], None]:
-    """Return a function that emits the windows which have closed since its last call.
-
-    The store retains windows until they are emitted, however far time jumps. ``span`` is the time
-    between a window's start and its close, ``keep`` the time for which an emitted window is still
-    needed.
-    """
-
-    def emit(close_time: int, headers: Headers) -> None:
-        latest = close_time - span
-        if close_time <= clock.emitted or latest < 0:
-            return
-        earliest = clock.emitted - span + 1 if clock.emitted >= 0 else 0
-        with context.attribute_errors_to(None):
-            for windowed, (value, timestamp) in store.starting(max(0, earliest), latest):
-                forward(windowed, Change(value, None), timestamp, headers)
-        store.expire(latest - keep)
-        clock.emitted = close_time
-
-    return emit
-
-
-def cached(node: Aggregate, context: TaskContext, forward: Forward) -> Forward:
+def cached(node: Aggregate, wiring: Wiring) -> Forward:
     """Hold updates until the next commit, then forward the last one of each key."""
     held: dict[Any, tuple[Any, Change, int, Headers]] = {}
-    keys: Keys = context.store(node.store).keys
+    keys = wiring.context.store(node.store).keys
     identity_of = keys.identity if node.window is None else keys.windowed_identity
 
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         identity = identity_of(key)
         before = held.pop(identity, None)
         old = value.old if before is None else before[1].old
-        held[identity] = (key, Change(value.new, old, value.latest), timestamp, headers)
+        if value.new is not None or old is not None:
+            held[identity] = (key, Change(value.new, old, value.latest), timestamp, headers)
 
-    def flush() -> None:
-        updates = list(held.values())
-        held.clear()
-        for key, change, timestamp, headers in updates:
-            if change.new is not None or change.old is not None:
-                forward(key, change, timestamp, headers)
-
-    context.flushes.append(flush)
+    _flush_on_commit(held, wiring)
     return process

@@ -16,17 +16,14 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from thulawa.core.records import Headers, Record, RecordMetadata
-from thulawa.core.serdes import Serde
 from thulawa.engine import Engine, Outcome, WorkItem
 from thulawa.engine.lane_sums import LaneSums, merge_lane_sums, sample_lanes
 from thulawa.errors import BadLane
-from thulawa.runtime.context import Failed, Forward
+from thulawa.runtime.context import Wiring
 from thulawa.runtime.levels import Deferred, Level
-from thulawa.runtime.processors import NodeContext
+from thulawa.runtime.processors import ContextProxy, NodeContext
 from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import AsyncCall
-
-__all__ = ["AsyncNode", "RunAsync"]
 
 RunAsync = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -48,18 +45,11 @@ _current: ContextVar[tuple[_InFlight, _Outputs] | None] = ContextVar(
 class AsyncNode:
     """An async node of a task: collects records and runs the engine over them."""
 
-    def __init__(
-        self,
-        node: AsyncCall,
-        following: Level,
-        node_context: NodeContext,
-        forward: Forward,
-        failed: Failed,
-    ) -> None:
+    def __init__(self, node: AsyncCall, following: Level, wiring: Wiring) -> None:
         self.node = node
         self._following = following
-        self._forward = forward
-        self._failed = failed
+        self._forward = wiring.forward
+        self._failed = wiring.failed
         self._identity = Keys(node.key_serde).identity
         self._inbox: list[WorkItem] = []
         self._lanes = node.options.lanes.indexes()
@@ -67,7 +57,7 @@ class AsyncNode:
         self._processor: Any = None
         if node.operation == "process":
             self._processor = node.function()
-            self._processor.init(_CallContext(node_context, following))
+            self._processor.init(_CallContext(NodeContext(node, wiring), following))
         self._engine = Engine(
             self._function(),
             node.options,
@@ -104,10 +94,7 @@ class AsyncNode:
         if not self._open:
             await self._engine.__aenter__()
             self._open = True
-        records, self._inbox = self._inbox, []
-        await self._run(_CollectedRecords(records))
-
-    async def _run(self, records: "_CollectedRecords") -> None:
+        records, self._inbox = _CollectedRecords(self._inbox), []
         if not self.node.has_lanes:
             await self._engine.run(records, self)
             return
@@ -125,17 +112,10 @@ class AsyncNode:
         for outcome in outcomes:
             record, slot = outcome.record.value
             if outcome.error is None:
-                self._following.complete(
-                    slot, partial(self._forward_result, record, outcome.result)
-                )
+                forward = partial(self._forward_result, record, outcome.result)
+                self._following.complete(slot, forward)
             else:
                 self._following.call_now(slot, partial(self._fail, record, outcome.error))
-
-    def _forward_result(self, record: Record[Any, Any], result: Any) -> None:
-        try:
-            self._forward_outputs(record, result)
-        except Exception as problem:  # noqa: BLE001 the handler decides about any error
-            self._fail(record, problem)
 
     def _fail(self, record: Record[Any, Any], error: Exception) -> None:
         self._failed(error, record.key, record.value, record.timestamp, record.headers)
@@ -148,20 +128,23 @@ class AsyncNode:
         if self._processor is not None:
             self._processor.close()
 
-    def _forward_outputs(self, record: Record[Any, Any], result: Any) -> None:
-        key, value, timestamp, headers = record.key, record.value, record.timestamp, record.headers
-        match self.node.operation:
-            case "map_values" | "batch":
-                self._forward(key, result, timestamp, headers)
-            case "map":
-                key, value = result
-                self._forward(key, value, timestamp, headers)
-            case "flat_map":
-                for key, value in result:
+    def _forward_result(self, record: Record[Any, Any], result: Any) -> None:
+        timestamp, headers = record.timestamp, record.headers
+        try:
+            match self.node.operation:
+                case "map_values" | "batch":
+                    self._forward(record.key, result, timestamp, headers)
+                case "map":
+                    key, value = result
                     self._forward(key, value, timestamp, headers)
-            case "process":
-                for output in result:
-                    output()
+                case "flat_map":
+                    for key, value in result:
+                        self._forward(key, value, timestamp, headers)
+                case "process":
+                    for output in result:
+                        output()
+        except Exception as problem:  # noqa: BLE001 the handler decides about any error
+            self._fail(record, problem)
 
     def _function(self) -> Callable[..., Any]:
         function = self.node.function
@@ -208,15 +191,12 @@ class _CollectedRecords:
         return chunk
 
 
-class _CallContext:
+class _CallContext(ContextProxy):
     """The context of an async processor; it refers to the record of the calling coroutine."""
 
     def __init__(self, context: NodeContext, following: Level) -> None:
-        self._context = context
+        super().__init__(context)
         self._following = following
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
@@ -231,21 +211,8 @@ class _CallContext:
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         self._emit_later(partial(self._context.forward, record, child))
 
-    def send(
-        self,
-        topic: str,
-        key: Any,
-        value: Any,
-        timestamp: int | None = None,
-        headers: Headers = (),
-        *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-    ) -> None:
-        context = self._context
-        self._emit_later(
-            context.sending(topic, key, value, timestamp, headers, key_serde, value_serde)
-        )
+    def send(self, *record: Any, **options: Any) -> None:
+        self._emit_later(self._context.sending(*record, **options))
 
     def _emit_later(self, output: Callable[[], None]) -> None:
         """Buffer an output until its call has succeeded; defer one of a punctuation."""

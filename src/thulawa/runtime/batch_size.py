@@ -16,8 +16,6 @@ from typing import Literal, TypeAlias
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["AdaptiveBatchSize", "BatchSizeEstimator", "Binding"]
-
 Binding: TypeAlias = Literal["source", "time", "overhead", "least", "most"]
 
 _DECAY = 0.7  # of a micro-batch's weight, per later micro-batch
@@ -58,8 +56,9 @@ class BatchSizeEstimator:
     def __init__(self, options: AdaptiveBatchSize) -> None:
         self._options = options
         self._limit = float(options.first)
+        self.fixed = 0.0  # the estimated fixed cost of a micro-batch, in seconds
         self._weight = self._size = self._time = self._sizes = self._product = 0.0
-        self._fixed = self._each = 0.0
+        self._each = 0.0
         self.binding: Binding = "source"
 
     @property
@@ -67,17 +66,12 @@ class BatchSizeEstimator:
         """The most records of the next micro-batch."""
         return round(self._limit)
 
-    @property
-    def fixed(self) -> float:
-        """The estimated fixed cost of a micro-batch, in seconds."""
-        return self._fixed
-
     def batch(self, records: int, seconds: float, *, more: bool) -> int:
         """Record a micro-batch and whether it left records unread; return the next limit."""
         if records < 1 or seconds <= 0:
             return self.limit
-        each = self._estimated(records, seconds)
-        wanted, why = self._wanted(each)
+        self._estimate(records, seconds)
+        wanted, why = self._wanted()
         if not more and wanted >= self._limit:
             self.binding = "source"
             return self.limit
@@ -91,13 +85,13 @@ class BatchSizeEstimator:
         self.binding = why
         return self.limit
 
-    def _wanted(self, each: float) -> tuple[float, Binding]:
-        left = self._options.seconds - self._fixed
-        return (left / each, "time") if left >= self._fixed else (self._fixed / each, "overhead")
+    def _wanted(self) -> tuple[float, Binding]:
+        left, each = self._options.seconds - self.fixed, self._each
+        return (left / each, "time") if left >= self.fixed else (self.fixed / each, "overhead")
 
-    def _estimated(self, records: int, seconds: float) -> float:
-        """Return the seconds per record: the slope of a weighted least-squares line."""
-        expected = self._fixed + self._each * records
+    def _estimate(self, records: int, seconds: float) -> None:
+        """Estimate the seconds per record: the slope of a weighted least-squares line."""
+        expected = self.fixed + self._each * records
         if not expected / _SURPRISE < seconds < expected * _SURPRISE:
             self._weight = 0.0  # the load has changed: earlier micro-batches are no guide
         self._add(records, seconds)
@@ -105,13 +99,12 @@ class BatchSizeEstimator:
         if variance > _MIN_SPREAD * self._size**2:
             slope = (self._product - self._size * self._time) / variance
             if slope > 0:
-                self._fixed = max(self._time - slope * self._size, 0.0)
+                self.fixed = max(self._time - slope * self._size, 0.0)
             else:
                 self._weight = 0.0
                 self._add(records, seconds)
-        self._fixed = min(self._fixed, self._time * _MAX_FIXED)
-        self._each = (self._time - self._fixed) / self._size
-        return self._each
+        self.fixed = min(self.fixed, self._time * _MAX_FIXED)
+        self._each = (self._time - self.fixed) / self._size
 
     def _add(self, records: int, seconds: float) -> None:
         """Add a micro-batch to the weighted means of sizes, times and their products."""

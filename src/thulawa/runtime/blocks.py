@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from thulawa.core.records import Headers
 
-__all__ = ["IMMUTABLE_TYPES", "Block", "ForwardBlock", "RawRecord"]
-
 # offset, timestamp, key, value, headers
 RawRecord: TypeAlias = tuple[int, int, Any, Any, Headers]
 

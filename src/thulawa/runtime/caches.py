@@ -7,8 +7,6 @@ from typing import Any
 from thulawa.engine import WorkItem
 from thulawa.errors import ConfigurationError
 
-__all__ = ["Cache"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:

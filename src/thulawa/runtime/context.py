@@ -1,19 +1,25 @@
 """The context that the nodes of a task share: current record, time, stores, collector."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from thulawa.core.records import Headers, RecordMetadata
 from thulawa.errors import StreamError
 from thulawa.runtime.blocks import ForwardBlock, RawRecord
+from thulawa.runtime.handlers import ErrorRecord, Handler, Handlers, apply_response
 from thulawa.runtime.metrics import Reason, RecordCounts
+from thulawa.runtime.punctuation import Punctuations
+from thulawa.runtime.views import Views
 from thulawa.state.backing import Backing
-from thulawa.state.specs import Store, StoreSpec
-from thulawa.topology.nodes import Node, Sink
+from thulawa.state.specs import Store
+from thulawa.topology.nodes import Sink
+from thulawa.topology.topology import Topology
 
-__all__ = ["Collector", "DirectCollector", "Failed", "Forward", "StreamClock", "TaskContext"]
+if TYPE_CHECKING:
+    from thulawa.runtime.partition_queues import RecordQueue
 
 # a node as a function of key, value, timestamp, headers
 Forward: TypeAlias = Callable[[Any, Any, int, Headers], None]
@@ -65,12 +71,15 @@ class TaskContext:
         self,
         task_id: str,
         collector: Collector,
-        specs: dict[str, StoreSpec],
+        topology: Topology,
+        handlers: Handlers,
         backing: Callable[[str], Backing],
-        global_stores: dict[str, Store],
+        global_stores: Mapping[str, Store],
     ) -> None:
         self.task_id = task_id
         self.collector = collector
+        self.handlers = handlers
+        self.queue: RecordQueue | None = None  # of the current record
         self.topic: str | None = None
         self.partition = 0
         self.offset = 0
@@ -80,20 +89,17 @@ class TaskContext:
         self.counts: RecordCounts = Counter()
         self.clocks: dict[str, StreamClock] = {}
         self.flushes: list[Callable[[], None]] = []
-        self.handle: Callable[[StreamError, Node, Any, Any, int, Headers], None] = _raise
-        self.current_raw: Callable[[], RawRecord | None] = lambda: None
+        self.views = Views(topology.nodes, self.store)
         self._error_record: tuple[RawRecord | None] | None = None
-        self._specs = specs
+        self._specs = topology.stores
         self._backing = backing
-        self._stores: dict[str, Store] = {}
-        self._global_stores = global_stores
+        self._stores = dict(global_stores)
 
     def store(self, name: str) -> Any:
         """Return a store; open it first if necessary."""
-        store = self._stores.get(name, self._global_stores.get(name))
-        if store is None:
-            store = self._stores[name] = self._specs[name].open(self._backing(name))
-        return store
+        if name not in self._stores:
+            self._stores[name] = self._specs[name].open(self._backing(name))
+        return self._stores[name]
 
     def metadata(self) -> RecordMetadata | None:
         """Return topic, partition and offset of the current record; None in a punctuation."""
@@ -105,7 +111,9 @@ class TaskContext:
         """Return the input record that errors are attributed to; None if it is not known."""
         if self.topic is None:
             return None
-        return self.current_raw() if self._error_record is None else self._error_record[0]
+        if self._error_record is not None:
+            return self._error_record[0]
+        return None if self.queue is None else self.queue.raw
 
     @contextmanager
     def attribute_errors_to(self, raw: RawRecord | None) -> Iterator[None]:
@@ -124,6 +132,23 @@ class TaskContext:
         """Count a record that a node drops."""
         self.counts[node, reason] += 1
 
+    def handle(self, handler: Handler, error: StreamError, record: ErrorRecord) -> None:
+        """Call the handler of an error; return if the record is dropped, else raise."""
+        reason = apply_response(handler(error, record), error, self.collector.send)
+        self.drop(record.node or "", reason)
 
-def _raise(error: StreamError, *_: Any) -> None:
-    raise error
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The arguments that the function of a node is built with, besides the node.
+
+    ``forward`` passes a record to all ``children``, ``failed`` an error to the processing handler.
+    ``closers`` are called when the task is closed.
+    """
+
+    context: TaskContext
+    forward: Forward
+    failed: Failed
+    children: dict[str, Forward]
+    punctuations: Punctuations
+    closers: list[Callable[[], None]]

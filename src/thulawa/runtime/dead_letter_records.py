@@ -9,13 +9,17 @@ from dataclasses import dataclass
 
 from thulawa.core.types import Headers
 
-__all__ = ["ERRORS", "ROW", "DeadLetterRecord", "ReplayRejection"]
-
 ERRORS = "__streams.errors."
 ROW = "thulawa.dead_letter"
 """The header of dead letters whose value is a row of `map_by_key`."""
 
 _OWN_ERRORS = "thulawa.errors."
+
+
+def error_headers_start(headers: Headers, otherwise: int) -> int:
+    """Return the index of the first header that a dead letter adds: the last "exception"."""
+    starts = (at for at, (name, _) in enumerate(headers) if name == ERRORS + "exception")
+    return max(starts, default=otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,7 @@ class DeadLetterRecord:
     @property
     def origin(self) -> str:
         """Topic, partition and offset of the original record, as far as the headers tell."""
-        parts = (
-            self.error_header("topic"),
-            self.error_header("partition"),
-            self.error_header("offset"),
-        )
-        return ":".join(part for part in parts if part)
+        return ":".join(filter(None, map(self.error_header, ("topic", "partition", "offset"))))
 
     @property
     def original_headers(self) -> Headers:
@@ -72,9 +71,7 @@ class DeadLetterRecord:
         Only headers behind the exception's are read: those before it are the original record's,
         which anybody may have written.
         """
-        names = [name for name, _ in self.headers]
-        last = ERRORS + "exception"
-        start = len(names) - 1 - names[::-1].index(last) if last in names else 0
+        start = error_headers_start(self.headers, 0)
         size = dict(self.headers[start:]).get(_OWN_ERRORS + "size") or b""
         return int(size) if size.isdigit() else 0
 

@@ -17,14 +17,11 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from thulawa.core.records import Change, Headers
-from thulawa.runtime.context import Failed, Forward, TaskContext
-from thulawa.runtime.views import Views
+from thulawa.runtime.context import Forward, Wiring
 from thulawa.state.backing import sort_key
 from thulawa.state.codec import register
 from thulawa.state.key_identity import Keys
 from thulawa.topology.nodes import ForeignKeyStep
-
-__all__ = ["Answer", "Subscription", "foreign_key_step"]
 
 _DELETE_QUIETLY = "delete"
 _DELETE_AND_ANSWER = "delete and answer"
@@ -53,33 +50,20 @@ register(Subscription, 4)
 register(Answer, 5)
 
 
-def foreign_key_step(
-    node: ForeignKeyStep, context: TaskContext, views: Views, forward: Forward, failed: Failed
-) -> Forward:
+def foreign_key_step(node: ForeignKeyStep, wiring: Wiring) -> Forward:
     """Return the function of one step."""
-    match node.step:
-        case "subscribe":
-            return _subscribe(node, context, views, forward, failed)
-        case "receive":
-            return _receive(node, context, forward)
-        case "answer":
-            return _answer(node, views, forward)
-        case "change":
-            return _change(node, context, views, forward)
-        case "resolve":
-            return _resolve(node, context, views, forward, failed)
+    return _STEPS[node.step](node, wiring)
 
 
 def _fingerprint(value: Any) -> str | None:
     return None if value is None else blake2b(repr(value).encode(), digest_size=16).hexdigest()
 
 
-def _subscribe(
-    node: ForeignKeyStep, context: TaskContext, views: Views, forward: Forward, failed: Failed
-) -> Forward:
+def _subscribe(node: ForeignKeyStep, wiring: Wiring) -> Forward:
+    context, forward, failed = wiring.context, wiring.forward, wiring.failed
     foreign_key = node.foreign_key
     assert foreign_key is not None
-    versioned = views.is_versioned(node.table)
+    versioned = context.views.is_versioned(node.table)
     identity_of = Keys(node.key_serde).identity
     foreign_identity_of = Keys(node.foreign_serde).identity
 
@@ -115,8 +99,9 @@ def _instructions(
     return [*first, (new, _ANSWER)]
 
 
-def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Forward:
+def _receive(node: ForeignKeyStep, wiring: Wiring) -> Forward:
     """Return the function that stores subscribers: (left key, (fingerprint, partition))."""
+    context, forward = wiring.context, wiring.forward
     store = context.store(node.store)
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
@@ -134,19 +119,17 @@ def _receive(node: ForeignKeyStep, context: TaskContext, forward: Forward) -> Fo
     return process
 
 
-def _answer(node: ForeignKeyStep, views: Views, forward: Forward) -> Forward:
-    rows = views.latest(node.table)
+def _answer(node: ForeignKeyStep, wiring: Wiring) -> Forward:
+    forward, rows = wiring.forward, wiring.context.views.latest(node.table)
     key_of = Keys(node.key_serde).key
 
     def process(key: Any, value: Subscription, timestamp: int, headers: Headers) -> None:
         entry = None if key is None else rows(key)
-        time = timestamp if entry is None else max(timestamp, entry[1])
-        row = None if entry is None else entry[0]
         if value.instruction == _DELETE_QUIETLY:
             return
+        time = timestamp if entry is None else max(timestamp, entry[1])
         deleted, mark = value.instruction == _DELETE_AND_ANSWER, value.fingerprint
-        if deleted:
-            row = None
+        row = None if entry is None or deleted else entry[0]
         provisional = deleted and node.left and mark is not None
         answer = Answer(mark, row, value.partition, provisional)
         forward(key_of(value.primary_key), answer, time, headers)
@@ -154,10 +137,10 @@ def _answer(node: ForeignKeyStep, views: Views, forward: Forward) -> Forward:
     return process
 
 
-def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: Forward) -> Forward:
-    store = context.store(node.store)
-    key_of = Keys(node.key_serde).key
-    versioned = views.is_versioned(node.table)
+def _change(node: ForeignKeyStep, wiring: Wiring) -> Forward:
+    context, forward = wiring.context, wiring.forward
+    store, key_of = context.store(node.store), Keys(node.key_serde).key
+    versioned = context.views.is_versioned(node.table)
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (versioned and not change.latest):
@@ -170,10 +153,9 @@ def _change(node: ForeignKeyStep, context: TaskContext, views: Views, forward: F
     return process
 
 
-def _resolve(
-    node: ForeignKeyStep, context: TaskContext, views: Views, forward: Forward, failed: Failed
-) -> Forward:
-    rows = views.latest(node.table)
+def _resolve(node: ForeignKeyStep, wiring: Wiring) -> Forward:
+    context, forward, failed = wiring.context, wiring.forward, wiring.failed
+    rows = context.views.latest(node.table)
     answered = context.store(node.store)  # (fingerprint of a version, whether it has a result)
     joiner = node.joiner
     assert joiner is not None
@@ -201,3 +183,12 @@ def _resolve(
         return forward(key, result, timestamp, headers)
 
     return process
+
+
+_STEPS = {
+    "subscribe": _subscribe,
+    "receive": _receive,
+    "answer": _answer,
+    "change": _change,
+    "resolve": _resolve,
+}

@@ -13,8 +13,6 @@ from thulawa.state.specs import Store
 from thulawa.topology.nodes import GlobalTable
 from thulawa.topology.topology import Topology
 
-__all__ = ["GlobalTables"]
-
 
 class GlobalTables:
     """The global tables of a topology.
@@ -59,8 +57,6 @@ class GlobalTables:
                 store.put(key, value, timestamp)
         except SerializationError as error:
             error.node, error.topic, error.partition, error.offset = node.name, topic, 0, offset
-            self._handle(error, ErrorRecord(node.name, topic, 0, offset, *raw, timestamp, ()))
-
-    def _handle(self, error: SerializationError, record: ErrorRecord) -> None:
-        reason = apply_response(self._handler(error, record), error, self._send)
-        self.counts[record.node or "", reason] += 1
+            record = ErrorRecord(node.name, topic, 0, offset, *raw, timestamp, ())
+            reason = apply_response(self._handler(error, record), error, self._send)
+            self.counts[node.name, reason] += 1

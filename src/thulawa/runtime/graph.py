@@ -6,65 +6,28 @@ is looked up while records are processed.
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
 from thulawa.core.names import check_name
 from thulawa.core.records import Headers, RecordMetadata
-from thulawa.errors import (
-    ProcessingError,
-    SerializationError,
-    StreamError,
-)
-from thulawa.runtime.aggregates import (
-    aggregate,
-    aggregate_blocks,
-    cached,
-    partial_aggregate,
-    windowed_aggregate,
-)
+from thulawa.errors import ProcessingError, SerializationError, StreamError
+from thulawa.runtime import aggregates, join_nodes, tables, windowed_aggregates
 from thulawa.runtime.async_nodes import AsyncNode
 from thulawa.runtime.blocks import ForwardBlock
-from thulawa.runtime.context import DirectCollector, Failed, Forward, TaskContext
+from thulawa.runtime.context import DirectCollector, Failed, Forward, TaskContext, Wiring
 from thulawa.runtime.foreign_key_steps import foreign_key_step
+from thulawa.runtime.handlers import ErrorRecord, as_stream_error
 from thulawa.runtime.levels import Levels
-from thulawa.runtime.processors import NodeContext, process
-from thulawa.runtime.session_aggregates import session_aggregate
-from thulawa.runtime.sliding_aggregates import sliding_aggregate
+from thulawa.runtime.processors import process
 from thulawa.runtime.stateless import branch, stateless, stateless_blocks
-from thulawa.runtime.stream_joins import join_buffer, stream_join
-from thulawa.runtime.suppress import suppress
-from thulawa.runtime.table_joins import lookup_join, table_join
-from thulawa.runtime.tables import table, table_aggregate, table_grouping, transformed_table
-from thulawa.runtime.views import Views
+from thulawa.topology import nodes
 from thulawa.topology.functions import topic_arguments
-from thulawa.topology.nodes import (
-    Aggregate,
-    AsyncCall,
-    Branch,
-    ForeignKeyStep,
-    JoinBuffer,
-    LookupJoin,
-    Node,
-    PartialAggregate,
-    Process,
-    Sink,
-    Source,
-    Stateless,
-    StreamJoin,
-    Suppress,
-    Table,
-    TableAggregate,
-    TableGrouping,
-    TableJoin,
-)
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 from thulawa.topology.windows import SessionWindows, SlidingWindows, TimeWindows
-
-__all__ = ["Graph"]
 
 _NO_METADATA = RecordMetadata("", -1, -1)
 
@@ -72,58 +35,52 @@ _NO_METADATA = RecordMetadata("", -1, -1)
 class Graph:
     """The running nodes of a task."""
 
-    def __init__(
-        self,
-        group: SubTopology,
-        topology: Topology,
-        context: TaskContext,
-    ) -> None:
+    def __init__(self, group: SubTopology, topology: Topology, context: TaskContext) -> None:
         self._context = context
         self.levels = Levels(group, topology, context)
-        self._views = Views(topology.nodes, context)
         self._functions: dict[str, Forward] = {}
         self._closers: list[Callable[[], None]] = []
         self.async_nodes: list[AsyncNode] = []  # parents before children
-        self._nodes = nodes = topology.nodes
+        self._nodes = topology.nodes
         self._children: dict[str, list[str]] = {node.name: [] for node in group.nodes}
         for node in group.nodes:
             for parent in node.parents:
                 self._children[parent].append(node.name)
         for node in reversed(group.nodes):
-            named = {
-                name: self.levels.connect(node, nodes[name], self._functions[name])
+            children = {
+                name: self.levels.connect(node, self._nodes[name], self._functions[name])
                 for name in self._children[node.name]
             }
-            self._functions[node.name] = self._build(node, named)
+            self._functions[node.name] = self._build(node, children)
 
-    def entry(self, source: Source) -> Forward:
+    def entry(self, source: nodes.Source) -> Forward:
         """Return the function that processes the records of a source."""
         return self._functions[source.name]
 
-    def block_entry(self, source: Source) -> ForwardBlock | None:
+    def block_entry(self, source: nodes.Source) -> ForwardBlock | None:
         """Return the function that processes blocks of a source; None: only single records."""
         if self.levels.follows_time:
             return None  # other processors must observe the stream time of every record
         chain = self._chain(source)
         if any(self.levels.of(node) for node in chain):
             return None
-        if not any(isinstance(node, Aggregate) for node in chain):
+        if not any(isinstance(node, nodes.Aggregate) for node in chain):
             return None  # nothing to gain: the cost is that of the user's functions
         sink, collector = chain.pop(), self._context.collector
-        if not (isinstance(sink, Sink) and isinstance(sink.topic, str)):
+        if not (isinstance(sink, nodes.Sink) and isinstance(sink.topic, str)):
             return None
         forward = None
         if isinstance(collector, DirectCollector):
             forward = collector.block_sender(sink, sink.topic)
-        for kind, nodes in groupby(reversed(chain), type):
+        for kind, same in groupby(reversed(chain), type):
             if forward is None:
                 return None
-            forward = self._block_function(kind, list(nodes)[::-1], forward)
+            forward = self._block_function(kind, list(same)[::-1], forward)
         return forward
 
-    def _chain(self, source: Source) -> list[Node]:
+    def _chain(self, source: nodes.Source) -> list[nodes.Node]:
         """Return the nodes below a source if they are a single chain, else nothing."""
-        chain: list[Node] = []
+        chain: list[nodes.Node] = []
         below = self._children[source.name]
         while len(below) == 1:
             chain.append(self._nodes[below[0]])
@@ -131,15 +88,15 @@ class Graph:
         return [] if below else chain
 
     def _block_function(
-        self, kind: type[Node], nodes: list[Any], forward: ForwardBlock
+        self, kind: type[nodes.Node], same: list[Any], forward: ForwardBlock
     ) -> ForwardBlock | None:
-        if kind is Stateless:
-            pairs = [(node, self._failed(node)) for node in nodes]
+        if kind is nodes.Stateless:
+            pairs = [(node, self._failed(node)) for node in same]
             return stateless_blocks(pairs, self._context, forward)
-        (node, *others) = nodes
-        if kind is Aggregate and node.window is None and not node.caching and not others:
-            each = self._functions[node.name]
-            return aggregate_blocks(node, self._context, each, forward, self._failed(node))
+        (node, *others) = same
+        if kind is nodes.Aggregate and node.window is None and not node.caching and not others:
+            each, failed = self._functions[node.name], self._failed(node)
+            return aggregates.aggregate_blocks(node, self._context, each, forward, failed)
         return None
 
     def close(self) -> None:
@@ -148,69 +105,45 @@ class Graph:
             for close in self._closers:
                 closing.callback(close)
 
-    def _build(self, node: Node, children: dict[str, Forward]) -> Forward:
-        forward = _to_all(list(children.values()))
-        wiring = _Wiring(self._context, self._views, forward, self._failed(node), children)
-        level = self.levels.of(node)
-        punctuations = self.levels.all[level].punctuations
-        own = NodeContext(node, self._context, punctuations, forward, children, wiring.failed)
-        if isinstance(node, Table) and node.supplier is not None:
-            return transformed_table(
-                node, own, self._context, self._views, forward, wiring.failed, self._closers
-            )
-        if isinstance(node, Process | AsyncCall):
-            if isinstance(node, Process):
-                return process(node, own, wiring.failed, self._closers)
-            following = self.levels.all[level + 1]
-            async_node = AsyncNode(node, following, own, forward, wiring.failed)
+    def _build(self, node: nodes.Node, children: dict[str, Forward]) -> Forward:
+        number = self.levels.of(node)
+        level = self.levels.all[number]
+        forward, failed = _to_all(list(children.values())), self._failed(node)
+        punctuations, closers = level.punctuations, self._closers
+        wiring = Wiring(self._context, forward, failed, children, punctuations, closers)
+        if isinstance(node, nodes.AsyncCall):
+            async_node = AsyncNode(node, self.levels.all[number + 1], wiring)
             self.async_nodes.insert(0, async_node)
-            self.levels.all[level].async_nodes.insert(0, async_node)
+            level.async_nodes.insert(0, async_node)
             return async_node.process
         function = _BUILDERS[type(node)](node, wiring)
-        if node.stores and not _handles_store_errors(node):
-            return _guarded(function, wiring.failed)
-        return function
+        return _guarded(function, failed) if _needs_guard(node) else function
 
-    def _failed(self, node: Node) -> Failed:
+    def _failed(self, node: nodes.Node) -> Failed:
         context = self._context
+        when = f"in the function given at {node.where or 'the topology'}"
 
         def failed(
             error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
         ) -> None:
             if isinstance(error, StreamError) and error.node not in (None, node.name):
                 raise error  # of a child node, whose handler has already been called
-            if isinstance(error, StreamError):
-                wrapped: StreamError = error
-                wrapped.node = node.name
-            else:
-                where = node.where or "the topology"
-                wrapped = ProcessingError(
-                    f"{type(error).__name__} in the function given at {where}", node=node.name
-                )
-                wrapped.__cause__ = error
-            wrapped.topic, wrapped.partition = context.topic, context.partition
-            wrapped.offset = context.offset
-            context.handle(wrapped, node, key, value, timestamp, headers)
+            error = as_stream_error(error, ProcessingError, when)
+            position = context.topic, context.partition, context.offset
+            error.node = node.name
+            error.topic, error.partition, error.offset = position
+            raw = context.raw()
+            if raw is not None:
+                _, timestamp, key, value, headers = raw
+            record = ErrorRecord(node.name, *position, key, value, timestamp, headers)
+            context.handle(context.handlers.processing, error, record)
 
         return failed
-
-
-@dataclass(frozen=True, slots=True)
-class _Wiring:
-    """The arguments that the function of a node is built with."""
-
-    context: TaskContext
-    views: Views
-    forward: Forward
-    failed: Failed
-    children: dict[str, Forward]
 
 
 def _to_all(children: list[Forward]) -> Forward:
     if len(children) == 1:
         return children[0]
-    if not children:
-        return _ignore
 
     def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         for child in children:
@@ -219,15 +152,17 @@ def _to_all(children: list[Forward]) -> Forward:
     return forward
 
 
-def _handles_store_errors(node: Node) -> bool:
-    """Return whether the function of a node passes errors of its stores to the handler itself."""
+def _needs_guard(node: nodes.Node) -> bool:
+    """Return whether the function of a node does not handle the errors of its stores itself."""
     match node:
-        case Aggregate(window=None | TimeWindows()) | TableAggregate():
-            return True
-        case LookupJoin(buffer=None) | TableJoin():
-            return True
-        case _:
+        case nodes.Aggregate(window=None | TimeWindows()) | nodes.TableAggregate():
             return False
+        case nodes.LookupJoin(buffer=None) | nodes.TableJoin() | nodes.Process():
+            return False
+        case nodes.Table(supplier=supplier) if supplier is not None:
+            return False
+        case _:
+            return bool(node.stores)
 
 
 def _guarded(function: Forward, failed: Failed) -> Forward:
@@ -242,25 +177,18 @@ def _guarded(function: Forward, failed: Failed) -> Forward:
     return process
 
 
-def _ignore(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-    """No-op child."""
-
-
-def _sink(node: Sink, context: TaskContext, failed: Failed) -> Forward:
-    send = context.collector.send
-    topic = node.topic
+def _sink(node: nodes.Sink, wiring: Wiring) -> Forward:
+    context, failed, collector = wiring.context, wiring.failed, wiring.context.collector
+    topic, send = node.topic, collector.send
     if isinstance(topic, str):
-        collector = context.collector
         direct = collector.sender(node, topic) if isinstance(collector, DirectCollector) else None
         if direct is not None:
             return direct
         if node.internal:
             return _guarded(partial(send, node, topic), failed)
-
-        def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            send(node, topic, key, value, timestamp, headers)
-
-        return to_topic
+        return lambda key, value, timestamp, headers: send(
+            node, topic, key, value, timestamp, headers
+        )
 
     with_metadata = len(topic_arguments(topic)) > len(("key", "value"))
 
@@ -281,35 +209,35 @@ def _check_topic(name: object) -> None:
     check_name(name, "topic")
 
 
-def _aggregate(node: Aggregate, wiring: _Wiring) -> Forward:
-    context, forward, failed = wiring.context, wiring.forward, wiring.failed
+def _aggregate(node: nodes.Aggregate, wiring: Wiring) -> Forward:
     if node.caching:
-        forward = cached(node, context, forward)
+        wiring = replace(wiring, forward=aggregates.cached(node, wiring))
     match node.window:
         case None:
-            return aggregate(node, context, forward, failed)
+            return aggregates.aggregate(node, wiring)
         case SessionWindows():
-            return session_aggregate(node, context, forward, failed)
+            return windowed_aggregates.session_aggregate(node, wiring)
         case SlidingWindows():
-            return sliding_aggregate(node, context, forward, failed)
+            return windowed_aggregates.sliding_aggregate(node, wiring)
         case _:
-            return windowed_aggregate(node, context, forward, failed)
+            return windowed_aggregates.time_aggregate(node, wiring)
 
 
-_BUILDERS: dict[type[Node], Callable[[Any, _Wiring], Forward]] = {
-    Source: lambda _, w: w.forward,
-    Sink: lambda node, w: _sink(node, w.context, w.failed),
-    Stateless: lambda node, w: stateless(node, w.forward, w.failed),
-    Branch: lambda node, w: branch(node, w.children, w.failed),
-    Aggregate: _aggregate,
-    PartialAggregate: lambda n, w: partial_aggregate(n, w.context, w.forward, w.failed),
-    Table: lambda node, w: table(node, w.context, w.views, w.forward, w.failed),
-    TableGrouping: lambda node, w: table_grouping(node, w.context, w.views, w.forward, w.failed),
-    TableAggregate: lambda node, w: table_aggregate(node, w.context, w.forward, w.failed),
-    JoinBuffer: lambda node, w: join_buffer(node, w.context, w.forward),
-    StreamJoin: lambda node, w: stream_join(node, w.context, w.forward, w.failed),
-    LookupJoin: lambda node, w: lookup_join(node, w.context, w.views, w.forward, w.failed),
-    TableJoin: lambda node, w: table_join(node, w.context, w.views, w.forward, w.failed),
-    ForeignKeyStep: lambda n, w: foreign_key_step(n, w.context, w.views, w.forward, w.failed),
-    Suppress: lambda node, w: suppress(node, w.context, w.forward),
+_BUILDERS: dict[type[nodes.Node], Callable[[Any, Wiring], Forward]] = {
+    nodes.Source: lambda _, wiring: wiring.forward,
+    nodes.Sink: _sink,
+    nodes.Stateless: stateless,
+    nodes.Branch: branch,
+    nodes.Process: process,
+    nodes.Aggregate: _aggregate,
+    nodes.PartialAggregate: aggregates.partial_aggregate,
+    nodes.Table: tables.table,
+    nodes.TableGrouping: tables.table_grouping,
+    nodes.TableAggregate: tables.table_aggregate,
+    nodes.Suppress: tables.suppress,
+    nodes.JoinBuffer: join_nodes.join_buffer,
+    nodes.StreamJoin: join_nodes.stream_join,
+    nodes.LookupJoin: join_nodes.lookup_join,
+    nodes.TableJoin: join_nodes.table_join,
+    nodes.ForeignKeyStep: foreign_key_step,
 }

@@ -8,36 +8,15 @@ if that fails, the task fails, and nothing is lost. Values are never logged.
 import logging
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from thulawa.core.names import check_name
 from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
 from thulawa.core.serdes import WithoutData
-from thulawa.errors import (
-    ConfigurationError,
-    StreamError,
-    message_of,
-)
+from thulawa.errors import ConfigurationError, StreamError, message_of
 from thulawa.runtime.metrics import Reason
 from thulawa.topology.nodes import Sink
-
-__all__ = [
-    "DeadLetter",
-    "DeadLetterQueue",
-    "ErrorRecord",
-    "Fail",
-    "FailedOutput",
-    "Handler",
-    "Handlers",
-    "Response",
-    "Resume",
-    "RetryOutput",
-    "Send",
-    "apply_response",
-    "log_and_continue",
-    "log_and_fail",
-]
 
 _log = logging.getLogger("thulawa.streams")
 
@@ -196,6 +175,15 @@ def apply_response(response: Response, error: StreamError, send: Send) -> Reason
     return "dead_letter" if letters else "skipped"
 
 
+def as_stream_error(error: Exception, kind: type[StreamError], when: str) -> StreamError:
+    """Return a `StreamError` as it is, and another error as the cause of one of this kind."""
+    if isinstance(error, StreamError):
+        return error
+    wrapped = kind(f"{type(error).__name__} {when}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 def _position(record: ErrorRecord) -> str:
     return f"{record.topic}-{record.partition} at {record.offset}, node {record.node}"
 
@@ -204,9 +192,9 @@ def _position(record: ErrorRecord) -> str:
 class Handlers:
     """The error handlers of an application; each fails by default."""
 
-    deserialization: Handler = field(default=log_and_fail)
-    processing: Handler = field(default=log_and_fail)
-    production: Handler = field(default=log_and_fail)
+    deserialization: Handler = log_and_fail
+    processing: Handler = log_and_fail
+    production: Handler = log_and_fail
 
     def __post_init__(self) -> None:
         for name in ("deserialization", "processing", "production"):

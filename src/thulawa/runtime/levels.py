@@ -13,7 +13,7 @@ Nodes that share a store are on one level: otherwise one side of a join would ru
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import RawRecord
@@ -33,17 +33,11 @@ from thulawa.topology.nodes import (
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = ["Deferred", "Level", "Levels", "depends_on_order", "node_levels"]
+if TYPE_CHECKING:
+    from thulawa.runtime.async_nodes import AsyncNode
 
 # nodes that do not depend on the order of records of different keys
 _ORDERLESS = (Stateless, Branch, AsyncCall)
-
-
-class AsyncLevelNode(Protocol):
-    """An async node, as a level uses it."""
-
-    async def drain(self) -> None:
-        """Process the records that the node has collected."""
 
 
 class Deferred:
@@ -64,7 +58,7 @@ class Level:
     def __init__(self, context: TaskContext, *, in_order: bool) -> None:
         self.punctuations = Punctuations()
         self.following: Level | None = None
-        self.async_nodes: list[AsyncLevelNode] = []  # the async nodes of this level
+        self.async_nodes: list[AsyncNode] = []  # of this level
         self._context = context
         self._in_order = in_order
         self._deferred: list[Deferred] = []

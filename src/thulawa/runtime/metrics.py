@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["NodeMetrics", "Reason", "RecordCounts", "node_metrics"]
-
 # by a rule of the operator; too late for its window; by a handler without, or with dead letters
 Reason: TypeAlias = Literal["rule", "late", "skipped", "dead_letter"]
 RecordCounts: TypeAlias = Counter[tuple[str, Reason]]

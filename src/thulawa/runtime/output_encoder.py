@@ -8,35 +8,25 @@ from typing import Any, NamedTuple, TypeAlias
 
 from thulawa.core.records import LAST_OUTPUT_TIMESTAMP, Headers
 from thulawa.core.serdes import Serdes
-from thulawa.errors import (
-    ProcessingError,
-    ProductionError,
-    SerializationError,
-    StreamError,
-    TimestampError,
-)
+from thulawa.errors import ProcessingError, ProductionError, SerializationError, TimestampError
 from thulawa.runtime.context import TaskContext
-from thulawa.runtime.handlers import ErrorRecord, FailedOutput, RetryOutput, Send, apply_response
+from thulawa.runtime.dead_letter_records import error_headers_start
+from thulawa.runtime.handlers import (
+    ErrorRecord,
+    FailedOutput,
+    RetryOutput,
+    Send,
+    apply_response,
+    as_stream_error,
+)
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.topology.nodes import Sink
-
-__all__ = [
-    "EncodedRecord",
-    "OutputEncoder",
-    "as_bytes",
-    "check_written",
-    "chosen_partition",
-    "record_size",
-]
 
 # topic -> maximum size of a record, None: unlimited; raises ProductionError if it does not exist
 TopicLimit: TypeAlias = Callable[[str], int | None]
 
 _HEADER_OVERHEAD = 10
 _MAX_HEADER_NAME = 2**16 - 1  # bytes
-_FIRST_ERROR_HEADER = (
-    "__streams.errors.exception"  # the first of the headers that a dead letter adds
-)
 _MAX_PART_BYTES = 64 * 1024  # of each field of a truncated dead letter
 
 
@@ -87,7 +77,8 @@ class OutputEncoder:
                     return self._encoded(sink, topic, key, value, headers)
                 except Exception as problem:  # noqa: BLE001 serdes may be the user's own
                     failed = problem
-            error, failed = _as_stream_error(failed), None
+            error = as_stream_error(failed, ProductionError, "while an output was written")
+            failed = None
             error.node = topic if sink is None else sink.name
             error.topic = topic
             if sink is None:
@@ -107,11 +98,11 @@ class OutputEncoder:
         context = self.context
         raw = None if context is None else context.raw()
         if context is None or raw is None:
-            key, value = output.key, output.value
-            timestamp, headers = output.timestamp, output.headers
-            return ErrorRecord(sink.name, None, -1, -1, key, value, timestamp, headers, output)
+            position: tuple[str | None, int, int] = (None, -1, -1)
+            raw = -1, output.timestamp, output.key, output.value, output.headers
+        else:
+            position = context.topic, context.partition, context.offset
         _, timestamp, key, value, headers = raw
-        position = context.topic, context.partition, context.offset
         return ErrorRecord(sink.name, *position, key, value, timestamp, headers, output)
 
     def limit(self, topic: str) -> int | None:
@@ -191,12 +182,7 @@ def _truncated(letter: EncodedRecord, limit: int) -> EncodedRecord:
     )
     most = min(_MAX_PART_BYTES, limit // 8)  # key, message, stack trace: half of it at most
     short = [(name, data and data[:most]) for name, data in headers]
-    names = [name for name, _ in headers]
-    own = (
-        len(names) - names[::-1].index(_FIRST_ERROR_HEADER) - 1
-        if _FIRST_ERROR_HEADER in names
-        else len(names)
-    )
+    own = error_headers_start(headers, len(headers))
     errors = (*short[own:], *added)
     key = key and key[:most]
     value = value and value[: max(0, min(_MAX_PART_BYTES, limit - record_size(key, None, errors)))]
@@ -247,11 +233,3 @@ def chosen_partition(
             f"the partitioner returned {partition!r}, and there are {count} partitions", node=node
         )
     return partition
-
-
-def _as_stream_error(error: Exception) -> StreamError:
-    if isinstance(error, StreamError):
-        return error
-    wrapped = ProductionError(f"{type(error).__name__} while an output was written")
-    wrapped.__cause__ = error
-    return wrapped

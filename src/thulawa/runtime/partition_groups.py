@@ -14,7 +14,6 @@ from thulawa.errors import ConfigurationError
 
 __all__ = ["Assignment", "PartitionGrouper", "TopicPartition", "by_number", "partition_groups"]
 
-
 # partitions per topic -> groups of partitions, one task each
 PartitionGrouper: TypeAlias = Callable[[Mapping[str, int]], Sequence[set[TopicPartition]]]
 

@@ -7,22 +7,17 @@ deserialized at once.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from thulawa.core.durations import milliseconds
 from thulawa.core.records import LAST_TIMESTAMP
-from thulawa.errors import (
-    SerializationError,
-    StreamError,
-    TimestampError,
-)
-from thulawa.runtime.blocks import Block, ForwardBlock, RawRecord
-from thulawa.runtime.context import NO_TIME, Forward, TaskContext
-from thulawa.runtime.handlers import ErrorRecord
+from thulawa.errors import SerializationError, StreamError, TimestampError
+from thulawa.runtime.blocks import Block, RawRecord
+from thulawa.runtime.context import NO_TIME, TaskContext
+from thulawa.runtime.graph import Graph
+from thulawa.runtime.handlers import ErrorRecord, as_stream_error
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.topology.nodes import Source
-
-__all__ = ["RawRecord", "RecordQueue"]
 
 
 class RecordQueue:
@@ -33,26 +28,19 @@ class RecordQueue:
         topic: str,
         partition: int,
         source: Source,
-        forward: Forward,
-        forward_block: ForwardBlock | None,
+        graph: Graph,
         context: TaskContext,
         options: TaskOptions,
-        answer: Callable[[StreamError, ErrorRecord], None],
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.forward = forward
-        self.forward_block = forward_block
+        self.forward = graph.entry(source)
+        self.forward_block = graph.block_entry(source)
         self.partition_time = NO_TIME
         self._source = source
         self._context = context
         self._options = options
-        self._handle = answer
         self._max_ahead = None if options.max_ahead is None else milliseconds(options.max_ahead)
-        reads = source.key_serde or source.value_serde or source.timestamp_extractor
-        self._needs_no_reading = (
-            not reads and self._max_ahead is None
-        )  # no serde, extractor or limit
         self._load_key = None if source.key_serde is None else source.key_serde.deserialize
         self._load_value = None if source.value_serde is None else source.value_serde.deserialize
         self._waiting: deque[RawRecord] = deque()
@@ -98,8 +86,7 @@ class RecordQueue:
         """Remove and return the next records as a block; None: they must be taken one by one."""
         if self._head is not None or self._waiting or not self._blocks:
             return None
-        block = self._blocks[0]
-        read = self._read_block(block)
+        read = self._read_block(self._blocks[0])
         if read is None:
             self._unpack_block()
             return None
@@ -137,21 +124,9 @@ class RecordQueue:
     def pop(self) -> RawRecord | None:
         """Remove and return the next record; None if there is none."""
         self._current_block = None
-        head = self._head
+        head, self._head = self._head, None
         if head is None:
-            waiting = self._waiting
-            if (
-                self._needs_no_reading
-                and waiting
-                and 0 <= (timestamp := waiting[0][1]) <= LAST_TIMESTAMP
-            ):
-                if timestamp > self.partition_time:
-                    self.partition_time = timestamp
-                self._raw = head = waiting.popleft()
-                return head
             head = self._read_next()
-        else:
-            self._head = None
         self._raw = self._head_raw
         return head
 
@@ -210,7 +185,8 @@ class RecordQueue:
             if source.timestamp_extractor is not None:
                 timestamp = source.timestamp_extractor(timestamp, key, value, self.partition_time)
         except Exception as error:  # noqa: BLE001 serdes and extractors are the user's
-            self._reject(raw, _as_stream_error(error))
+            when = "while a record was read"
+            self._reject(raw, as_stream_error(error, SerializationError, when))
             return None
         reason = self._out_of_bounds(timestamp)
         if reason is not None:
@@ -230,35 +206,14 @@ class RecordQueue:
             return f"the timestamp {timestamp} is negative"
         if timestamp > LAST_TIMESTAMP:
             return f"the timestamp {timestamp} does not fit into 64 bits"
-        if (
-            self._max_ahead is not None
-            and timestamp > self._context.wall_clock_time + self._max_ahead
-        ):
+        if self._max_ahead is not None and timestamp > self._latest():
             return f"the timestamp {timestamp} is more than {self._max_ahead} ms ahead of the clock"
         return None
 
     def _reject(self, raw: RawRecord, error: StreamError) -> None:
         offset, timestamp, key, value, headers = raw
-        error.node = self._source.name
-        error.topic, error.partition, error.offset = self.topic, self.partition, offset
-        self._handle(
-            error,
-            ErrorRecord(
-                self._source.name,
-                self.topic,
-                self.partition,
-                offset,
-                key,
-                value,
-                timestamp,
-                headers,
-            ),
-        )
-
-
-def _as_stream_error(error: Exception) -> StreamError:
-    if isinstance(error, StreamError):
-        return error
-    wrapped = SerializationError(f"{type(error).__name__} while a record was read")
-    wrapped.__cause__ = error
-    return wrapped
+        name, position = self._source.name, (self.topic, self.partition, offset)
+        error.node = name
+        error.topic, error.partition, error.offset = position
+        record = ErrorRecord(name, *position, key, value, timestamp, headers)
+        self._context.handle(self._options.handlers.deserialization, error, record)

@@ -4,10 +4,10 @@ A micro-batch runs the stages in sequence. Stateless sub-topologies run in the *
 their topic is read. Every other sub-topology runs in the stage after those that feed it; several
 may share a stage. A repartition to a later stage is a shuffle. One to the same or an earlier stage,
 such as the answers of a foreign-key join, is a topic that the next batch reads, and so is one whose
-records may differ when a batch runs again (`runtime.durability`).
+records may differ when a batch runs again (`nondeterministic_repartitions`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,49 +15,27 @@ from typing import Any
 from thulawa.core.partitioning import partition_of
 from thulawa.core.records import Windowed
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.errors import (
-    ConfigurationError,
-    TopologyError,
-)
-from thulawa.runtime.durability import nondeterministic_repartitions
+from thulawa.errors import ConfigurationError, TopologyError
+from thulawa.runtime import partition_groups
 from thulawa.runtime.output_encoder import chosen_partition
-from thulawa.runtime.partition_groups import (
-    Assignment,
-    PartitionGrouper,
-    by_number,
-    partition_groups,
-)
+from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, by_number
 from thulawa.state.key_identity import PLAIN, Keys
+from thulawa.topology import nodes
+from thulawa.topology.determinism import node_nondeterminism
 from thulawa.topology.key_serdes import KeySerdes, windowed
-from thulawa.topology.nodes import (
-    Aggregate,
-    AsyncCall,
-    Branch,
-    GlobalTable,
-    LookupJoin,
-    Node,
-    PartialAggregate,
-    Process,
-    Sink,
-    Source,
-    Stateless,
-)
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = [
-    "SOURCE_STAGE",
-    "Plan",
-    "Repartition",
-    "StagedSubTopology",
-    "checkpoint_names",
-    "has_timers",
-    "plan",
-]
-
 SOURCE_STAGE = 0
 # nodes without state between batches
-_STATELESS = (Source, Sink, Stateless, Branch, AsyncCall, PartialAggregate)
+_STATELESS = (
+    nodes.Source,
+    nodes.Sink,
+    nodes.Stateless,
+    nodes.Branch,
+    nodes.AsyncCall,
+    nodes.PartialAggregate,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +116,14 @@ class Plan:
     repartitions: Mapping[str, Repartition]
     global_topics: frozenset[str] = field(default_factory=frozenset)
 
-    def global_tables(self, group: SubTopology) -> list[GlobalTable]:
+    def global_tables(self, group: SubTopology) -> list[nodes.GlobalTable]:
         """Return the global tables that a sub-topology reads."""
-        looked_into = {node.table for node in group.nodes if isinstance(node, LookupJoin)}
+        looked_into = {node.table for node in group.nodes if isinstance(node, nodes.LookupJoin)}
         stores = {store for node in group.nodes for store in node.stores}
         return [
             node
             for node in self.topology.nodes.values()
-            if isinstance(node, GlobalTable)
+            if isinstance(node, nodes.GlobalTable)
             and (node.name in looked_into or stores & {*node.stores})
         ]
 
@@ -188,11 +166,12 @@ class Plan:
         return (*(name for name in self.readers if name not in shuffles), *self.global_topics)
 
 
-def has_timers(nodes: Iterable[Node]) -> bool:
+def has_timers(group_nodes: Iterable[nodes.Node]) -> bool:
     """Return whether any of these nodes is a processor, which may schedule punctuations."""
     return any(
-        isinstance(node, Process) or (isinstance(node, AsyncCall) and node.operation == "process")
-        for node in nodes
+        isinstance(node, nodes.Process)
+        or (isinstance(node, nodes.AsyncCall) and node.operation == "process")
+        for node in group_nodes
     )
 
 
@@ -234,7 +213,7 @@ def plan(  # noqa: PLR0913 all but two are optional and named
     for group in groups:
         topics = {topic: counts[topic] for node in group.sources for topic in node.topics}
         _check_copartitioned(group, topics, grouper)
-        fresh = partition_groups(topics, grouper)
+        fresh = partition_groups.partition_groups(topics, grouper)
         known_by = checkpoint_names(group, stages[group.id])
         tasks = assigned.applied(known_by, topics, fresh)
         parts[group.id] = StagedSubTopology(group, stages[group.id], tuple(tasks))
@@ -254,13 +233,8 @@ def plan(  # noqa: PLR0913 all but two are optional and named
                     durable=durable,
                     nondeterminism=reasons.get(sink.topic),
                 )
-    return Plan(
-        filled,
-        parts,
-        readers,
-        repartitions,
-        frozenset(node.topic for node in topology.nodes.values() if isinstance(node, GlobalTable)),
-    )
+    tables = (node for node in topology.nodes.values() if isinstance(node, nodes.GlobalTable))
+    return Plan(filled, parts, readers, repartitions, frozenset(node.topic for node in tables))
 
 
 def _stages(
@@ -317,7 +291,9 @@ def _is_stateless(group: SubTopology, *, in_order: bool, keeps_time: bool) -> bo
         and not group.stores
         and (len(topics) == 1 or not in_order)
         and all(isinstance(node, _STATELESS) for node in group.nodes)
-        and not any(isinstance(n, AsyncCall) and n.operation == "process" for n in group.nodes)
+        and not any(
+            isinstance(n, nodes.AsyncCall) and n.operation == "process" for n in group.nodes
+        )
         and all(source.timestamp_extractor is None for source in group.sources)
     )
 
@@ -362,15 +338,15 @@ def _counts(
     return counts
 
 
-def _check_supported(node: Node) -> None:
+def _check_supported(node: nodes.Node) -> None:
     reason = None
     match node:
-        case Source(offset_reset="latest"):
+        case nodes.Source(offset_reset="latest"):
             reason = (
                 "an application continues from its checkpoint, and without one from the "
                 "earliest record; remove offset_reset"
             )
-        case Sink(topic=topic, partitioner=partitioner) if callable(topic) and partitioner:
+        case nodes.Sink(topic=topic, partitioner=partitioner) if callable(topic) and partitioner:
             reason = (
                 "a partitioner needs a fixed topic, because it needs its number of partitions; "
                 "name the topic, or remove the partitioner"
@@ -389,6 +365,45 @@ def _check_copartitioned(
             f"topics that are joined must have the same number of partitions: {listed}; "
             "create them alike, repartition one of them, or pass a grouper"
         )
+
+
+def nondeterministic_repartitions(groups: Iterable[SubTopology]) -> dict[str, str]:
+    """Return the repartition topics whose records may differ on a re-run, each with the reason.
+
+    A shuffle sends records to tasks that commit one by one. If the batch fails between two of these
+    commits, it runs again and recomputes everything upstream of the shuffle. If a function then
+    returns something else, a record may reach a different task and be written twice or not at all.
+    A repartition topic is written once and then read as it is. Under exactly once a repartition is
+    therefore a shuffle only if every function upstream, back to the topics that its sub-topology
+    reads, is known to be deterministic (`topology.determinism`).
+    """
+    reasons: dict[str, str] = {}
+    for group in groups:
+        for sink in group.sinks:
+            for node in _upstream(group, sink) if sink.internal else ():
+                reason = node_nondeterminism(node)
+                if reason is not None:
+                    where = f" (at {node.where})" if node.where else ""
+                    reasons.setdefault(str(sink.topic), f"{node.name}{where}: {reason}")
+    return reasons
+
+
+def _upstream(group: SubTopology, sink: nodes.Sink) -> Iterator[nodes.Node]:
+    """Yield the nodes whose results reach a sink, through other nodes or through a store."""
+    by_name = {node.name: node for node in group.nodes}
+    users: dict[str, list[str]] = {}
+    for node in group.nodes:
+        for store in node.stores:
+            users.setdefault(store, []).append(node.name)
+    waiting, seen = [sink.name], {sink.name}
+    while waiting:
+        node = by_name[waiting.pop()]
+        yield node
+        feeding = (*node.parents, *(user for store in node.stores for user in users[store]))
+        for name in feeding:
+            if name not in seen:
+                seen.add(name)
+                waiting.append(name)
 
 
 # --- serdes
@@ -413,28 +428,30 @@ def with_serdes(topology: Topology, key: Serde[Any] | None, value: Serde[Any] | 
     return filled
 
 
-def with_inner_serdes(node: Node, serdes: KeySerdes) -> Node:
+def with_inner_serdes(node: nodes.Node, serdes: KeySerdes) -> nodes.Node:
     """Return a node with the serdes of internal keys; internal values have none."""
-    if isinstance(node, Sink) and node.internal:
+    if isinstance(node, nodes.Sink) and node.internal:
         return replace(node, key_serde=serdes.of_repartition(str(node.topic)))
-    if isinstance(node, Source) and node.internal:
+    if isinstance(node, nodes.Source) and node.internal:
         keys = Keys(serdes.of_repartition(node.topics[0]))
         return replace(node, key_serde=keys.reader, value_serde=None)
     return serdes.filled(node)
 
 
-def _filled(topology: Topology, node: Node, key: Serde[Any], value: Serde[Any] | None) -> Node:
-    if not isinstance(node, Source | Sink | GlobalTable):
+def _filled(
+    topology: Topology, node: nodes.Node, key: Serde[Any], value: Serde[Any] | None
+) -> nodes.Node:
+    if not isinstance(node, nodes.Source | nodes.Sink | nodes.GlobalTable):
         return node
-    if isinstance(node, Sink) and node.key_serde is None:
+    if isinstance(node, nodes.Sink) and node.key_serde is None:
         key = _windowed(topology, node, key)
     value = node.value_serde or value or Serdes.json()
     return replace(node, key_serde=node.key_serde or key, value_serde=value)
 
 
-def _windowed(topology: Topology, sink: Sink, inner: Serde[Any]) -> Serde[Any]:
+def _windowed(topology: Topology, sink: nodes.Sink, inner: Serde[Any]) -> Serde[Any]:
     """Return a serde that writes windowed keys as Kafka does, if the sink's table has windows."""
-    window = _window_above(topology, sink)
+    window = next(_windows_above(topology, sink), None)
     if window is None:
         return inner
     serde = windowed(inner, window)
@@ -445,12 +462,9 @@ def _windowed(topology: Topology, sink: Sink, inner: Serde[Any]) -> Serde[Any]:
     return Serde(f"{inner.name}, windowed or not", serialize, serde.deserialize)
 
 
-def _window_above(topology: Topology, node: Node) -> Any:
-    for parent in node.parents:
-        above = topology.node(parent)
-        if isinstance(above, Aggregate) and above.window is not None:
-            return above.window
-        found = _window_above(topology, above)
-        if found is not None:
-            return found
-    return None
+def _windows_above(topology: Topology, node: nodes.Node) -> Iterator[Any]:
+    """Yield the windows of the aggregations above a node, each branch from the nearest on."""
+    for parent in map(topology.node, node.parents):
+        if isinstance(parent, nodes.Aggregate) and parent.window is not None:
+            yield parent.window
+        yield from _windows_above(topology, parent)

@@ -8,33 +8,20 @@ from thulawa.core.names import check_name
 from thulawa.core.records import Headers, Record, RecordMetadata
 from thulawa.core.serdes import Serde
 from thulawa.errors import ProcessingError
-from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.context import Forward, Wiring
 from thulawa.runtime.output_encoder import as_bytes, check_written
-from thulawa.runtime.punctuation import Punctuations, Schedule
+from thulawa.runtime.punctuation import Schedule
 from thulawa.topology.nodes import Node, Process, Sink
 from thulawa.topology.processor import PunctuationType
-
-__all__ = ["NodeContext", "process"]
 
 
 class NodeContext:
     """The `ProcessorContext` of one node."""
 
-    def __init__(
-        self,
-        node: Node,
-        task: TaskContext,
-        punctuations: Punctuations,
-        forward: Forward,
-        children: dict[str, Forward],
-        failed: Failed,
-    ) -> None:
+    def __init__(self, node: Node, wiring: Wiring) -> None:
         self._node = node
-        self._task = task
-        self._punctuations = punctuations
-        self._forward = forward
-        self._children = children
-        self._failed = failed
+        self._wiring = wiring
+        self._task = wiring.context
 
     @property
     def task_id(self) -> str:
@@ -58,25 +45,28 @@ class NodeContext:
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         """Forward a record to all children, or to one by name."""
-        target = self._forward
+        target, children = self._wiring.forward, self._wiring.children
         if child is not None:
-            found = self._children.get(child)
-            if found is None:
-                raise ProcessingError(
-                    f"there is no child {child!r}; there are {sorted(self._children)}",
-                    node=self._node.name,
-                )
-            target = found
+            if child not in children:
+                raise self.error(f"there is no child {child!r}; there are {sorted(children)}")
+            target = children[child]
         if not isinstance(record, Record):
-            raise ProcessingError(
+            raise self.error(
                 f"forward needs a thulawa.streams.Record, not {type(record).__module__}."
-                f"{type(record).__qualname__}: from thulawa.streams import Record",
-                node=self._node.name,
+                f"{type(record).__qualname__}: from thulawa.streams import Record"
             )
         check_written(record.timestamp, record.headers)
         target(record.key, record.value, record.timestamp, record.headers)
 
-    def send(
+    def error(self, message: str) -> ProcessingError:
+        """Return an error of this node."""
+        return ProcessingError(message, node=self._node.name)
+
+    def send(self, *record: Any, **options: Any) -> None:
+        """Send a record to a topic (see `ProcessorContext`)."""
+        self.sending(*record, **options)()
+
+    def sending(
         self,
         topic: str,
         key: Any,
@@ -86,19 +76,6 @@ class NodeContext:
         *,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
-    ) -> None:
-        """Send a record to a topic."""
-        self.sending(topic, key, value, timestamp, headers, key_serde, value_serde)()
-
-    def sending(
-        self,
-        topic: str,
-        key: Any,
-        value: Any,
-        timestamp: int | None,
-        headers: Headers,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
     ) -> Callable[[], None]:
         """Check and serialize a record; return a function that sends it."""
         check_name(topic, "topic")
@@ -121,17 +98,16 @@ class NodeContext:
             try:
                 callback(time)
             except Exception as error:  # noqa: BLE001 the handler decides about any error
-                self._failed(error, None, None, time, ())
+                self._wiring.failed(error, None, None, time, ())
 
-        return self._punctuations.add(every, kind, call, now, self._node.name)
+        return self._wiring.punctuations.add(every, kind, call, now, self._node.name)
 
     def state_store(self, name: str) -> Any:
         """Return a store that is connected to this processor."""
         if name not in self._node.stores:
-            raise ProcessingError(
+            raise self.error(
                 f"the store {name!r} is not connected to this processor; "
-                f"connected are {list(self._node.stores)}",
-                node=self._node.name,
+                f"connected are {list(self._node.stores)}"
             )
         return self._task.store(name)
 
@@ -140,14 +116,22 @@ class NodeContext:
         self._task.commit_requested = True
 
 
-def process(
-    node: Process, context: NodeContext, failed: Failed, closers: list[Callable[[], None]]
-) -> Forward:
+class ContextProxy:
+    """A context that delegates to another one; subclasses restrict or change its methods."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def process(node: Process, wiring: Wiring) -> Forward:
     """Create and initialize the processor of a node; return its function."""
-    processor = node.supplier()
-    processor.init(_SameKeyContext(context, node.name) if node.values_only else context)
-    closers.append(processor.close)
-    handle = processor.process
+    context, processor = NodeContext(node, wiring), node.supplier()
+    processor.init(_SameKeyContext(context) if node.values_only else context)
+    wiring.closers.append(processor.close)
+    handle, failed = processor.process, wiring.failed
 
     def call(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
@@ -165,20 +149,12 @@ def process(
     return call_keyed
 
 
-class _SameKeyContext:
+class _SameKeyContext(ContextProxy):
     """The context of ``process_values``: forwarded records must have the input's key."""
 
-    def __init__(self, context: NodeContext, node: str) -> None:
-        self._context = context
-        self._node = node
-        self.key: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
+    key: Any = None
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         if record.key is not self.key and record.key != self.key:
-            raise ProcessingError(
-                "process_values must not change the key; use process", node=self._node
-            )
+            raise self._context.error("process_values must not change the key; use process")
         self._context.forward(record, child)

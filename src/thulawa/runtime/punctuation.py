@@ -7,43 +7,30 @@ several multiples, the callback is called once.
 
 import heapq
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
 from thulawa.errors import ConfigurationError
 from thulawa.topology.processor import PunctuationType
 
-__all__ = ["Punctuations", "Schedule"]
-
 _NEVER = 2**63
 
 
+@dataclass(slots=True, eq=False)
 class Schedule:
     """One scheduled punctuation."""
 
-    __slots__ = ("_forget", "callback", "cancelled", "due", "interval")
-
-    def __init__(
-        self,
-        due: int,
-        interval: int,
-        callback: Callable[[int], None],
-        forget: Callable[[], None],
-    ) -> None:
-        self.due = due
-        self.interval = interval
-        self.callback = callback
-        self.cancelled = False
-        self._forget = forget
+    due: int
+    interval: int
+    callback: Callable[[int], None]
+    drop_cancelled: Callable[[], None]
+    cancelled: bool = False
 
     def cancel(self) -> None:
         """Cancel the punctuation."""
         self.cancelled = True
-        self._forget()
-
-    def move_beyond(self, now: int) -> None:
-        """Set the due time to the next multiple after ``now``."""
-        self.due += ((now - self.due) // self.interval + 1) * self.interval
+        self.drop_cancelled()
 
 
 class Punctuations:
@@ -52,8 +39,8 @@ class Punctuations:
     >>> seen = []
     >>> punctuations = Punctuations()
     >>> _ = punctuations.add(10, "stream_time", seen.append, 0)
-    >>> [punctuations.fire("stream_time", now) for now in (3, 9, 35, 40)]
-    [True, False, True, True]
+    >>> for now in (3, 9, 35, 40):
+    ...     punctuations.fire("stream_time", now)
     >>> seen, punctuations.next_stream_time
     ([3, 35, 40], 50)
     """
@@ -94,10 +81,7 @@ class Punctuations:
         return sum(map(len, self._due.values()))
 
     def due(self) -> dict[str, int | None]:
-        """Return when each punctuation scheduled before `resume` is due; None: cancelled.
-
-        The names consist of owner, number, kind of time and interval.
-        """
+        """Return when each punctuation scheduled before `resume` is due; None: cancelled."""
         return {name: None if one.cancelled else one.due for name, one in self._named.items()}
 
     def resume(self, due: Mapping[str, int | None]) -> None:
@@ -115,18 +99,14 @@ class Punctuations:
             heap[:] = [(schedule.due, number, schedule) for _, number, schedule in heap]
             self._drop_cancelled(kind)
 
-    def fire(self, kind: PunctuationType, now: int) -> bool:
-        """Fire the due punctuations; return whether there were any."""
-        fired = False
+    def fire(self, kind: PunctuationType, now: int) -> None:
+        """Fire the due punctuations; each is due next at its first multiple after ``now``."""
         heap = self._due[kind]
         while heap and heap[0][0] <= now:
             _, _, schedule = heapq.heappop(heap)
-            schedule.move_beyond(now)
+            schedule.due += ((now - schedule.due) // schedule.interval + 1) * schedule.interval
             self._push(kind, schedule)
             schedule.callback(now)
-            fired = True
-        self._note_next(kind)
-        return fired
 
     def _push(self, kind: PunctuationType, schedule: Schedule) -> None:
         heapq.heappush(self._due[kind], (schedule.due, next(self._order), schedule))

@@ -21,8 +21,6 @@ from hashlib import blake2b
 from thulawa.core.types import TopicPartition
 from thulawa.errors import StateError
 
-__all__ = ["Generation", "Progress", "RecoveryPlan", "batch_stamp", "recover"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -72,7 +70,9 @@ def recover(
 ) -> RecoveryPlan:
     """Return how to continue after the last batches of the tasks, by their markers."""
     found = list(progress)
-    last = {task: markers.get(task, _first(generation, task)) for task in range(tasks)}
+    # without a marker of this generation, a task stands where the generation began
+    begun = {task: generation.batch + (task in generation.done) for task in range(tasks)}
+    last = {task: markers.get(task, batch) for task, batch in begun.items()}
     newest, oldest = max(last.values()), min(last.values())
     ends: dict[TopicPartition, int] = {}
     for one in found:
@@ -91,8 +91,3 @@ def recover(
     starts = ends | {one.source: one.start for one in found if one.stamp in stamps}
     done = tuple(task for task, batch in last.items() if batch == newest)
     return RecoveryPlan(starts, ends, done, frozenset(stamps))
-
-
-def _first(generation: Generation, task: int) -> int:
-    """Return the last batch of a task that has no marker of this generation yet."""
-    return generation.batch + (task in generation.done)

@@ -10,11 +10,10 @@ If a repartition is a topic, a header of each record names the task that sent it
 
 import heapq
 from collections.abc import Hashable, Iterable, Sequence
+from operator import itemgetter
 
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import RawRecord
-
-__all__ = ["ShuffledRecords", "merge_by_time", "split_by_sender", "with_sender"]
 
 _SENDER = "thulawa.sender"
 
@@ -68,15 +67,4 @@ def merge_by_time(sequences: Sequence[Sequence[RawRecord]]) -> Sequence[RawRecor
     """
     if len(sequences) == 1:
         return sequences[0]
-    heads = [(records[0][1], number, 0) for number, records in enumerate(sequences) if records]
-    heapq.heapify(heads)
-    merged: list[RawRecord] = []
-    while heads:
-        _, number, index = heads[0]
-        records = sequences[number]
-        merged.append(records[index])
-        if index + 1 < len(records):
-            heapq.heapreplace(heads, (records[index + 1][1], number, index + 1))
-        else:
-            heapq.heappop(heads)
-    return merged
+    return list(heapq.merge(*sequences, key=itemgetter(1)))

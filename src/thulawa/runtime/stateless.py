@@ -5,22 +5,26 @@ Each operation is a closure of its own, without a decision per record: this is t
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from thulawa.core.records import Headers
 from thulawa.runtime.blocks import IMMUTABLE_TYPES, Block, ForwardBlock
-from thulawa.runtime.context import Failed, Forward, TaskContext
+from thulawa.runtime.context import Failed, Forward, TaskContext, Wiring
 from thulawa.topology.nodes import Branch, Stateless
 
-__all__ = ["branch", "stateless", "stateless_blocks"]
+_Function: TypeAlias = Callable[..., Any]
 
 
-def stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
+def stateless(node: Stateless, wiring: Wiring) -> Forward:
     """Return the function of a stateless node."""
+    return _stateless(node, wiring.forward, wiring.failed)
+
+
+def _stateless(node: Stateless, forward: Forward, failed: Failed) -> Forward:
     if node.operation == "pass":
         return forward
     if node.operation == "to_stream":
-        return _to_stream(forward)
+        return lambda key, value, timestamp, headers: forward(key, value[0], timestamp, headers)
     assert node.function is not None
     if node.operation in ("map_values", "flat_map_values") and node.with_key:
         return _BUILDERS[f"{node.operation}_with_key"](node.function, forward, failed)
@@ -39,7 +43,7 @@ def stateless_blocks(
     take, send = _gathering(context, forward)
     call = take
     for node, failed in reversed(nodes):
-        call = stateless(node, call, failed)
+        call = _stateless(node, call, failed)
 
     def process(block: Block) -> None:
         for context.offset, timestamp, key, value, headers in block.records():
@@ -73,14 +77,7 @@ def _gathering(context: TaskContext, forward: ForwardBlock) -> tuple[Forward, Ca
     return take, send
 
 
-def _to_stream(forward: Forward) -> Forward:
-    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        forward(key, value[0], timestamp, headers)
-
-    return process
-
-
-def _filter(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+def _filter(function: _Function, forward: Forward, failed: Failed) -> Forward:
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
             holds = function(key, value)
@@ -93,11 +90,7 @@ def _filter(function: Callable[..., Any], forward: Forward, failed: Failed) -> F
     return process
 
 
-def _filter_not(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
-    return _filter(lambda key, value: not function(key, value), forward, failed)
-
-
-def _map(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+def _map(function: _Function, forward: Forward, failed: Failed) -> Forward:
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
             new_key, new_value = function(key, value)
@@ -108,7 +101,7 @@ def _map(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forw
     return process
 
 
-def _map_values(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+def _map_values(function: _Function, forward: Forward, failed: Failed) -> Forward:
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
             result = function(value)
@@ -119,7 +112,7 @@ def _map_values(function: Callable[..., Any], forward: Forward, failed: Failed) 
     return process
 
 
-def _map_values_with_key(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+def _map_values_with_key(function: _Function, forward: Forward, failed: Failed) -> Forward:
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
             result = function(key, value)
@@ -130,7 +123,7 @@ def _map_values_with_key(function: Callable[..., Any], forward: Forward, failed:
     return process
 
 
-def _flat_map(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+def _flat_map(function: _Function, forward: Forward, failed: Failed) -> Forward:
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
             results = list(function(key, value))
@@ -143,9 +136,7 @@ def _flat_map(function: Callable[..., Any], forward: Forward, failed: Failed) ->
     return process
 
 
-def _flat_map_values_with_key(
-    function: Callable[..., Any], forward: Forward, failed: Failed
-) -> Forward:
+def _flat_map_values_with_key(function: _Function, forward: Forward, failed: Failed) -> Forward:
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
             results = list(function(key, value))
@@ -158,15 +149,7 @@ def _flat_map_values_with_key(
     return process
 
 
-def _flat_map_values(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
-    return _flat_map_values_with_key(lambda _, value: function(value), forward, failed)
-
-
-def _select_key(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
-    return _map(lambda key, value: (function(key, value), value), forward, failed)
-
-
-def _peek(function: Callable[..., Any], forward: Forward, failed: Failed) -> Forward:
+def _peek(function: _Function, forward: Forward, failed: Failed) -> Forward:
     def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
             function(key, value)
@@ -177,23 +160,24 @@ def _peek(function: Callable[..., Any], forward: Forward, failed: Failed) -> For
     return process
 
 
-_BUILDERS: dict[str, Callable[[Callable[..., Any], Forward, Failed], Forward]] = {
+_BUILDERS: dict[str, Callable[[_Function, Forward, Failed], Forward]] = {
     "filter": _filter,
-    "filter_not": _filter_not,
+    "filter_not": lambda f, *out: _filter(lambda key, value: not f(key, value), *out),
     "map": _map,
     "map_values": _map_values,
     "map_values_with_key": _map_values_with_key,
     "flat_map": _flat_map,
-    "flat_map_values": _flat_map_values,
+    "flat_map_values": lambda f, *out: _flat_map_values_with_key(lambda _, value: f(value), *out),
     "flat_map_values_with_key": _flat_map_values_with_key,
-    "select_key": _select_key,
+    "select_key": lambda f, *out: _map(lambda key, value: (f(key, value), value), *out),
     "peek": _peek,
     "foreach": _peek,
 }
 
 
-def branch(node: Branch, children: dict[str, Forward], failed: Failed) -> Forward:
+def branch(node: Branch, wiring: Wiring) -> Forward:
     """Return the function of a branch: the child of the first true predicate, else the default."""
+    children, failed = wiring.children, wiring.failed
     routes = [
         (predicate, children[child])
         for predicate, child in zip(node.predicates, node.children, strict=True)

@@ -1,4 +1,4 @@
-"""Tables: updates as changes (new and old value), materialized if they have a store.
+"""Tables: updates as changes (new and old value), materialized if they have a store; suppression.
 
 A filter that knows old values drops updates without a row before and after. Other tables forward
 them.
@@ -9,31 +9,31 @@ from typing import Any
 
 from thulawa.core.records import Change, Headers
 from thulawa.errors import ProcessingError
-from thulawa.runtime.context import NO_TIME, Failed, Forward, TaskContext
-from thulawa.runtime.processors import NodeContext
-from thulawa.runtime.views import Views, row_function
+from thulawa.runtime.context import NO_TIME, Forward, Wiring
+from thulawa.runtime.processors import ContextProxy, NodeContext
+from thulawa.runtime.views import row_function
 from thulawa.state.key_identity import Keys
-from thulawa.topology.nodes import Table, TableAggregate, TableGrouping
+from thulawa.state.stores import TimeOrderedBuffer
+from thulawa.topology.nodes import Suppress, Table, TableAggregate, TableGrouping
 
-__all__ = ["table", "table_aggregate", "table_grouping", "transformed_table"]
+
+def table(node: Table, wiring: Wiring) -> Forward:
+    """Return the function of a table node."""
+    if node.supplier is not None:
+        return _transformed(node, node.supplier(), wiring)
+    if node.operation == "source":
+        return _source(node, wiring)
+    if node.operation == "pass" and node.store is None:
+        return wiring.forward
+    return _derived(node, wiring, row_function(node))
 
 
-def transformed_table(
-    node: Table,
-    own: NodeContext,
-    context: TaskContext,
-    views: Views,
-    forward: Forward,
-    failed: Failed,
-    closers: list[Callable[[], None]],
-) -> Forward:
-    """Create and initialize the transformer of a table; return the table's function."""
-    assert node.supplier is not None
-    transformer = node.supplier()
-    rows = _RowContext(own, node.name)
+def _transformed(node: Table, transformer: Any, wiring: Wiring) -> Forward:
+    """Initialize the transformer of a table; return the table's function."""
+    rows = _RowContext(NodeContext(node, wiring))
     transformer.init(rows)
-    closers.append(transformer.close)
-    update = _derived(node, context, views, forward, failed, transformer.transform)
+    wiring.closers.append(transformer.close)
+    update = _derived(node, wiring, transformer.transform)
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         rows.timestamp = timestamp
@@ -48,39 +48,25 @@ def transformed_table(
             time, rows.timestamp = rows.timestamp, before
         return None if result is None else (result, time)
 
-    views.transformers[node.name] = read
+    wiring.context.views.transformers[node.name] = read
     return process
 
 
-class _RowContext:
+class _RowContext(ContextProxy):
     """The context of a transformer, which can neither forward nor schedule."""
 
-    def __init__(self, context: NodeContext, node: str) -> None:
-        self._context = context
-        self._node = node
-        self.timestamp = NO_TIME
+    timestamp = NO_TIME
 
     def __getattr__(self, name: str) -> Any:
         if name in ("forward", "schedule"):
-            raise ProcessingError(
-                f"a table's transformer cannot {name}: return the row, or use process",
-                node=self._node,
+            raise self._context.error(
+                f"a table's transformer cannot {name}: return the row, or use process"
             )
-        return getattr(self._context, name)
+        return super().__getattr__(name)
 
 
-def table(
-    node: Table, context: TaskContext, views: Views, forward: Forward, failed: Failed
-) -> Forward:
-    """Return the function of a table node."""
-    if node.operation == "source":
-        return _source(node, context, forward)
-    if node.operation == "pass" and node.store is None:
-        return forward
-    return _derived(node, context, views, forward, failed, row_function(node))
-
-
-def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
+def _source(node: Table, wiring: Wiring) -> Forward:
+    context, forward = wiring.context, wiring.forward
     if node.store is None:
 
         def pass_on(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -106,17 +92,12 @@ def _source(node: Table, context: TaskContext, forward: Forward) -> Forward:
     return process
 
 
-def _derived(
-    node: Table,
-    context: TaskContext,
-    views: Views,
-    forward: Forward,
-    failed: Failed,
-    row: Callable[[Any, Any], Any],
-) -> Forward:
+def _derived(node: Table, wiring: Wiring, row: Callable[[Any, Any], Any]) -> Forward:
+    context, forward, failed = wiring.context, wiring.forward, wiring.failed
     store = None if node.store is None else context.store(node.store)
     is_filter = node.operation.startswith("filter")
-    quiet = is_filter and node.sends_old_values and not views.is_versioned(node.parents[0])
+    versioned = context.views.is_versioned(node.parents[0])
+    quiet = is_filter and node.sends_old_values and not versioned
     # a transformer may return something else now, so it computes old rows only if needed
     computes_old = node.supplier is None or node.sends_old_values
 
@@ -139,13 +120,11 @@ def _derived(
     return process
 
 
-def table_grouping(
-    node: TableGrouping, context: TaskContext, views: Views, forward: Forward, failed: Failed
-) -> Forward:
+def table_grouping(node: TableGrouping, wiring: Wiring) -> Forward:
     """Forward an update under the keys of its new and its old row."""
-    selector = node.selector
-    identity_of = Keys(node.key_serde).identity
-    versioned = views.is_versioned(node.parents[0])
+    context, forward, failed = wiring.context, wiring.forward, wiring.failed
+    selector, identity_of = node.selector, Keys(node.key_serde).identity
+    versioned = context.views.is_versioned(node.parents[0])
 
     def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
         if key is None or (versioned and not change.latest):
@@ -169,10 +148,9 @@ def table_grouping(
     return process
 
 
-def table_aggregate(
-    node: TableAggregate, context: TaskContext, forward: Forward, failed: Failed
-) -> Forward:
+def table_aggregate(node: TableAggregate, wiring: Wiring) -> Forward:
     """Subtract the old row from the aggregate, then add the new one."""
+    context, forward, failed = wiring.context, wiring.forward, wiring.failed
     store = context.store(node.store)
     initial = node.initializer or (lambda: None)
     add, subtract = node.adder, node.subtractor
@@ -197,5 +175,53 @@ def table_aggregate(
         if latest is None:
             return context.drop(node.name, "late")
         return forward(key, Change(new, old, latest), time, headers)
+
+    return process
+
+
+def suppress(node: Suppress, wiring: Wiring) -> Forward:
+    """Hold updates until their window closes, the time limit expires, or the buffer is exceeded.
+
+    Time is the highest timestamp of the node's updates. The old value of an emitted change is the
+    one that was last emitted, since child nodes have seen no other.
+    """
+    context, forward = wiring.context, wiring.forward
+    buffer: TimeOrderedBuffer = context.store(node.store)
+    clock = context.clock(node.store)
+    final = node.until == "window_close"
+    keys, max_records, max_bytes = buffer.keys, node.max_records, node.max_bytes
+
+    def exceeded() -> bool:
+        if max_records is not None and len(buffer) > max_records:
+            return True
+        if max_bytes is None:
+            return False
+        size = sum(8 + len(repr(key)) + len(repr(buffer.get(key))) for _, key in buffer)
+        return size > max_bytes
+
+    def emit_first() -> None:
+        identity, (new, prior, timestamp, headers) = buffer.pop_first()
+        if new is not None or not final:
+            with context.attribute_errors_to(None):
+                forward(keys.key(identity), Change(new, prior), timestamp, headers)
+
+    def process(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        identity = keys.identity(key)
+        clock.time = max(clock.time, timestamp)
+        held = buffer.get(identity)
+        prior = change.old if held is None else held[1]
+        time = key.window.end if final else timestamp
+        buffer.put(time, identity, (change.new, prior, timestamp, headers))
+        due = clock.time - node.wait
+        while (earliest := buffer.earliest()) is not None and earliest <= due:
+            emit_first()
+        while exceeded():
+            if node.when_full == "fail":
+                raise ProcessingError(
+                    f"the suppression buffer is full with {len(buffer)} records: raise its bounds, "
+                    "or emit early",
+                    node=node.name,
+                )
+            emit_first()
 
     return process

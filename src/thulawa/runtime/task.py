@@ -11,30 +11,66 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from thulawa.core.records import LAST_TIMESTAMP, Headers
+from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.records import LAST_TIMESTAMP
 from thulawa.engine.lane_sums import LaneSums
-from thulawa.errors import (
-    ConfigurationError,
-    StreamError,
-)
+from thulawa.errors import ConfigurationError
 from thulawa.runtime.async_nodes import AsyncNode, RunAsync
-from thulawa.runtime.blocks import Block
+from thulawa.runtime.blocks import Block, RawRecord
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
-from thulawa.runtime.handlers import ErrorRecord, Handler, apply_response
 from thulawa.runtime.metrics import RecordCounts
-from thulawa.runtime.partition_queues import RawRecord, RecordQueue
-from thulawa.runtime.task_idle import TaskIdleTimer
+from thulawa.runtime.partition_queues import RecordQueue
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.backing import Backing
 from thulawa.state.specs import Store
-from thulawa.topology.nodes import Node, Source
 from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
-__all__ = ["Task"]
-
 _log = logging.getLogger("thulawa.streams")
+
+
+class TaskIdleTimer:
+    """Decide whether a task waits for partitions without buffered records: max.task.idle.ms.
+
+    A record must not be processed while another partition of the task has records at the broker
+    that no batch has read yet: one of them may be earlier. Such a partition is *behind*, and the
+    task waits for it without a limit, since the next batches read its records.
+
+    ``limit`` bounds the wait for partitions that are read to their end; None: never wait.
+    ``since`` is when such a wait began, None if all partitions have records. ``behind`` are the
+    partitions with unread records at the broker.
+    """
+
+    __slots__ = ("_limit", "active", "behind", "since")
+
+    def __init__(self, limit: Duration | None) -> None:
+        self._limit = None if limit is None else milliseconds(limit)
+        self.since: int | None = None
+        self.behind: set[tuple[str, int]] = set()
+        self.active = bool(self._limit)  # whether the task may have to wait at all
+
+    def set_behind(self, partition: tuple[str, int], *, behind: bool) -> None:
+        """Set whether a topic-partition has unread records at the broker."""
+        if self._limit is not None:
+            (self.behind.add if behind else self.behind.discard)(partition)
+            self.active = bool(self._limit or self.behind)
+
+    def must_wait(self, now: int, empty: list[tuple[str, int]]) -> bool:
+        """Return whether the task must wait, if the partitions ``empty`` have no records."""
+        if not self.behind.isdisjoint(empty):
+            return True
+        if not self._limit or not empty:
+            self.since = None
+            return False
+        if self.since is None:
+            self.since = now
+        return now < self.since + self._limit
+
+    @property
+    def due(self) -> int | None:
+        """The time at which a wait ends; None if there is none, or if the clock does not end it."""
+        return None if self.since is None or not self._limit else self.since + self._limit
 
 
 class Task:
@@ -67,13 +103,12 @@ class Task:
         self.context = TaskContext(
             self.id,
             collector,
-            dict(topology.stores),
+            topology,
+            self._options.handlers,
             backing or (lambda _: {}),
-            dict(global_stores or {}),
+            global_stores or {},
         )
         self.context.wall_clock_time = wall_clock_time
-        self.context.handle = self._processing_failed
-        self.context.current_raw = self._current_raw
         self._graph = Graph(group, topology, self.context)
         self._levels = self._graph.levels
         self._first_level = self._levels.all[0]
@@ -83,13 +118,11 @@ class Task:
         if self._graph.async_nodes and run_async is None:
             raise ConfigurationError("a task with async nodes needs run_async")
         self._sources = {topic: source for source in group.sources for topic in source.topics}
-        self._queues = {
-            (topic, partition): self._queue(topic, partition, source)
-            for topic, source in self._sources.items()
-            for partition in (partitions or {}).get(topic, () if partitions else (number,))
-        }
+        self._queues: dict[tuple[str, int], RecordQueue] = {}
+        for topic in self._sources:
+            for partition in (partitions or {}).get(topic, () if partitions else (number,)):
+                self._queue_of(topic, partition)
         self._expected = frozenset(self._queues)
-        self._current_queue: RecordQueue | None = None
         single = len(self._queues) <= 1
         self._idle_timer = TaskIdleTimer(None if single else self._options.max_task_idle)
         if snapshot is not None:
@@ -112,7 +145,8 @@ class Task:
     def _queue_of(self, topic: str, partition: int) -> RecordQueue:
         queue = self._queues.get((topic, partition))
         if queue is None:
-            queue = self._queue(topic, partition, self._sources[topic])
+            source = self._sources[topic]
+            queue = RecordQueue(topic, partition, source, self._graph, self.context, self._options)
             self._queues[topic, partition] = queue
         return queue
 
@@ -127,27 +161,19 @@ class Task:
     def run(self) -> None:
         """Process the buffered records, drain async nodes, and commit."""
         busy = [queue for queue in self._queues.values() if len(queue)]
-        if self._commits_each_record:
-            while self._run_one():
-                self.commit()
-        elif len(busy) == 1 and not self._idle_timer.active:
+        commits = self._commits_each_record
+        if len(busy) == 1 and not self._idle_timer.active and not commits:
             self._run_single(busy[0])
         else:
-            while self._run_one():
-                pass
+            while (queue := self._next_queue()) is not None:
+                record = queue.pop()
+                assert record is not None
+                self._run_each(queue, (record,))
+                if commits:
+                    self.commit()
         if self._graph.async_nodes:
             self.drain()
         self.commit()
-
-    def _run_one(self) -> bool:
-        """Process the next record; return whether there was one."""
-        queue = self._next_queue()
-        if queue is None:
-            return False
-        record = queue.pop()
-        assert record is not None
-        self._process(queue, record)
-        return True
 
     def drain(self) -> None:
         """Process the records that async nodes have collected."""
@@ -252,18 +278,6 @@ class Task:
         """Return one of the task's stores."""
         return self.context.store(name)
 
-    def _queue(self, topic: str, partition: int, source: Source) -> RecordQueue:
-        return RecordQueue(
-            topic,
-            partition,
-            source,
-            self._graph.entry(source),
-            self._graph.block_entry(source),
-            self.context,
-            self._options,
-            self._deserialization_failed,
-        )
-
     def _has_records(self) -> bool:
         return any(map(len, self._queues.values()))
 
@@ -285,7 +299,7 @@ class Task:
 
     def _run_single(self, queue: RecordQueue) -> None:
         """Process the records of the only partition that has any, in blocks where possible."""
-        self._current_queue = queue
+        self.context.queue = queue
         while len(queue):
             block = queue.pop_block()
             if block is None:
@@ -306,6 +320,7 @@ class Task:
     def _run_each(self, queue: RecordQueue, records: Iterable[RawRecord]) -> None:
         context, punctuations = self.context, self._punctuations
         forward, always = queue.forward, self._levels.follows_time
+        context.queue = queue
         context.topic, context.partition = queue.topic, queue.partition
         for context.offset, timestamp, key, value, headers in records:
             if timestamp > context.stream_time:
@@ -314,44 +329,3 @@ class Task:
             if always or context.stream_time >= punctuations.next_stream_time:
                 self._first_level.punctuate()
                 context.topic = queue.topic
-
-    def _process(self, queue: RecordQueue, record: RawRecord) -> None:
-        context = self.context
-        self._current_queue = queue
-        context.topic, context.partition = queue.topic, queue.partition
-        context.offset, timestamp, key, value, headers = record
-        if timestamp > context.stream_time:
-            context.stream_time = timestamp
-        queue.forward(key, value, timestamp, headers)
-        self._first_level.punctuate()
-
-    # --- errors
-
-    def _current_raw(self) -> RawRecord | None:
-        return None if self._current_queue is None else self._current_queue.raw
-
-    def _deserialization_failed(self, error: StreamError, record: ErrorRecord) -> None:
-        self._handle(self._options.handlers.deserialization, error, record)
-
-    def _processing_failed(
-        self, error: StreamError, node: Node, key: Any, value: Any, timestamp: int, headers: Headers
-    ) -> None:
-        context = self.context
-        raw = context.raw()
-        if raw is not None:
-            _, timestamp, key, value, headers = raw
-        record = ErrorRecord(
-            node.name,
-            context.topic,
-            context.partition,
-            context.offset,
-            key,
-            value,
-            timestamp,
-            headers,
-        )
-        self._handle(self._options.handlers.processing, error, record)
-
-    def _handle(self, handler: Handler, error: StreamError, record: ErrorRecord) -> None:
-        reason = apply_response(handler(error, record), error, self.context.collector.send)
-        self.context.drop(record.node or "", reason)

@@ -7,8 +7,6 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.errors import ConfigurationError
 from thulawa.runtime.handlers import Handlers
 
-__all__ = ["TaskOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:

@@ -6,8 +6,7 @@ The rows of a table without a store are computed from its parent tables.
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from thulawa.runtime.context import TaskContext
-from thulawa.state.versioned_store import VersionedStore
+from thulawa.state.stores import VersionedStore
 from thulawa.topology.nodes import (
     Aggregate,
     GlobalTable,
@@ -19,8 +18,6 @@ from thulawa.topology.nodes import (
 )
 from thulawa.topology.windows import SessionWindows
 
-__all__ = ["View", "Views", "row_function"]
-
 # key -> (value, timestamp), or None
 View: TypeAlias = Callable[[Any], tuple[Any, int] | None]
 # key, (value, timestamp) of the parent table -> (value, timestamp), or None
@@ -30,9 +27,9 @@ Row: TypeAlias = Callable[[Any, tuple[Any, int] | None], tuple[Any, int] | None]
 class Views:
     """Return the views of table nodes by name."""
 
-    def __init__(self, nodes: Mapping[str, Node], context: TaskContext) -> None:
+    def __init__(self, nodes: Mapping[str, Node], store: Callable[[str], Any]) -> None:
         self._nodes = nodes
-        self._context = context
+        self._store = store  # returns a store by its name
         # by node: the function that computes a row from the parent's, for tables without a store
         self.transformers: dict[str, Row] = {}
 
@@ -42,14 +39,18 @@ class Views:
         match node:
             case GlobalTable(stores=(store,)) | TableAggregate(store=store):
                 return self._entries(store)
-            case Table(store=str(store)):
+            case Table(store=str(store)) | Aggregate(store=store, window=None):
                 return self._entries(store)
             case Aggregate():
-                return self._aggregate(node)
+                return self._windowed(node)
             case Suppress():
                 return self._suppressed(node)
             case Table():
-                return self._joined(node) if self._is_join(node) else self._derived(node)
+                above = self._nodes[node.parents[0]]
+                if isinstance(above, TableJoin):
+                    return self._joined(above)
+                parent, row = self.latest(above.name), self._row(node)
+                return lambda key: row(key, parent(key))
             case _:
                 raise AssertionError(f"{name} is not a table")
 
@@ -59,7 +60,7 @@ class Views:
         if not isinstance(node, Table):
             return None
         if node.store is not None:
-            store = self._context.store(node.store)
+            store = self._store(node.store)
             return store.as_of if isinstance(store, VersionedStore) else None
         if node.operation == "source" or len(node.parents) != 1:
             return None
@@ -79,25 +80,22 @@ class Views:
         return self.is_versioned(node.parents[0])
 
     def _entries(self, store: str) -> View:
-        view: View = self._context.store(store).entry
+        view: View = self._store(store).entry
         return view
 
-    def _aggregate(self, node: Aggregate) -> View:
-        store = self._context.store(node.store)
-        if node.window is None:
-            view: View = store.entry
-            return view
-        if isinstance(node.window, SessionWindows):
+    def _windowed(self, node: Aggregate) -> View:
+        store = self._store(node.store)
+        if not isinstance(node.window, SessionWindows):
+            return lambda windowed: store.fetch(windowed.key, windowed.window.start)
 
-            def session(windowed: Any) -> tuple[Any, int] | None:
-                value = store.fetch(windowed.key, windowed.window)
-                return None if value is None else (value, windowed.window.end)
+        def session(windowed: Any) -> tuple[Any, int] | None:
+            value = store.fetch(windowed.key, windowed.window)
+            return None if value is None else (value, windowed.window.end)
 
-            return session
-        return lambda windowed: store.fetch(windowed.key, windowed.window.start)
+        return session
 
     def _suppressed(self, node: Suppress) -> View:
-        buffer = self._context.store(node.store)
+        buffer = self._store(node.store)
         identity_of = buffer.keys.identity
         parent = self.latest(node.table)
 
@@ -110,12 +108,7 @@ class Views:
 
         return view
 
-    def _is_join(self, node: Table) -> bool:
-        return isinstance(self._nodes[node.parents[0]], TableJoin)
-
-    def _joined(self, node: Table) -> View:
-        side = self._nodes[node.parents[0]]
-        assert isinstance(side, TableJoin)
+    def _joined(self, side: TableJoin) -> View:
         left, right = self.latest(side.table), self.latest(side.other)
         joiner, kind = side.joiner, side.kind
 
@@ -130,20 +123,17 @@ class Views:
 
         return view
 
-    def _derived(self, node: Table) -> View:
-        parent = self.latest(node.parents[0])
-        row = self._row(node)
-        return lambda key: row(key, parent(key))
-
     def _row(self, node: Table) -> Row:
-        if node.supplier is None:
-            return _row(node)
+        if node.supplier is not None:
+            # child nodes are built before the transformer
+            return lambda key, entry: self.transformers[node.name](key, entry)  # noqa: PLW0108
+        function = row_function(node)
 
-        def transformed(key: Any, entry: tuple[Any, int] | None) -> tuple[Any, int] | None:
-            # looked up late: child nodes are built before the transformer
-            return self.transformers[node.name](key, entry)
+        def row(key: Any, entry: tuple[Any, int] | None) -> tuple[Any, int] | None:
+            value = None if entry is None else function(key, entry[0])
+            return None if entry is None or value is None else (value, entry[1])
 
-        return transformed
+        return row
 
 
 def row_function(node: Table) -> Callable[[Any, Any], Any]:
@@ -158,15 +148,3 @@ def row_function(node: Table) -> Callable[[Any, Any], Any]:
     if node.with_key:
         return lambda key, value: None if value is None else function(key, value)
     return lambda _, value: None if value is None else function(value)
-
-
-def _row(node: Table) -> Row:
-    function = row_function(node)
-
-    def row(key: Any, entry: tuple[Any, int] | None) -> tuple[Any, int] | None:
-        if entry is None:
-            return None
-        value = function(key, entry[0])
-        return None if value is None else (value, entry[1])
-
-    return row

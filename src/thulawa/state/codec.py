@@ -22,12 +22,7 @@ import pyarrow as pa
 
 from thulawa.core.records import Change, Window, Windowed
 from thulawa.core.serdes import Serde
-from thulawa.errors import (
-    SerializationError,
-    StateError,
-)
-
-__all__ = ["MAX_DEPTH", "PLAIN_DATA", "ColumnCodec", "register"]
+from thulawa.errors import SerializationError, StateError
 
 _SCALARS = frozenset((type(None), bool, int, float, str, bytes))
 _ALWAYS_ENCODABLE = _SCALARS - {str}  # whatever their value
@@ -116,8 +111,7 @@ class ColumnCodec:
         return list(map(_framed, columns))
 
     def _encode_column(self, values: Sequence[Any]) -> bytes:
-        (content,) = self._encode_columns(values, lambda column: [column])
-        return content
+        return self._encode_columns(values, lambda column: [column])[0]
 
     def _encode_columns(
         self, values: Sequence[Any], split: Callable[[list[Any]], list[list[Any]]]
@@ -336,17 +330,14 @@ def _unframed(data: bytes) -> bytes:
     body = memoryview(data)[_FRAME.size :]
     if crc32(body) != checksum or length > _MAX_LENGTH:
         raise StateError("the encoded values are damaged: their checksum does not match")
-    content = _decompressed(body, length) if compressed else bytes(body)
-    if len(content) != length:
-        raise StateError("the encoded values are damaged: their length does not match")
-    return content
-
-
-def _decompressed(body: memoryview, length: int) -> bytes:
     try:
-        content: bytes = pa.decompress(body, length, codec="zstd", asbytes=True)
+        content: bytes = (
+            pa.decompress(body, length, codec="zstd", asbytes=True) if compressed else bytes(body)
+        )
     except OSError as error:
         raise StateError("the encoded values are damaged: they cannot be decompressed") from error
+    if len(content) != length:
+        raise StateError("the encoded values are damaged: their length does not match")
     return content
 
 

@@ -19,8 +19,6 @@ from thulawa.core.serdes import Serde
 from thulawa.errors import SerializationError
 from thulawa.state.codec import ColumnCodec
 
-__all__ = ["PLAIN", "PLAIN_KEYS", "Keys"]
-
 _TUPLE, _OTHER = b"\xfe", b"\xff"  # neither can begin UTF-8 text
 _ONE_TO_ONE = frozenset((type(None), bool, int, str, bytes))  # one encoding per value
 _SINGLE_TYPE = (frozenset((str,)), frozenset((bytes,)))  # of serdes for one type alone

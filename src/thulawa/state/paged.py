@@ -18,18 +18,16 @@ access.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgspec
 
 from thulawa.errors import StateError
+from thulawa.state.backing import PartlyLoadedEntries, TrackedEntries
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.pages import Delta, PagedStore, shard_count, split_groups
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import PartlyLoadedEntries, TrackedEntries
-
-__all__ = ["PagedStores", "StateBackend", "StateReader", "read_stores"]
 
 PAGE_ENTRIES = 4096
 CATCH_UP = 8  # deltas that stay for copies that lag, even when all pages are newer
@@ -37,6 +35,7 @@ _META = "meta"
 _DELTA_BYTES_PER_PAGE_BYTE = 2
 
 Snapshot: TypeAlias = dict[str, Any]
+_T = TypeVar("_T")
 
 
 class StateReader(Protocol):
@@ -75,7 +74,7 @@ class _Meta(msgspec.Struct):
     snapshot: bytes
 
 
-class _UnloadedShards:
+class UnloadedShards:
     """The shards of a store that have not been loaded."""
 
     def __init__(self, stores: "PagedStores", name: str, shards: int) -> None:
@@ -90,24 +89,22 @@ class _UnloadedShards:
             return False
         shard = self._stores.store(self._name).shard_of(key, self.shards)
         if shard is not None:
-            return self._load_shard(shard)
+            return self.load_shard(shard)
         self.load_all()
         return True
-
-    def load_page(self, page: int) -> None:
-        """Load the shard that a page belongs to."""
-        self._load_shard(page & (self.shards - 1))
 
     def load_all(self) -> None:
         """Load all shards that are left."""
         for shard in sorted(self.left):
-            self._load_shard(shard)
+            self.load_shard(shard)
 
     def is_loaded(self, shard: int) -> bool:
         """Return whether a shard has been loaded."""
         return shard not in self.left
 
-    def _load_shard(self, shard: int) -> bool:
+    def load_shard(self, bits: int) -> bool:
+        """Load the shard of a page or digest, by its low bits; return whether it was left."""
+        shard = bits & (self.shards - 1)
         if shard not in self.left:
             return False
         self._stores.load_shard(self._name, shard, self.shards)
@@ -126,12 +123,12 @@ class PagedStores:
 
     def __init__(self, specs: Mapping[str, StoreSpec]) -> None:
         self._stores = {name: PagedStore(spec) for name, spec in specs.items()}
-        self._unloaded = {name: _UnloadedShards(self, name, 0) for name in specs}
+        self._unloaded = {name: UnloadedShards(self, name, 0) for name in specs}
         self._plain = ColumnCodec()
         self._number = 0
         self._stamp = ""
         self._pending: str | None = None  # the stamp of a flush that may not have committed
-        self._snapshot: Snapshot | None = None
+        self.snapshot: Snapshot | None = None  # of the last flush
         self._backend: StateReader
         self._meta: _Meta
         self._deltas: dict[str, list[Delta]] = {}  # by stamp, while shards are unloaded
@@ -145,11 +142,6 @@ class PagedStores:
         """Return a store with its pages."""
         return self._stores[name]
 
-    @property
-    def snapshot(self) -> Snapshot | None:
-        """The snapshot of the last flush; None if there was none."""
-        return self._snapshot
-
     def open(self, backend: StateReader) -> bool:
         """Synchronize with the backend; return whether the copy is as the last flush left it.
 
@@ -159,7 +151,9 @@ class PagedStores:
         self._backend, self._meta = backend, _meta(backend)
         latest = self._meta.lineage[-1]
         if self._pending is not None and self._pending == latest.stamp:
-            self._confirm(latest)
+            for store in self._stores.values():
+                store.entries.before.clear()
+            self._number, self._stamp, self._pending = latest.number, latest.stamp, None
             return not self._has_become_loaded()
         self.forget()
         versions = {(version.number, version.stamp) for version in self._meta.lineage}
@@ -171,7 +165,7 @@ class PagedStores:
             self._unload()
         self._has_become_loaded()
         meta = self._meta
-        self._snapshot = self._plain.decode(meta.snapshot)[0] if meta.snapshot else None
+        self.snapshot = self._plain.decode(meta.snapshot)[0] if meta.snapshot else None
         return False
 
     def _has_become_loaded(self) -> bool:
@@ -200,15 +194,10 @@ class PagedStores:
         meta.credit += size // _DELTA_BYTES_PER_PAGE_BYTE
         self._rewrite(backend, meta, number)
         self._trim(backend, meta)
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         meta.snapshot = self._plain.encode([snapshot])
         backend.put(_META, msgspec.msgpack.encode(meta))
         self._pending = stamp
-
-    def _confirm(self, latest: _Version) -> None:
-        for store in self._stores.values():
-            store.entries.before.clear()
-        self._number, self._stamp, self._pending = latest.number, latest.stamp, None
 
     # --- loading
 
@@ -217,9 +206,10 @@ class PagedStores:
         self._deltas.clear()
         for name, store in self._stores.items():
             written = self._meta.written.get(name, [0])
-            store.clear(len(written))
+            dict.clear(store.entries)
+            store.arrange(len(written))
             shards = shard_count(written) if store.is_sharded else 1
-            unloaded = _UnloadedShards(self, name, shards if self._meta.counts.get(name) else 0)
+            unloaded = UnloadedShards(self, name, shards if self._meta.counts.get(name) else 0)
             self._unloaded[name] = store.entries.unloaded = unloaded
             store.entries.__class__ = PartlyLoadedEntries if unloaded.left else TrackedEntries
             if shards == 1:
@@ -253,12 +243,14 @@ class PagedStores:
                         store.apply(delta, unloaded.shards, unloaded.is_loaded)
 
     def _read_deltas(self, version: _Version) -> list[Delta]:
-        if version.stamp not in self._deltas:
-            self._deltas[version.stamp] = [
-                _delta(self._backend, _delta_name(version.number, chunk))
-                for chunk in range(version.chunks)
-            ]
-        return self._deltas[version.stamp]
+        deltas = self._deltas.get(version.stamp)
+        if deltas is None:
+            deltas = self._deltas[version.stamp] = []
+            for chunk in range(version.chunks):
+                name = _delta_name(version.number, chunk)
+                damage = f"{name!r} in the state of this task is damaged"
+                deltas.append(_decoded(_found(self._backend, name), Delta, damage))
+        return deltas
 
     # --- writing
 
@@ -284,7 +276,7 @@ class PagedStores:
         pages = -(-self._meta.counts[name] // PAGE_ENTRIES)
         if pages > len(written):
             for page in range(len(written), pages):
-                self._unloaded[name].load_page(page)
+                self._unloaded[name].load_shard(page)
             store.split(pages)
             written.extend([0] * (pages - len(written)))
 
@@ -302,7 +294,7 @@ class PagedStores:
         meta.credit = 0
 
     def _write_page(self, backend: StateBackend, name: str, page: int, number: int) -> int:
-        self._unloaded[name].load_page(page)
+        self._unloaded[name].load_shard(page)
         image = self._stores[name].image(page)
         backend.put(_page_name(name, page), image)
         self._meta.written[name][page] = number
@@ -330,17 +322,14 @@ def _meta(backend: StateReader) -> _Meta:
     data = backend.get(_META)
     if data is None:
         return _Meta([_Version(0, "", 0)], {}, {}, 0, 0, b"")
-    try:
-        return msgspec.msgpack.decode(data, type=_Meta)
-    except msgspec.DecodeError as error:
-        raise StateError("the state of this task is damaged, or not Thulawa's") from error
+    return _decoded(data, _Meta, "the state of this task is damaged, or not Thulawa's")
 
 
-def _delta(backend: StateReader, name: str) -> Delta:
+def _decoded(data: bytes, kind: type[_T], damage: str) -> _T:
     try:
-        return msgspec.msgpack.decode(_found(backend, name), type=Delta)
+        return msgspec.msgpack.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise StateError(f"{name!r} in the state of this task is damaged") from error
+        raise StateError(damage) from error
 
 
 def _oldest(written: list[int]) -> int:

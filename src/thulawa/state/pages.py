@@ -18,11 +18,9 @@ from zlib import crc32
 import msgspec
 
 from thulawa.errors import StateError
+from thulawa.state.backing import TrackedEntries
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import TrackedEntries
-
-__all__ = ["Changes", "Delta", "DeltaPart", "PagedStore", "power", "shard_count", "split_groups"]
 
 MAX_SHARDS = 16
 CHUNK_ENTRIES = 50_000  # larger deltas are cut, so that no value exceeds what Spark's state takes
@@ -72,11 +70,6 @@ class PagedStore:
         self.page_keys: list[list[Any]] = [[]]  # may contain removed keys, and keys twice
         self._keys = ColumnCodec()  # of identities
         self._values = ColumnCodec(spec.value_serde)
-
-    def clear(self, pages: int) -> None:
-        """Remove all entries, and set the number of pages."""
-        dict.clear(self.entries)
-        self.page_keys = [[] for _ in range(pages)]
 
     def arrange(self, pages: int) -> None:
         """Distribute the loaded keys over this number of pages."""
@@ -174,9 +167,8 @@ class PagedStore:
 
     def shard_of(self, key: Any, shards: int) -> int | None:
         """Return the shard of a key and of all keys equal to it; None if they may be in any."""
-        if isinstance(key, str | bytes | _NUMBERS):
-            return self._digest(key) & (shards - 1)
-        return None
+        known = isinstance(key, str | bytes | _NUMBERS)
+        return self._digest(key) & (shards - 1) if known else None
 
     def _apply(self, part: DeltaPart, wanted: Callable[[int], bool] | None = None) -> None:
         entries = self.entries
@@ -197,8 +189,8 @@ class PagedStore:
         used = sorted(set(numbers))
         removed = [b""] * parts
         if None in entries:
-            present = [entry is not None for entry in entries]
             absent = [entry is None for entry in entries]
+            present = [not one for one in absent]
             without = list(compress(numbers, absent))
             encoded = self._keys.encode_parts(list(compress(keys, absent)), without, parts)
             for number in set(without):

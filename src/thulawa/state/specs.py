@@ -5,20 +5,24 @@ from typing import Any, Literal, TypeAlias
 
 from thulawa.core.serdes import Serde
 from thulawa.state.backing import Backing
-from thulawa.state.buffers import TimeOrderedBuffer
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.key_identity import Keys
-from thulawa.state.key_value_store import KeyValueStore
-from thulawa.state.session_store import SessionStore
-from thulawa.state.versioned_store import VersionedStore
-from thulawa.state.window_store import JoinStore, WindowStore
-
-__all__ = ["Store", "StoreKind", "StoreSpec"]
+from thulawa.state.stores import KeyValueStore, TimeOrderedBuffer, VersionedStore
+from thulawa.state.window_stores import JoinStore, SessionStore, WindowStore
 
 StoreKind: TypeAlias = Literal["key-value", "window", "session", "versioned", "join", "buffer"]
 Store: TypeAlias = (
     KeyValueStore | WindowStore | SessionStore | VersionedStore | JoinStore | TimeOrderedBuffer
 )
+
+_CLASSES: dict[StoreKind, type[Store]] = {
+    "key-value": KeyValueStore,
+    "window": WindowStore,
+    "session": SessionStore,
+    "versioned": VersionedStore,
+    "join": JoinStore,
+    "buffer": TimeOrderedBuffer,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +44,11 @@ class StoreSpec:
 
     def open(self, backing: Backing) -> Store:
         """Return the store over a backing."""
-        name, retention = self.name, self.retention
-        keys, values = Keys(self.key_serde), ColumnCodec(self.value_serde)
-        match self.kind:
-            case "key-value":
-                return KeyValueStore(name, backing, keys=keys, values=values)
-            case "window":
-                return WindowStore(
-                    name, backing, size=self.size, retention=retention, keys=keys, values=values
-                )
-            case "session":
-                return SessionStore(name, backing, retention=retention, keys=keys, values=values)
-            case "versioned":
-                return VersionedStore(name, backing, history=retention, keys=keys, values=values)
-            case "join":
-                return JoinStore(name, backing, retention=retention, keys=keys, values=values)
-            case "buffer":
-                return TimeOrderedBuffer(name, backing, keys=keys, values=values)
+        return _CLASSES[self.kind](
+            self.name,
+            backing,
+            size=self.size,
+            retention=self.retention,
+            keys=Keys(self.key_serde),
+            values=ColumnCodec(self.value_serde),
+        )

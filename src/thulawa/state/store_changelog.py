@@ -9,18 +9,16 @@ Each record also carries the value it replaced. The tasks of a batch commit one 
 old values a batch that only some of them have committed can be rolled back.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
 
 from thulawa.errors import StateError
+from thulawa.state.backing import TrackedEntries
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import StoreSpec
-from thulawa.state.tracked import TrackedEntries
-
-__all__ = ["POSITION", "ChangelogRecord", "Position", "StoreChangelog"]
 
 POSITION = b"position"  # the key of positions; encoded identities begin differently
 _FORMAT = 1  # 1: the keys of records are key identities
@@ -83,7 +81,8 @@ class StoreChangelog:
         self, entries: TrackedEntries, last: Position | None, known: bytes
     ) -> tuple[list[ChangelogRecord], Position]:
         """Return the records of the changes since the last commit, and the new position."""
-        count, checksum = (last.entries, last.checksum) if last is not None else (0, 0)
+        start = last or Position()
+        count, checksum = start.entries, start.checksum
         found: list[ChangelogRecord] = []
         for key, old in entries.before.items():
             value, before = self._value(entries.get(key)), self._value(old)
@@ -96,9 +95,8 @@ class StoreChangelog:
                 count, checksum = count + 1, checksum ^ _digest(name, value)
             found.append(ChangelogRecord(name, value, before))
         position = Position(count, checksum, known)
-        found.append(
-            ChangelogRecord(POSITION, position.encode(), None if last is None else last.encode())
-        )
+        before = None if last is None else last.encode()
+        found.append(ChangelogRecord(POSITION, position.encode(), before))
         return found, position
 
     def read(self, key: bytes, value: bytes | None) -> tuple[Any, Any]:
@@ -108,13 +106,10 @@ class StoreChangelog:
 
     def position(self, entries: Mapping[Any, Any]) -> Position:
         """Compute the position of a store from all its entries."""
-        return Position(len(entries), self._checksum(entries.items()))
-
-    def _checksum(self, entries: Iterable[tuple[Any, Any]]) -> int:
         checksum = 0
-        for key, value in entries:
+        for key, value in entries.items():
             checksum ^= _digest(self._keys.encode([key]), self._values.encode([value]))
-        return checksum
+        return Position(len(entries), checksum)
 
     def _value(self, value: Any) -> bytes | None:
         return None if value is None else self._values.encode([value])

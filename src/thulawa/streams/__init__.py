@@ -25,7 +25,7 @@ The examples of operators use `thulawa.testing.preview`.
 from thulawa.core.records import Record, RecordMetadata, Window, Windowed
 from thulawa.core.registry import HttpSchemaRegistry, MemorySchemaRegistry
 from thulawa.core.serdes import Serde, Serdes
-from thulawa.runtime.application_states import State
+from thulawa.runtime.application_states import Restart, State
 from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.handlers import (
     DeadLetterQueue,
@@ -37,7 +37,6 @@ from thulawa.runtime.handlers import (
     log_and_continue,
     log_and_fail,
 )
-from thulawa.runtime.restarts import Restart
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.specs import StoreSpec
 from thulawa.streams.branches import BranchedKStream

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Protocol, TypeAlias
 
-from thulawa.runtime.partition_queues import RawRecord
+from thulawa.runtime.blocks import RawRecord
 from thulawa.runtime.planning import SOURCE_STAGE, Plan, StagedSubTopology
 from thulawa.runtime.shuffled import ShuffledRecords
 from thulawa.runtime.task import Task

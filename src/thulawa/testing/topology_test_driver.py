@@ -27,11 +27,9 @@ from thulawa.runtime.partition_groups import PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.task import Task
 from thulawa.runtime.task_options import TaskOptions
-from thulawa.state.key_value_store import KeyValueStore
-from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import Store
-from thulawa.state.versioned_store import VersionedStore
-from thulawa.state.window_store import WindowStore
+from thulawa.state.stores import KeyValueStore, VersionedStore
+from thulawa.state.window_stores import SessionStore, WindowStore
 from thulawa.testing.backings import (
     LoggedBacking,
     MergedBacking,

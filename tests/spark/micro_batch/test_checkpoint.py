@@ -17,8 +17,7 @@ from thulawa.runtime.planning import Plan, plan
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.interactive_queries import ReadOnlyStore, read_store
 from thulawa.spark.micro_batch.program import Program
-from thulawa.state.session_store import SessionStore
-from thulawa.state.window_store import WindowStore
+from thulawa.state.window_stores import SessionStore, WindowStore
 from thulawa.streams import Materialized, Repartitioned, StreamsBuilder, Topology
 
 

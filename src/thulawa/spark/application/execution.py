@@ -11,9 +11,9 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
 from thulawa.errors import ConfigurationError
+from thulawa.runtime.application_states import Restart, policy_of
 from thulawa.runtime.batch_size import AdaptiveBatchSize
 from thulawa.runtime.partition_groups import PartitionGrouper, by_number
-from thulawa.runtime.restarts import Restart, policy_of
 from thulawa.runtime.task_options import TaskOptions
 
 ErrorAction: TypeAlias = Literal["stop", "restart"]

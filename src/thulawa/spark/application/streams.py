@@ -16,11 +16,10 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.lane_sums import LaneFigures
 from thulawa.errors import ConfigurationError, StateLoss, ThulawaError
-from thulawa.runtime.application_states import State, StateMachine
+from thulawa.runtime.application_states import Restart, State, StateMachine, policy_of
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, by_number
 from thulawa.runtime.planning import Plan, plan
-from thulawa.runtime.restarts import Restart, policy_of
 from thulawa.spark.application.execution import Execution
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import (

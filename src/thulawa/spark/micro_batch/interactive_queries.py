@@ -14,9 +14,8 @@ from thulawa.runtime.planning import Plan, StagedSubTopology
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.state.backing import sort_key
 from thulawa.state.paged import read_stores
-from thulawa.state.session_store import SessionStore
 from thulawa.state.specs import Store
-from thulawa.state.window_store import WindowStore
+from thulawa.state.window_stores import SessionStore, WindowStore
 from thulawa.topology.nodes import GlobalTable
 
 
