@@ -49,8 +49,6 @@ from typing import Final, Literal
 
 from thulawa.engine.limits import Adaptive, LimitReport, Verdict
 
-__all__ = ["AdaptiveLimit"]
-
 # Quicker successes made no remote call; slower ones are a broken clock.
 FASTEST: Final = 1e-4
 SLOWEST: Final = 1e6

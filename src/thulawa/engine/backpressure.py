@@ -9,8 +9,6 @@ exceeds ``Bounds.records + Bounds.parked``. Intake closes at a bound and opens a
 
 from thulawa.engine.options import Bounds
 
-__all__ = ["Backpressure"]
-
 
 class Backpressure:
     """Counts held and parked records, bytes and keys; opens and closes intake."""

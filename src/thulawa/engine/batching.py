@@ -6,8 +6,6 @@ after one that missed it. Without a target the size is fixed.
 
 from thulawa.engine.options import Batch
 
-__all__ = ["BatchSize"]
-
 
 class BatchSize:
     """The current size of a batch, between 1 and ``Batch.size``."""

@@ -12,8 +12,6 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["check_types", "require"]
-
 _Kind: TypeAlias = Any  # an annotation
 
 _NAMES: dict[_Kind, str] = {

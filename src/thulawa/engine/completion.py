@@ -17,22 +17,7 @@ from thulawa.engine.readiness import release
 from thulawa.engine.retry import continue_keys, park, plan_batch_retry, settle
 from thulawa.engine.state import ABANDONED, RetryPlan, SchedulerState
 from thulawa.engine.work_items import Outcome, Ticket
-from thulawa.errors import (
-    AttemptTimedOut,
-    DeadlineExceeded,
-    Overload,
-    SelfCancelled,
-    WrongResult,
-)
-
-__all__ = [
-    "call_timed_out",
-    "free_permit",
-    "on_batch_returned",
-    "on_call_stopped",
-    "on_failed",
-    "on_succeeded",
-]
+from thulawa.errors import AttemptTimedOut, DeadlineExceeded, Overload, SelfCancelled, WrongResult
 
 
 def on_succeeded(state: SchedulerState, event: Succeeded) -> None:

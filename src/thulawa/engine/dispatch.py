@@ -14,12 +14,7 @@ from thulawa.engine.readiness import make_ready, release
 from thulawa.engine.single_flight import MISSING
 from thulawa.engine.state import SchedulerState
 from thulawa.engine.work_items import Ticket, WorkItem
-from thulawa.errors import (
-    DeadlineExceeded,
-    Quarantined,
-)
-
-__all__ = ["dispatch", "undo_starts"]
+from thulawa.errors import DeadlineExceeded, Quarantined
 
 
 def dispatch(state: SchedulerState) -> None:

@@ -41,12 +41,7 @@ from thulawa.engine.events import (
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.work_items import Outcome, Ticket, WorkItem
 from thulawa.engine.workers import CallListener, Workers
-from thulawa.errors import (
-    ThulawaError,
-    WrongResult,
-)
-
-__all__ = ["OutcomeSink", "Run", "WorkSource"]
+from thulawa.errors import ThulawaError, WrongResult
 
 _log = logging.getLogger("thulawa.engine")
 

@@ -16,8 +16,6 @@ from thulawa.engine.sequence import Frontier, ReorderBuffer
 from thulawa.engine.work_items import Outcome, WorkItem
 from thulawa.errors import BadKey
 
-__all__ = ["Emission"]
-
 
 class Emission:
     """Buffers results until they may be emitted, and outcomes until they are delivered."""

@@ -29,12 +29,7 @@ from thulawa.engine.threads import ThreadWorkers
 from thulawa.engine.watchdog import Watchdog
 from thulawa.engine.work_items import Outcome, WorkItem
 from thulawa.engine.workers import CallListener, CoroutineWorkers, Workers, argument_maker
-from thulawa.errors import (
-    ConfigurationError,
-    ThulawaError,
-)
-
-__all__ = ["Engine"]
+from thulawa.errors import ConfigurationError, ThulawaError
 
 _log = logging.getLogger("thulawa.engine")
 

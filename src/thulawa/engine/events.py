@@ -11,28 +11,6 @@ from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 from thulawa.engine.work_items import Outcome, Ticket, WorkItem
 
-__all__ = [
-    "Abandon",
-    "Abort",
-    "Arrived",
-    "BatchReturned",
-    "CallStopped",
-    "Cancel",
-    "Delivered",
-    "Drain",
-    "Drained",
-    "Emit",
-    "Event",
-    "Failed",
-    "Instruction",
-    "Pull",
-    "ReturnUnfinished",
-    "Start",
-    "Succeeded",
-    "Tick",
-    "WakeAt",
-]
-
 _T = TypeVar("_T")
 
 

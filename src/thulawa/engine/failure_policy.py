@@ -24,8 +24,6 @@ from thulawa.errors import (
     message_of,
 )
 
-__all__ = ["FailingKeys", "FailurePolicy"]
-
 
 class FailurePolicy:
     """Decides whether a failed attempt is retried, and which error ends its record."""

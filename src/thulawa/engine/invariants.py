@@ -10,8 +10,6 @@ from thulawa.engine.queues import KeyQueue
 from thulawa.engine.state import SchedulerState
 from thulawa.engine.work_items import WorkItem
 
-__all__ = ["check_invariants"]
-
 
 def check_invariants(state: SchedulerState, unfinished: Sequence[WorkItem]) -> None:
     """Raise AssertionError where the state contradicts itself or the ``unfinished`` records."""

@@ -13,15 +13,6 @@ from typing import NamedTuple, TypeAlias
 from thulawa.engine.engine import Engine
 from thulawa.engine.statistics import Histogram, Percentiles
 
-__all__ = [
-    "LaneFigures",
-    "LaneSum",
-    "LaneSums",
-    "merge_lane_sums",
-    "sample_lanes",
-    "summarize_lanes",
-]
-
 _FIRST_INTERVAL, _INTERVAL = 0.01, 0.25  # seconds; short at first, to sample short runs too
 
 

@@ -29,8 +29,6 @@ from typing import TypeAlias
 from thulawa.engine.options import Lane, Lanes
 from thulawa.engine.queues import KeyQueue
 
-__all__ = ["ReadyKeys"]
-
 _Entry: TypeAlias = tuple[float, int, KeyQueue]
 
 _SLACK = 64

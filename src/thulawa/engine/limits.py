@@ -9,8 +9,6 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from thulawa.engine.checks import check_types, require
 
-__all__ = ["Adaptive", "FixedLimit", "Limit", "LimitReport", "Verdict"]
-
 Verdict: TypeAlias = Literal["success", "failure", "overload"]
 
 LOWEST_TOLERANCE: Final = 1.05

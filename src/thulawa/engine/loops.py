@@ -4,8 +4,6 @@ import asyncio
 from importlib import import_module
 from importlib.util import find_spec
 
-__all__ = ["new_event_loop"]
-
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Create an event loop of uvloop if it is installed, else of asyncio.

@@ -14,22 +14,6 @@ from thulawa.engine.limits import Adaptive
 from thulawa.engine.work_items import WorkItem
 from thulawa.priority.buckets import Buckets
 
-__all__ = [
-    "Batch",
-    "Bounds",
-    "EmitOrder",
-    "Lane",
-    "Lanes",
-    "OnError",
-    "Options",
-    "Order",
-    "Quarantine",
-    "Rate",
-    "Retry",
-    "SingleFlight",
-    "Unkeyed",
-]
-
 Order: TypeAlias = Literal["key", "partition", "none", "emit"]
 EmitOrder: TypeAlias = Literal["finished", "partition"]
 Unkeyed: TypeAlias = Literal["ordered", "parallel"]

@@ -10,13 +10,7 @@ from thulawa.engine.events import Abort
 from thulawa.engine.readiness import release
 from thulawa.engine.state import SchedulerState
 from thulawa.engine.work_items import Outcome, Ticket
-from thulawa.errors import (
-    BadKey,
-    BadLane,
-    Quarantined,
-)
-
-__all__ = ["fail", "succeed"]
+from thulawa.errors import BadKey, BadLane, Quarantined
 
 
 def succeed(state: SchedulerState, ticket: Ticket, result: Any) -> None:

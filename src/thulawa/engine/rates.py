@@ -6,8 +6,6 @@ the bucket for that long. Over any interval the rate is exceeded by at most the 
 
 from thulawa.engine.options import Rate
 
-__all__ = ["TokenBucket"]
-
 # Rounding may leave a token just short of 1, and the caller would wake up again and again.
 _WHOLE = 1 - 1e-9
 

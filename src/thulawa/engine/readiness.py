@@ -3,8 +3,6 @@
 from thulawa.engine.queues import KeyQueue
 from thulawa.engine.state import SchedulerState
 
-__all__ = ["grow_batch", "make_ready", "release", "stop_lingering"]
-
 
 def make_ready(state: SchedulerState, queue: KeyQueue) -> None:
     """Make a key ready that has a record at its head and no active ticket.

@@ -12,12 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 from thulawa.core.signatures import accepts
-from thulawa.errors import (
-    ConfigurationError,
-    ThulawaError,
-)
-
-__all__ = ["OpenResource", "check_resource", "resource_title"]
+from thulawa.errors import ConfigurationError, ThulawaError
 
 _CLEANUP_TIMEOUT = 1.0  # seconds for clean-up after cancellation
 

@@ -13,8 +13,6 @@ from thulawa.engine.readiness import make_ready, release
 from thulawa.engine.state import RetryPlan, SchedulerState
 from thulawa.engine.work_items import Ticket
 
-__all__ = ["continue_keys", "park", "plan_batch_retry", "settle"]
-
 
 def settle(state: SchedulerState, members: list[Ticket], results: Sequence[Any]) -> RetryPlan:
     """Complete the records of a call that are final; return the plan for the others."""

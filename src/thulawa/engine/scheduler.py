@@ -49,12 +49,7 @@ from thulawa.engine.snapshot import snapshot
 from thulawa.engine.state import LearnedState, SchedulerState
 from thulawa.engine.statistics import Statistics
 from thulawa.engine.work_items import Outcome, Ticket, WorkItem
-from thulawa.errors import (
-    BadKey,
-    BadLane,
-)
-
-__all__ = ["Scheduler"]
+from thulawa.errors import BadKey, BadLane
 
 _FOLD = 4_096
 

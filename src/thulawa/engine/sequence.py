@@ -14,8 +14,6 @@ from typing import Any
 
 from thulawa.engine.work_items import WorkItem
 
-__all__ = ["Frontier", "ReorderBuffer"]
-
 
 class ReorderBuffer:
     """Offsets in the order expected, each finished once with a value that is returned in order."""

@@ -14,8 +14,6 @@ from typing import Any, Final
 from thulawa.engine.options import SingleFlight
 from thulawa.engine.work_items import Ticket, WorkItem
 
-__all__ = ["MISSING", "SingleFlightGroup"]
-
 _log = logging.getLogger("thulawa.engine")
 
 MISSING: Final = object()

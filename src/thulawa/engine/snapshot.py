@@ -3,8 +3,6 @@
 from thulawa.engine.state import SchedulerState
 from thulawa.engine.statistics import Bottleneck, LaneStatistics, Statistics
 
-__all__ = ["snapshot"]
-
 
 def snapshot(state: SchedulerState, now: float) -> Statistics:
     """Return the statistics of a scheduler at this moment."""

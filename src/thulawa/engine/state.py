@@ -27,8 +27,6 @@ from thulawa.engine.statistics import Histogram
 from thulawa.engine.timers import Timer, Timers
 from thulawa.engine.work_items import Outcome, Ticket
 
-__all__ = ["ABANDONED", "Counters", "LearnedState", "RetryPlan", "SchedulerState"]
-
 ABANDONED = 0  # in place of an attempt; attempts count from 1
 
 # For each key of a call: the tickets to retry and when, or None if the key is free.

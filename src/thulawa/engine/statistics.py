@@ -14,8 +14,6 @@ from typing import Literal, TypeAlias
 
 from thulawa.engine.limits import LimitReport
 
-__all__ = ["Bottleneck", "Histogram", "LaneStatistics", "Percentiles", "Statistics"]
-
 _FEW = 4
 _UPPERMOST = 3 if sys.byteorder == "little" else 0
 

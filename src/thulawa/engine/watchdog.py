@@ -14,8 +14,6 @@ from time import monotonic
 from types import CodeType, FrameType, TracebackType
 from typing import Self
 
-__all__ = ["Watchdog"]
-
 _log = logging.getLogger("thulawa.engine")
 
 

@@ -28,15 +28,6 @@ from typing import Any, Protocol, TypeAlias
 from thulawa.engine.work_items import Ticket, WorkItem
 from thulawa.errors import SelfCancelled
 
-__all__ = [
-    "VALUE",
-    "CallListener",
-    "CoroutineWorkers",
-    "Workers",
-    "argument_maker",
-    "wrap_base_exception",
-]
-
 VALUE: Callable[[WorkItem], Any] = attrgetter("value")  # the usual argument
 _VALUE_OF_TICKET: Callable[[Ticket], Any] = attrgetter("record.value")
 

@@ -18,16 +18,7 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from thulawa.core.partitioning import partition_of
-from thulawa.errors import (
-    ConfigurationError,
-    UnknownBucket,
-)
-
-__all__ = [
-    "STAMP",
-    "Buckets",
-    "Share",
-]
+from thulawa.errors import ConfigurationError, UnknownBucket
 
 STAMP = "thulawa.buckets"
 """The header with the fingerprint of the layout that placed a record."""

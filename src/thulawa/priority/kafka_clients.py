@@ -27,8 +27,6 @@ from thulawa.errors import BrokerUnreachable, ConfigurationError, UnknownTopic
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Newest, Placing, check_newest
 
-__all__ = ["BucketConsumer", "BucketProducer", "check_layout"]
-
 _PREFIX = "thulawa-bucket"
 _TIMEOUT = 10.0
 _RETRY = 1.0
