@@ -6,9 +6,10 @@ driven by a host with its own loop, or by a test without any.
 
 from thulawa.engine.driver import OutcomeSink, WorkSource
 from thulawa.engine.engine import Engine
-from thulawa.engine.limits import Adaptive, LimitReport
+from thulawa.engine.limits import LimitReport
 from thulawa.engine.loops import new_event_loop
 from thulawa.engine.options import (
+    Adaptive,
     Batch,
     Bounds,
     Lane,

@@ -47,7 +47,8 @@ from math import exp, inf, log, sqrt
 from random import Random
 from typing import Final, Literal
 
-from thulawa.engine.limits import Adaptive, LimitReport, Verdict
+from thulawa.engine.limits import Limit, LimitReport, Verdict
+from thulawa.engine.options import Adaptive
 
 # Quicker successes made no remote call; slower ones are a broken clock.
 FASTEST: Final = 1e-4
@@ -147,11 +148,13 @@ class _Baseline:
         return exp(latency - self.latency)
 
 
-class AdaptiveLimit:
+class AdaptiveLimit(Limit):
     """A limit that finds the server's capacity, as described at the top of the module.
 
     In mode ``observe`` the permits stay at ``in_flight``; mode ``enforce`` does not use it.
     """
+
+    adapts = True
 
     def __init__(self, options: Adaptive, in_flight: int, rng: Random) -> None:
         self._options = options

@@ -11,10 +11,16 @@ from typing import Any
 
 from thulawa.engine.events import Abandon, BatchReturned, CallStopped, Failed, Succeeded
 from thulawa.engine.limits import Verdict
-from thulawa.engine.outcomes import fail, succeed
+from thulawa.engine.outcomes import (
+    continue_keys,
+    fail,
+    park,
+    plan_batch_retry,
+    release,
+    settle,
+    succeed,
+)
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.readiness import release
-from thulawa.engine.retry import continue_keys, park, plan_batch_retry, settle
 from thulawa.engine.state import ABANDONED, RetryPlan, SchedulerState
 from thulawa.engine.work_items import Outcome, Ticket
 from thulawa.errors import AttemptTimedOut, DeadlineExceeded, Overload, SelfCancelled, WrongResult

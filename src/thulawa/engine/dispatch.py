@@ -8,9 +8,8 @@ then completed here, but only while no ticket of its key is active, so it never 
 from collections.abc import Hashable
 
 from thulawa.engine.completion import call_timed_out, free_permit
-from thulawa.engine.outcomes import fail, succeed
+from thulawa.engine.outcomes import fail, make_ready, release, succeed
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.readiness import make_ready, release
 from thulawa.engine.single_flight import MISSING
 from thulawa.engine.state import SchedulerState
 from thulawa.engine.work_items import Ticket, WorkItem

@@ -97,7 +97,7 @@ class Engine:
         self._stop_timeout = stop_timeout
         self._uses_watchdog = watchdog and self._is_coroutine
         self._random = random or Random()
-        self.learned = learned or LearnedState(self.options, random=self._random)
+        self.learned = learned or LearnedState(self.options, self._random)
         self._scheduler = self._new_scheduler()
         self._call: Callable[..., Any] = function
         self._resource: OpenResource | None = None

@@ -10,7 +10,6 @@ from math import inf
 from typing import Literal, TypeAlias
 
 from thulawa.engine.checks import check_types, require
-from thulawa.engine.limits import Adaptive
 from thulawa.engine.work_items import WorkItem
 from thulawa.priority.buckets import Buckets
 
@@ -21,6 +20,7 @@ OnError: TypeAlias = Literal["fail", "drop", "dead_letter", "column"]
 
 _DEFAULT_IN_FLIGHT = 100
 _STEEPEST = 1_000  # to the power of 64 it is still a float
+_LOWEST_TOLERANCE = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +237,34 @@ class Lanes:
         for index, lane in enumerate(self.lanes):
             known |= {lane.name: index, index: index}
         return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptive:
+    """Adapt the concurrency limit to the server's capacity; ``observe`` only reports a limit.
+
+    ``tolerance`` is the latency, relative to that of an idle server, at which the limit is cut.
+    """
+
+    mode: Literal["observe", "enforce"] = "enforce"
+    initial: int = 20
+    minimum: int = 1
+    maximum: int = 1_000
+    tolerance: float = 1.25
+
+    def __post_init__(self) -> None:
+        require(str(self.mode) != "off", "to switch the adaptive limit off, leave Adaptive out")
+        check_types(self)
+        require(
+            1 <= self.minimum <= self.initial <= self.maximum,
+            "1 <= minimum <= initial <= maximum must hold, not "
+            f"{self.minimum}, {self.initial}, {self.maximum}",
+        )
+        require(
+            _LOWEST_TOLERANCE <= self.tolerance < inf,
+            f"tolerance is a ratio of latencies of at least {_LOWEST_TOLERANCE}, not "
+            f"{self.tolerance}: any less and noise alone would cut the limit",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
