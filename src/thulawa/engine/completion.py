@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from thulawa.engine.events import Abandon, BatchReturned, CallStopped, Failed, Succeeded
+from thulawa.engine.events import Abandon, BatchReturned, Failed, Succeeded
 from thulawa.engine.limits import Verdict
 from thulawa.engine.outcomes import (
     continue_keys,
@@ -34,7 +34,7 @@ def on_succeeded(state: SchedulerState, event: Succeeded) -> None:
     calls = state.calls
     for ticket, attempt, result in event.results:
         if calls.get(ticket) != attempt:
-            _stopped(state, ticket, attempt)
+            call_stopped(state, ticket, attempt)
             continue
         _observe(state, ticket, "success")
         free_permit(state, ticket)
@@ -53,7 +53,7 @@ def _complete_in_bulk(state: SchedulerState, results: Sequence[tuple[Ticket, int
     started, arrived, count = 0.0, 0.0, 0  # calls with equal times are measured together
     for ticket, attempt, result in results:
         if calls.get(ticket) != attempt:
-            _stopped(state, ticket, attempt)
+            call_stopped(state, ticket, attempt)
             continue
         del calls[ticket]
         if timed and ticket.timer is not None:
@@ -86,7 +86,7 @@ def _measure(state: SchedulerState, latency: float, residence: float, calls: int
 def on_failed(state: SchedulerState, event: Failed) -> None:
     """Settle a call that raised."""
     if state.calls.get(event.ticket) != event.attempt:
-        _stopped(state, event.ticket, event.attempt)
+        call_stopped(state, event.ticket, event.attempt)
         return
     plan = _settle_error(state, event.ticket, event.error)
     free_permit(state, event.ticket)
@@ -97,7 +97,7 @@ def on_batch_returned(state: SchedulerState, event: BatchReturned) -> None:
     """Settle a call over a batch that returned."""
     lead = event.ticket
     if state.calls.get(lead) != event.attempt:
-        _stopped(state, lead, event.attempt)
+        call_stopped(state, lead, event.attempt)
         return
     members, results = lead.members(), event.results
     problem = _mismatch(results, len(members))
@@ -113,12 +113,8 @@ def on_batch_returned(state: SchedulerState, event: BatchReturned) -> None:
     continue_keys(state, settle(state, members, results))
 
 
-def on_call_stopped(state: SchedulerState, event: CallStopped) -> None:
+def call_stopped(state: SchedulerState, lead: Ticket, attempt: int) -> None:
     """Continue with the keys of an abandoned call that runs no more."""
-    _stopped(state, event.ticket, event.attempt)
-
-
-def _stopped(state: SchedulerState, lead: Ticket, attempt: int) -> None:
     if lead.attempt != attempt or lead not in state.abandoned:
         return  # reported before
     plan = state.abandoned.pop(lead)

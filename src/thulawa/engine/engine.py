@@ -15,7 +15,6 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from random import Random
-from types import TracebackType
 from typing import Any, Self
 
 from thulawa.engine.driver import OutcomeSink, Run, WorkSource
@@ -119,12 +118,7 @@ class Engine:
         self._opened = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._call = self._function
         self._opened = False
         if self._task is not None and self._task is not asyncio.current_task():

@@ -19,16 +19,15 @@ from random import Random
 from typing import Any
 
 from thulawa.engine import events
-from thulawa.engine.completion import on_batch_returned, on_call_stopped, on_failed, on_succeeded
+from thulawa.engine.completion import call_stopped, on_batch_returned, on_failed, on_succeeded
 from thulawa.engine.dispatch import dispatch, undo_starts
 from thulawa.engine.events import Event, Instruction
 from thulawa.engine.invariants import check_invariants
 from thulawa.engine.options import Options
 from thulawa.engine.outcomes import fail, grow_batch, make_ready, release, stop_lingering
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.snapshot import snapshot
 from thulawa.engine.state import LearnedState, SchedulerState
-from thulawa.engine.statistics import Statistics
+from thulawa.engine.statistics import Statistics, snapshot
 from thulawa.engine.work_items import Outcome, Ticket, WorkItem
 from thulawa.errors import BadKey, BadLane
 
@@ -163,10 +162,6 @@ def _reject(state: SchedulerState, record: WorkItem, error: BadKey | BadLane) ->
     release(state, queue)
 
 
-def _on_delivered(state: SchedulerState, event: events.Delivered) -> None:
-    state.emission.delivered(event.count)
-
-
 def _on_tick(state: SchedulerState, _: events.Tick) -> None:
     state.wake_at = float("inf")
     _fold_histograms(state)
@@ -192,8 +187,8 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any], None]] = {
     events.Succeeded: on_succeeded,
     events.BatchReturned: on_batch_returned,
     events.Failed: on_failed,
-    events.CallStopped: on_call_stopped,
-    events.Delivered: _on_delivered,
+    events.CallStopped: lambda state, event: call_stopped(state, event.ticket, event.attempt),
+    events.Delivered: lambda state, event: state.emission.delivered(event.count),
     events.Tick: _on_tick,
     events.Drain: _on_drain,
     events.Cancel: _on_cancel,

@@ -1,20 +1,17 @@
 """Run coroutine functions on a pool of asyncio tasks.
 
-Calls run on worker tasks that live as long as the run, not on a task each: at 1,000 calls of
-5 ms in flight a task each reaches 61,000 calls/s on stock asyncio, workers 143,000 (two-core
-machine, November 2026; see docs/adr/0004). A worker that ends a call and reports it usually gets
-its next call from the report, without an iteration of the loop. Calls that end in the same
-iteration are reported together; a call that ends alone, at once. Each worker that wakes up wakes
-two more while there is work, so a burst of n starts is running after log n iterations, and a
-function that never awaits wakes no worker in vain.
+Calls run on worker tasks that live as long as the run, which is more than twice as fast as a task
+each (figures in docs/adr/0004). A worker that reports a call usually gets its next call from the
+report, without an iteration of the loop. Calls that end in the same iteration are reported
+together; a call that ends alone, at once. Each worker that wakes up wakes two more while there is
+work, so a burst of n starts is running after log n iterations.
 
 A call is abandoned by cancelling its worker's task; the worker lives on. The call is reported
 stopped once the function has ended, which may take it a few iterations (a rollback, say); until
 then the scheduler keeps its permit and its keys.
 
 Calls do not see each other's context variables: a worker whose context was changed by a call makes
-no other call. (The comparison costs 0.1 µs a call; a copy of the context for each call would need
-a task for each.)
+no other call. (A copy of the context for each call would need a task for each.)
 """
 
 import asyncio
@@ -22,6 +19,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
@@ -323,3 +322,14 @@ def argument_maker(
     if of_record is VALUE:
         return _VALUE_OF_TICKET
     return lambda ticket: of_record(ticket.record)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Create an event loop of uvloop if it is installed, else of asyncio.
+
+    uvloop is looked up, not imported: the engine depends on the standard library alone.
+    """
+    if find_spec("uvloop") is not None:
+        loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
+        return loop
+    return asyncio.new_event_loop()
