@@ -212,12 +212,17 @@ def free_permit(state: SchedulerState, lead: Ticket) -> None:
 def _settle_error(state: SchedulerState, lead: Ticket, error: Exception) -> RetryPlan:
     """Settle all records of a call that raised."""
     members = lead.members()
-    _observe(state, lead, state.failure_policy.verdict(error))
+    _observe(state, lead, verdict_of(error))
     if isinstance(error, Overload):
         _overloaded(state, error)
     if len(members) == 1 or isinstance(error, Overload):
         return settle(state, members, [error] * len(members))
     return plan_batch_retry(state, members, error)
+
+
+def verdict_of(error: Exception) -> Verdict:
+    """Return how the concurrency limit is to count this error."""
+    return "overload" if isinstance(error, Overload | TimeoutError) else "failure"
 
 
 def _overloaded(state: SchedulerState, error: Overload) -> None:

@@ -188,7 +188,7 @@ class Engine:
         return self._scheduler.statistics(self._run.now() if self._busy and self._run else None)
 
     def residence_by_lane(self) -> dict[str, dict[int, int]]:
-        """Return the residence histogram of each lane in the last run, for `Histogram.merge`."""
+        """Return the residence histogram of each lane in the last run."""
         histograms = self._scheduler.state.residence_by_lane
         lanes = zip(self.options.lanes.lanes, histograms, strict=True)
         return {lane.name: histogram.counts() for lane, histogram in lanes}

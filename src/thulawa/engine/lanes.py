@@ -7,19 +7,15 @@ One heap per lane, ordered by head timestamp. The next lane is, in this order:
 3. of the lanes that have a share, the one that is furthest behind it (stride scheduling: each
    start advances a lane's pass by 1 / share).
 
-A lane's share is its fraction of the starts while the same lanes have work: by weight, but not
-less than its reserved fraction; of strict lanes the first has all that the others do not reserve.
-Permits are whole numbers and shares are not: fractions that 2. cannot grant, 3. grants over time.
-The two agree, because no share is less than what is reserved. (Tried and rejected: rounding
-reserved permits up; with few permits, or many lanes, the last lanes got nothing.) A lane that was
-idle is advanced to the others, so that it cannot save up starts; one that had more than its share,
-by reservation, by age or because its calls are short, is held back for a few rounds at most.
+A lane's share of the starts is by weight, but not less than its reserved fraction; of strict lanes
+the first has all that the others do not reserve. Fractions of a permit that 2. cannot grant, 3.
+grants over time. (Rejected: rounding reserved permits up; the last of many lanes got nothing.) A
+lane that was idle is advanced to the others, so that it cannot save up starts; one that had more
+than its share is held back for a few rounds at most.
 
-Priority chooses between keys only: within a key records keep their order. With one lane and no
-ageing this is a plain heap. With ageing each key is also in a heap by the arrival of its head, so
-that time spent behind other records of its key counts too. A key popped from one heap leaves a
-stale entry in the other, recognised by its stamp; stale entries are removed when they outnumber
-the live ones.
+With one lane and no ageing this is a plain heap. With ageing each key is also in a heap by the
+arrival of its head. A key popped from one heap leaves a stale entry in the other, recognised by its
+stamp; stale entries are removed when they outnumber the live ones.
 """
 
 from dataclasses import dataclass, field
@@ -68,9 +64,6 @@ class ReadyKeys:
         self._lowest_pass = 0.0
         self.count = 0
         self.now = 0.0
-
-    def __len__(self) -> int:
-        return self.count
 
     def add(self, queue: KeyQueue) -> None:
         """Add a key that is not ready yet."""

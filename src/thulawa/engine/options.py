@@ -304,15 +304,15 @@ class Options:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
+        keyed = self.order in ("key", "emit")
+        observes = self.adaptive is None or self.adaptive.mode == "observe"
         require(
-            self.adaptive is None
-            or self.adaptive.mode == "observe"
-            or self.in_flight == _DEFAULT_IN_FLIGHT,
+            observes or self.in_flight == _DEFAULT_IN_FLIGHT,
             f"in_flight={self.in_flight} has no effect where the limit adapts: "
             "use Adaptive(initial=..., maximum=...), or Adaptive(mode='observe')",
         )
         require(
-            self.unkeyed == "ordered" or self.order in ("key", "emit"),
+            self.unkeyed == "ordered" or keyed,
             f"unkeyed={self.unkeyed!r} has no effect with order={self.order!r}, which does not "
             "look at keys: leave it out, or use order='key' or 'emit'",
         )
@@ -322,7 +322,7 @@ class Options:
             "with 'fail' the first terminal error ends the run",
         )
         require(
-            self.quarantine is None or self.order in ("key", "emit"),
+            self.quarantine is None or keyed,
             "quarantine needs order='key' or 'emit': the other orders do not use keys",
         )
         require(

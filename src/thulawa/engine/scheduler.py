@@ -106,7 +106,7 @@ class Scheduler:
             return False
         if state.emission.undelivered or len(state.timers):
             return False
-        held = len(state.emission.frontier) > 0
+        held = len(state.emission.frontier.unfinished) > 0
         if state.draining:
             return held
         return not state.pull_pending or (held and len(state.calls) >= state.limit.permits)
@@ -178,7 +178,9 @@ def _on_drain(state: SchedulerState, _: events.Drain) -> None:
 
 def _on_cancel(state: SchedulerState, _: events.Cancel) -> None:
     state.instructions.extend(events.Abandon(lead, lead.attempt) for lead in state.running())
-    state.instructions.append(events.ReturnUnfinished(state.emission.frontier.records()))
+    state.instructions.append(
+        events.ReturnUnfinished(list(state.emission.frontier.unfinished.values()))
+    )
     state.stopped = state.cancelled = True
 
 
@@ -207,7 +209,7 @@ def _pull(state: SchedulerState) -> None:
 
 def _announce(state: SchedulerState) -> None:
     """Instruct the driver once the run is drained, and when a `Tick` is needed earlier."""
-    if state.draining and not state.drained and not len(state.emission.frontier):
+    if state.draining and not state.drained and not len(state.emission.frontier.unfinished):
         state.drained = True
         state.instructions.append(events.Drained())
     when = state.timers.next()

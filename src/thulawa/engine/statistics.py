@@ -44,8 +44,8 @@ class Histogram:
 
     __slots__ = ("_buckets", "_pending", "add")
 
-    def __init__(self) -> None:
-        self._buckets: Counter[int] = Counter()
+    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
+        self._buckets: Counter[int] = Counter(counts)
         self._pending: list[float] = []
         self.add = self._pending.append
 
@@ -83,12 +83,8 @@ class Histogram:
         p50, p99, maximum = map(self.percentile, (0.5, 0.99, 1.0))
         return Percentiles(self._buckets.total(), p50, p99, maximum)
 
-    def merge(self, counts: Mapping[int, int]) -> None:
-        """Add the `counts` of another histogram."""
-        self._buckets.update(counts)
-
     def counts(self) -> dict[int, int]:
-        """Return the number of durations in each bucket, for `merge`."""
+        """Return the number of durations in each bucket, which may be merged."""
         self.fold()
         return dict(self._buckets)
 

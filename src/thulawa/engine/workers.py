@@ -18,6 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -67,16 +68,13 @@ class Workers(Protocol):
         """Stop all calls; return the number that did not stop ``within`` so many seconds."""
 
 
+@dataclass(slots=True, eq=False)
 class _Worker:
     """A task that makes one call after another."""
 
-    __slots__ = ("abandoned", "attempt", "task")
-
-    task: asyncio.Task[None]
-
-    def __init__(self) -> None:
-        self.attempt = 0
-        self.abandoned = False
+    task: asyncio.Task[None] = field(init=False)
+    attempt: int = 0
+    abandoned: bool = False
 
 
 class CoroutineWorkers:
@@ -147,13 +145,11 @@ class CoroutineWorkers:
                     wakeup.set_result(None)
                     break
             else:
-                self._add_worker()
-
-    def _add_worker(self) -> None:
-        worker = _Worker()
-        self._workers[worker] = None
-        worker.task = self._loop.create_task(self._run(worker), context=self._context.copy())
-        worker.task.add_done_callback(partial(self._worker_ended, worker))
+                worker = _Worker()
+                self._workers[worker] = None
+                running = self._run(worker)
+                worker.task = self._loop.create_task(running, context=self._context.copy())
+                worker.task.add_done_callback(partial(self._worker_ended, worker))
 
     async def _run(self, worker: _Worker) -> None:
         while True:
