@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from thulawa.engine.limits import Adaptive
 from thulawa.engine.options import (
+    Adaptive,
     Batch,
     Bounds,
     Lane,

@@ -45,17 +45,17 @@ def test_keys_close_intake_too() -> None:
 def test_where_keys_are_not_tracked_parked_keys_add_no_room() -> None:
     ledger = Backpressure(Bounds(records=10, keys=4, parked=2))
     ledger.records = 2
-    ledger.park(1, 0)
+    ledger.park(1, 0, 1)
     assert ledger.room(0)[0] == 4
 
 
 def test_parked_records_count_against_the_bounds_only_beyond_their_allowance() -> None:
     ledger = Backpressure(Bounds(records=10, keys=100, parked=4))
     ledger.records = 10
-    ledger.park(4, 0)
+    ledger.park(4, 0, 1)
     assert ledger.room(0)[0] == 4
     ledger.records = 10
-    ledger.park(2, 0)
+    ledger.park(2, 0, 1)
     assert ledger.room(0)[0] == 0
     assert ledger.excess() == 2
 
@@ -72,9 +72,9 @@ def test_held_and_parked_together_never_exceed_the_sum_of_both_bounds(
         if act == "take":
             ledger.records += min(count, ledger.room(0)[0])
         elif act == "park":
-            ledger.park(min(count, ledger.records), 0)
+            ledger.park(min(count, ledger.records), 0, 1)
         elif act == "unpark":
-            ledger.unpark(min(count, ledger.parked), 0)
+            ledger.park(-min(count, ledger.parked), 0, -1)
         else:
             ledger.records -= min(count, ledger.records)
         assert ledger.records + ledger.parked <= bounds.records + bounds.parked

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.engine.model_driver import Drive, drive, records
-from thulawa.engine.batching import BatchSize
 from thulawa.engine.events import Arrived, BatchReturned, Emit, Start, Tick
+from thulawa.engine.limits import BatchSize
 from thulawa.engine.options import Batch, Options, Retry
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.work_items import WorkItem

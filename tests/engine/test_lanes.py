@@ -48,7 +48,7 @@ def test_among_ready_keys_the_oldest_head_goes_first(options: Lanes) -> None:
     for timestamp in times:
         ready.add(key(timestamp))
     given = []
-    while ready:
+    while ready.count:
         head = ready.pop(100).head
         assert head is not None
         given.append(head.timestamp)
@@ -70,13 +70,13 @@ def test_keys_added_and_taken_in_bulk_keep_the_order(
     together.add_all([key(timestamp) for timestamp in times[ready_before:]])
     for timestamp in times[ready_before:]:
         one_by_one.add(key(timestamp))
-    while together:
+    while together.count:
         taken = together.take(most)
         heads = [one_by_one.pop(most).head for _ in taken]
         assert [queue.stamp for queue in taken] == [0] * len(taken)
         assert [place(queue.head) for queue in taken] == [place(head) for head in heads]
-        assert len(together) == len(one_by_one) == len(together.keys())
-    assert not one_by_one
+        assert together.count == one_by_one.count == len(together.keys())
+    assert not one_by_one.count
 
 
 def test_of_equally_old_heads_the_one_that_was_ready_first_goes_first() -> None:
@@ -211,7 +211,7 @@ def test_stale_entries_of_both_heaps_are_removed(strict: bool) -> None:  # noqa:
         if round_ > 3:
             ready.pop(100)
             ready.pop(100)
-    assert len(ready) == 8
+    assert ready.count == 8
     held = len(ready._by_arrival) + sum(len(lane.heap) for lane in ready._lanes)
     assert held < 1_000
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from tests.engine.limit_simulation import Measured, Server, Simulation
 from thulawa.engine.adaptive import AdaptiveLimit
-from thulawa.engine.limits import Adaptive, FixedLimit, Limit, LimitReport, Verdict
+from thulawa.engine.limits import Limit, LimitReport, Verdict
+from thulawa.engine.options import Adaptive
 
 Controller = Callable[[Adaptive, int], Limit]
 Check = Callable[[Controller, int], None]
@@ -30,9 +31,9 @@ def adaptive(options: Adaptive, seed: int) -> Limit:
 
 
 IDLERS: dict[str, Controller] = {
-    "frozen": lambda options, _: FixedLimit(options.initial),
-    "always minimum": lambda options, _: FixedLimit(options.minimum),
-    "always maximum": lambda options, _: FixedLimit(options.maximum),
+    "frozen": lambda options, _: Limit(options.initial),
+    "always minimum": lambda options, _: Limit(options.minimum),
+    "always maximum": lambda options, _: Limit(options.maximum),
 }
 
 
@@ -371,11 +372,11 @@ def test_a_minimum_above_the_capacity_is_kept() -> None:
 
 
 def test_a_fixed_limit_is_reported_as_fixed() -> None:
-    limit = FixedLimit(7)
+    limit = Limit(7)
     limit.observe(1.0, "overload", 7, 1.0)
     assert limit.report() == LimitReport(mode="off", permits=7, proposed=7.0, reason="fixed")
     with pytest.raises(ValueError, match="at least 1"):
-        FixedLimit(0)
+        Limit(0)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from thulawa.engine.limits import Adaptive
 from thulawa.engine.options import (
+    Adaptive,
     Batch,
     Bounds,
     Lane,

@@ -1,14 +1,15 @@
 """The token bucket: never more than rate × time + burst, and nothing before Retry-After."""
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.model_driver import Drive, drive, records
+from thulawa.engine.limits import TokenBucket
 from thulawa.engine.options import Options, Rate, Retry
-from thulawa.engine.rates import TokenBucket
 from thulawa.engine.state import LearnedState
 from thulawa.errors import Overload
 
@@ -126,7 +127,7 @@ def test_nothing_at_all_starts_before_retry_after_is_over() -> None:
 
 def test_retry_after_outlasts_its_run() -> None:
     options = Options(retry=Retry(attempts=1))
-    learned = LearnedState(options)
+    learned = LearnedState(options, Random(0))
     of = drive(options, "a", learned=learned)
     of.fail(0, Overload(retry_after=10))
     of.cancel()

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.engine.model_driver import Drive, drive, records
-from thulawa.engine.failure_policy import FailingKeys, FailurePolicy
+from thulawa.engine.completion import verdict_of
+from thulawa.engine.failure_policy import FailingKeys
 from thulawa.engine.options import Batch, OnError, Options, Quarantine, Rate, Retry, SingleFlight
 from thulawa.engine.work_items import WorkItem
 from thulawa.errors import (
@@ -293,10 +294,10 @@ def test_the_error_of_a_record_names_engine_offset_and_key() -> None:
 
 
 def test_timeouts_and_overload_count_as_overload_and_other_errors_as_failures() -> None:
-    assert FailurePolicy.verdict(Overload()) == "overload"
-    assert FailurePolicy.verdict(TimeoutError()) == "overload"
-    assert FailurePolicy.verdict(AttemptTimedOut("slow")) == "overload"
-    assert FailurePolicy.verdict(ValueError()) == "failure"
+    assert verdict_of(Overload()) == "overload"
+    assert verdict_of(TimeoutError()) == "overload"
+    assert verdict_of(AttemptTimedOut("slow")) == "overload"
+    assert verdict_of(ValueError()) == "failure"
 
 
 # --- quarantine

@@ -195,9 +195,9 @@ def test_a_leader_is_removed_once_its_result_is_final() -> None:
     of = requests(drive(single_flight()), ("a", "x"))
     (call,) = of.running.values()
     group.lead(call.lead, "x")
-    assert group.leader("x") is call.lead
+    assert group.leaders["x"] is call.lead
     assert group.complete(call.lead) == []
-    assert group.leader("x") is None
+    assert "x" not in group.leaders
     assert group.cached("x") is MISSING
 
 

@@ -6,9 +6,9 @@ driven by a host with its own loop, or by a test without any.
 
 from thulawa.engine.driver import OutcomeSink, WorkSource
 from thulawa.engine.engine import Engine
-from thulawa.engine.limits import Adaptive, LimitReport
-from thulawa.engine.loops import new_event_loop
+from thulawa.engine.limits import LimitReport
 from thulawa.engine.options import (
+    Adaptive,
     Batch,
     Bounds,
     Lane,
@@ -22,6 +22,7 @@ from thulawa.engine.options import (
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.statistics import Percentiles, Statistics
 from thulawa.engine.work_items import Outcome, WorkItem
+from thulawa.engine.workers import new_event_loop
 
 __all__ = [
     "Adaptive",

@@ -26,30 +26,26 @@ limit that was too much even where rejections are quick. Application errors stop
 and cut above 50 %. Mode ``observe`` can neither probe nor dip: it takes the baseline from calls
 that end with at most half of the permits in flight.
 
-Measured in virtual time (152 runs; capacity 4 to 100, latency constant or lognormal with sigma 0.3
-to 0.6): mean limit 0.97 to 1.16 of the capacity, 1.06 on average; throughput 91 to 100 % of the
-server's, 98 % on average, dips included; ``observe`` costs 0.3 to 0.5 µs. Tried and rejected, with
-the number of these runs that ended over 20 % off the capacity or under 90 % of the throughput (now:
-none):
+Measured in virtual time (152 runs; capacity 4 to 100, latency constant or lognormal): mean limit
+0.97 to 1.16 of the capacity, throughput 91 to 100 % of the server's, dips included. Tried and
+rejected, with the number of these runs that ended over 20 % off the capacity or under 90 % of the
+throughput (now: none):
 
-- windows of 25 calls whatever the noise: 75, down to 0.50 of the capacity. So a window goes on
-  until its standard error is 5 %, at most to 200 calls. Ending it once it is clearly good or bad
-  favours extremes: 0.41 in an earlier version.
+- windows of 25 calls whatever the noise: 75. So a window goes on until its standard error is 5 %,
+  at most to 200 calls. Ending it once it is clearly good or bad favours extremes.
 - the full √L step always: 34; small limits oscillate.
-- refining the baseline by good windows: 31; queueing raises it, to limits of 2.35.
-- no dips: 4, worst 0.83; one in 100 windows from the start: 3. Later changes of the server are
-  not noticed either.
-- a quicker window as the new baseline, a minimum of noise: 2, worst 0.88. It triggers a dip.
-- a dead band instead of steps down settles at its upper edge: 1.24 in an earlier version.
+- refining the baseline by good windows: 31; queueing raises it.
+- no dips: 4; one in 100 windows from the start: 3.
+- a quicker window as the new baseline, a minimum of noise: 2. It triggers a dip.
+- a dead band instead of steps down: the limit settles at its upper edge.
 """
 
 from math import exp, inf, log, sqrt
 from random import Random
 from typing import Final, Literal
 
-from thulawa.engine.limits import Adaptive, LimitReport, Verdict
-
-__all__ = ["AdaptiveLimit"]
+from thulawa.engine.limits import Limit, LimitReport, Verdict
+from thulawa.engine.options import Adaptive
 
 # Quicker successes made no remote call; slower ones are a broken clock.
 FASTEST: Final = 1e-4
@@ -149,11 +145,13 @@ class _Baseline:
         return exp(latency - self.latency)
 
 
-class AdaptiveLimit:
+class AdaptiveLimit(Limit):
     """A limit that finds the server's capacity, as described at the top of the module.
 
     In mode ``observe`` the permits stay at ``in_flight``; mode ``enforce`` does not use it.
     """
+
+    adapts = True
 
     def __init__(self, options: Adaptive, in_flight: int, rng: Random) -> None:
         self._options = options

@@ -7,44 +7,30 @@ exceeds ``Bounds.records + Bounds.parked``. Intake closes at a bound and opens a
 ``resume_at`` of it: hysteresis, so that it does not open for every single record.
 """
 
+from dataclasses import dataclass, field
+
 from thulawa.engine.options import Bounds
 
-__all__ = ["Backpressure"]
 
-
+@dataclass(slots=True)
 class Backpressure:
     """Counts held and parked records, bytes and keys; opens and closes intake."""
 
-    __slots__ = {  # noqa: RUF023 grouped by subject
-        "bounds": "the bounds",
-        "allowed_bytes": "bytes of parked records that do not count against the bounds",
-        "records": "records held",
-        "bytes": "bytes held",
-        "parked": "records parked",
-        "parked_bytes": "bytes parked",
-        "parked_keys": "keys parked",
-        "open": "whether intake is open",
-    }
+    bounds: Bounds
+    allowed_bytes: int = field(init=False)  # of parked records, not counted against the bounds
+    records: int = 0  # held
+    bytes: int = 0
+    parked: int = 0
+    parked_bytes: int = 0
+    parked_keys: int = 0
+    open: bool = True
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
+    def __post_init__(self) -> None:
+        bounds = self.bounds
         self.allowed_bytes = bounds.bytes * min(bounds.parked, bounds.records) // bounds.records
-        self.records = 0
-        self.bytes = 0
-        self.parked = 0
-        self.parked_bytes = 0
-        self.parked_keys = 0
-        self.open = True
 
-    def park(self, records: int, size: int) -> None:
-        """Count the records of one key as parked, no longer as held."""
-        self._move(records, size, 1)
-
-    def unpark(self, records: int, size: int) -> None:
-        """Count the records of one parked key as held again."""
-        self._move(-records, -size, -1)
-
-    def _move(self, records: int, size: int, keys: int) -> None:
+    def park(self, records: int, size: int, keys: int) -> None:
+        """Count records as parked, no longer as held; negative numbers undo it."""
         self.records -= records
         self.bytes -= size
         self.parked += records

@@ -8,15 +8,11 @@ exception classes, tuples of these, and unions.
 from collections.abc import Callable
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["check_types", "require"]
-
-_Kind: TypeAlias = Any  # an annotation
-
-_NAMES: dict[_Kind, str] = {
+_NAMES: dict[Any, str] = {
     NoneType: "None",
     bool: "True or False",
     int: "a whole number",
@@ -36,42 +32,35 @@ def check_types(part: Any, prefix: str | None = None) -> None:
     owner = f"{type(part).__name__}." if prefix is None else prefix
     for field in fields(part):
         value = getattr(part, field.name)
-        kinds = _alternatives(field.type)
-        if not any(_is_a(value, kind) for kind in kinds):
-            wanted = " or ".join(map(_described, kinds))
+        union: Any = get_origin(field.type) in (Union, UnionType)
+        kinds = [_kind_of(one) for one in (get_args(field.type) if union else (field.type,))]
+        if not any(fits(value) for _, fits in kinds):
+            wanted = " or ".join(title for title, _ in kinds)
             raise ConfigurationError(f"{owner}{field.name} must be {wanted}, not {value!r}")
 
 
-def _alternatives(kind: _Kind) -> tuple[_Kind, ...]:
-    origin: Any = get_origin(kind)
-    return get_args(kind) if origin in (Union, UnionType) else (kind,)
-
-
-def _is_a(value: object, kind: _Kind) -> bool:
-    origin: Any = get_origin(kind)
-    arguments = get_args(kind)
+def _kind_of(annotation: Any) -> tuple[str, Callable[[Any], bool]]:
+    """Return a description of an annotation's values, and a function that recognises them."""
+    origin: Any = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Literal:
-        return value in arguments
+        return "one of " + ", ".join(map(repr, arguments)), lambda value: value in arguments
     if origin is tuple:
-        return isinstance(value, tuple) and all(_is_a(each, arguments[0]) for each in value)
+        title, fits = _kind_of(arguments[0])
+        return (
+            f"a tuple, each {title}",
+            lambda value: isinstance(value, tuple) and all(map(fits, value)),
+        )
     if origin is type:
-        return isinstance(value, type) and issubclass(value, arguments[0])
+        base = arguments[0]
+        return (
+            f"a class of {base.__name__}",
+            lambda value: isinstance(value, type) and issubclass(value, base),
+        )
     if origin is Callable:
-        return callable(value)
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float if kind is float else kind)
-
-
-def _described(kind: _Kind) -> str:
-    origin: Any = get_origin(kind)
-    arguments = get_args(kind)
-    if origin is Literal:
-        return "one of " + ", ".join(map(repr, arguments))
-    if origin is tuple:
-        return f"a tuple, each {_described(arguments[0])}"
-    if origin is type:
-        return f"a class of {arguments[0].__name__}"
-    if origin is Callable:
-        return "a function"
-    return _NAMES.get(kind) or f"made with {kind.__name__}(...)"
+        return "a function", callable
+    kind = int | float if annotation is float else annotation
+    return (
+        _NAMES.get(annotation) or f"made with {annotation.__name__}(...)",
+        lambda value: annotation is bool if isinstance(value, bool) else isinstance(value, kind),
+    )

@@ -9,30 +9,21 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from thulawa.engine.events import Abandon, BatchReturned, CallStopped, Failed, Succeeded
+from thulawa.engine.events import Abandon, BatchReturned, Failed, Succeeded
 from thulawa.engine.limits import Verdict
-from thulawa.engine.outcomes import fail, succeed
+from thulawa.engine.outcomes import (
+    continue_keys,
+    fail,
+    park,
+    plan_batch_retry,
+    release,
+    settle,
+    succeed,
+)
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.readiness import release
-from thulawa.engine.retry import continue_keys, park, plan_batch_retry, settle
 from thulawa.engine.state import ABANDONED, RetryPlan, SchedulerState
 from thulawa.engine.work_items import Outcome, Ticket
-from thulawa.errors import (
-    AttemptTimedOut,
-    DeadlineExceeded,
-    Overload,
-    SelfCancelled,
-    WrongResult,
-)
-
-__all__ = [
-    "call_timed_out",
-    "free_permit",
-    "on_batch_returned",
-    "on_call_stopped",
-    "on_failed",
-    "on_succeeded",
-]
+from thulawa.errors import AttemptTimedOut, DeadlineExceeded, Overload, SelfCancelled, WrongResult
 
 
 def on_succeeded(state: SchedulerState, event: Succeeded) -> None:
@@ -43,7 +34,7 @@ def on_succeeded(state: SchedulerState, event: Succeeded) -> None:
     calls = state.calls
     for ticket, attempt, result in event.results:
         if calls.get(ticket) != attempt:
-            _stopped(state, ticket, attempt)
+            call_stopped(state, ticket, attempt)
             continue
         _observe(state, ticket, "success")
         free_permit(state, ticket)
@@ -62,7 +53,7 @@ def _complete_in_bulk(state: SchedulerState, results: Sequence[tuple[Ticket, int
     started, arrived, count = 0.0, 0.0, 0  # calls with equal times are measured together
     for ticket, attempt, result in results:
         if calls.get(ticket) != attempt:
-            _stopped(state, ticket, attempt)
+            call_stopped(state, ticket, attempt)
             continue
         del calls[ticket]
         if timed and ticket.timer is not None:
@@ -95,7 +86,7 @@ def _measure(state: SchedulerState, latency: float, residence: float, calls: int
 def on_failed(state: SchedulerState, event: Failed) -> None:
     """Settle a call that raised."""
     if state.calls.get(event.ticket) != event.attempt:
-        _stopped(state, event.ticket, event.attempt)
+        call_stopped(state, event.ticket, event.attempt)
         return
     plan = _settle_error(state, event.ticket, event.error)
     free_permit(state, event.ticket)
@@ -106,7 +97,7 @@ def on_batch_returned(state: SchedulerState, event: BatchReturned) -> None:
     """Settle a call over a batch that returned."""
     lead = event.ticket
     if state.calls.get(lead) != event.attempt:
-        _stopped(state, lead, event.attempt)
+        call_stopped(state, lead, event.attempt)
         return
     members, results = lead.members(), event.results
     problem = _mismatch(results, len(members))
@@ -122,12 +113,8 @@ def on_batch_returned(state: SchedulerState, event: BatchReturned) -> None:
     continue_keys(state, settle(state, members, results))
 
 
-def on_call_stopped(state: SchedulerState, event: CallStopped) -> None:
+def call_stopped(state: SchedulerState, lead: Ticket, attempt: int) -> None:
     """Continue with the keys of an abandoned call that runs no more."""
-    _stopped(state, event.ticket, event.attempt)
-
-
-def _stopped(state: SchedulerState, lead: Ticket, attempt: int) -> None:
     if lead.attempt != attempt or lead not in state.abandoned:
         return  # reported before
     plan = state.abandoned.pop(lead)
@@ -225,12 +212,17 @@ def free_permit(state: SchedulerState, lead: Ticket) -> None:
 def _settle_error(state: SchedulerState, lead: Ticket, error: Exception) -> RetryPlan:
     """Settle all records of a call that raised."""
     members = lead.members()
-    _observe(state, lead, state.failure_policy.verdict(error))
+    _observe(state, lead, verdict_of(error))
     if isinstance(error, Overload):
         _overloaded(state, error)
     if len(members) == 1 or isinstance(error, Overload):
         return settle(state, members, [error] * len(members))
     return plan_batch_retry(state, members, error)
+
+
+def verdict_of(error: Exception) -> Verdict:
+    """Return how the concurrency limit is to count this error."""
+    return "overload" if isinstance(error, Overload | TimeoutError) else "failure"
 
 
 def _overloaded(state: SchedulerState, error: Overload) -> None:

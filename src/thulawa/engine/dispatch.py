@@ -5,21 +5,13 @@ quarantine, its deadline has passed, its result is cached, or an equal request i
 then completed here, but only while no ticket of its key is active, so it never overtakes one.
 """
 
-from collections.abc import Hashable
-
 from thulawa.engine.completion import call_timed_out, free_permit
-from thulawa.engine.outcomes import fail, succeed
+from thulawa.engine.outcomes import fail, make_ready, release, succeed
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.readiness import make_ready, release
-from thulawa.engine.single_flight import MISSING
+from thulawa.engine.single_flight import MISSING, SingleFlightGroup
 from thulawa.engine.state import SchedulerState
 from thulawa.engine.work_items import Ticket, WorkItem
-from thulawa.errors import (
-    DeadlineExceeded,
-    Quarantined,
-)
-
-__all__ = ["dispatch", "undo_starts"]
+from thulawa.errors import DeadlineExceeded, Quarantined
 
 
 def dispatch(state: SchedulerState) -> None:
@@ -181,20 +173,30 @@ def _add_head(state: SchedulerState, queue: KeyQueue, tickets: list[Ticket]) -> 
     record = queue.next_record()
     if record is None or state.stopped or (tickets and not _may_join(queue, tickets)):
         return False
-    if _in_quarantine(state, queue, record) or _past_deadline(state, queue):
+    error = _error_without_call(state, queue, record)
+    if error is not None:
+        _fail_head(state, queue, error)
         return False
     flight = state.single_flight
-    if flight is not None and not _is_leader(queue):
-        request = _request_of(state, queue, record)
-        if request is MISSING or _needs_no_call(state, queue, request):
-            return False
-        ticket = queue.pop()
-        flight.lead(ticket, request)
-    else:
-        ticket = queue.pop()
+    ticket = queue.pop() if flight is None else _pop_leader(state, flight, queue, record)
+    if ticket is None:
+        return False
     queue.active += 1
     tickets.append(ticket)
     return True
+
+
+def _error_without_call(
+    state: SchedulerState, queue: KeyQueue, record: WorkItem
+) -> Exception | None:
+    """Return the error of a head in quarantine, or of a retry whose deadline has passed."""
+    failing = state.failing_keys
+    if failing is not None and record.key is not None and failing.blocked(record.key, state.now):
+        return Quarantined("its key is in quarantine")
+    if queue.retries and state.failure_policy.deadline(queue.retries[0]) <= state.now:
+        late = f"the deadline of {state.options.deadline} s passed before another attempt"
+        return DeadlineExceeded(late)
+    return None
 
 
 def _fail_head(state: SchedulerState, queue: KeyQueue, error: Exception) -> None:
@@ -204,44 +206,27 @@ def _fail_head(state: SchedulerState, queue: KeyQueue, error: Exception) -> None
         release(state, queue)
 
 
-def _in_quarantine(state: SchedulerState, queue: KeyQueue, record: WorkItem) -> bool:
-    if state.failing_keys is None or record.key is None:
-        return False
-    if not state.failing_keys.blocked(record.key, state.now):
-        return False
-    _fail_head(state, queue, Quarantined("its key is in quarantine"))
-    return True
+def _pop_leader(
+    state: SchedulerState, flight: SingleFlightGroup, queue: KeyQueue, record: WorkItem
+) -> Ticket | None:
+    """Remove the head of a key if it needs a call, and make it the leader of its request.
 
-
-def _past_deadline(state: SchedulerState, queue: KeyQueue) -> bool:
-    """Return whether the deadline of a retry passed while it waited for a permit."""
-    if not queue.retries or state.failure_policy.deadline(queue.retries[0]) > state.now:
-        return False
-    late = f"the deadline of {state.options.deadline} s passed before another attempt"
-    _fail_head(state, queue, DeadlineExceeded(late))
-    return True
-
-
-def _request_of(state: SchedulerState, queue: KeyQueue, record: WorkItem) -> Hashable:
-    """Return the request key of the head of a key; `MISSING` where the user's function raises."""
-    assert state.single_flight is not None
+    Otherwise return None: its result is cached, or it follows an equal request in flight.
+    """
+    if queue.retries and queue.retries[0].followers is not None:
+        return queue.pop()  # it leads already
     try:
-        return state.single_flight.request_of(record)
+        request = flight.request_of(record)
     except Exception as error:  # noqa: BLE001 the user's function may raise anything
         _fail_head(state, queue, error)
-        return MISSING
-
-
-def _needs_no_call(state: SchedulerState, queue: KeyQueue, request: Hashable) -> bool:
-    """Complete the head of a key from the cache, or make it follow an equal request in flight."""
-    flight = state.single_flight
-    assert flight is not None
-    cached = flight.cached(request)
-    leader = flight.leader(request)
+        return None
+    cached, leader = flight.cached(request), flight.leaders.get(request)
     if cached is MISSING and leader is None:
-        return False
+        ticket = queue.pop()
+        flight.lead(ticket, request)
+        return ticket
     if queue.active:
-        return True
+        return None
     ticket = queue.pop()
     if leader is None:
         flight.hits += 1
@@ -251,12 +236,7 @@ def _needs_no_call(state: SchedulerState, queue: KeyQueue, request: Hashable) ->
         flight.follow(ticket, leader)
         state.following += 1
         queue.active = 1
-    return True
-
-
-def _is_leader(queue: KeyQueue) -> bool:
-    """Return whether the head of a key is a retry that leads a request already."""
-    return queue.retries[0].followers is not None if queue.retries else False
+    return None
 
 
 def _may_join(queue: KeyQueue, tickets: list[Ticket]) -> bool:

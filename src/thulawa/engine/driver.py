@@ -18,35 +18,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from thulawa.engine.events import (
-    Abandon,
-    Abort,
-    Arrived,
-    BatchReturned,
-    CallStopped,
-    Cancel,
-    Delivered,
-    Drain,
-    Drained,
-    Emit,
-    Event,
-    Failed,
-    Pull,
-    ReturnUnfinished,
-    Start,
-    Succeeded,
-    Tick,
-    WakeAt,
-)
+from thulawa.engine import events
 from thulawa.engine.scheduler import Scheduler
 from thulawa.engine.work_items import Outcome, Ticket, WorkItem
 from thulawa.engine.workers import CallListener, Workers
-from thulawa.errors import (
-    ThulawaError,
-    WrongResult,
-)
-
-__all__ = ["OutcomeSink", "Run", "WorkSource"]
+from thulawa.errors import ThulawaError, WrongResult
 
 _log = logging.getLogger("thulawa.engine")
 
@@ -93,7 +69,7 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._workers = workers(self)
         self._batched = scheduler.state.options.batch is not None
-        self._pull: asyncio.Future[Pull] = self._loop.create_future()
+        self._pull: asyncio.Future[events.Pull] = self._loop.create_future()
         self._outbox: list[Outcome] = []
         self._outbox_filled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -104,20 +80,20 @@ class Run:
         self._intake: asyncio.Task[None] | None = None
         self.unfinished: list[WorkItem] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Start: lambda start: self._workers.start(start.tickets),
-            Emit: self._emit,
-            Pull: self._request,
-            WakeAt: self._wake_at,
-            Abandon: self._abandon,
-            Drained: lambda _: self._end(None),
-            Abort: lambda abort: self._end(abort.error),
+            events.Start: lambda start: self._workers.start(start.tickets),
+            events.Emit: self._emit,
+            events.Pull: self._request,
+            events.WakeAt: self._wake_at,
+            events.Abandon: self._abandon,
+            events.Drained: lambda _: self._end(None),
+            events.Abort: lambda abort: self._end(abort.error),
         }
 
     async def execute(self, *, drained: bool = False) -> None:
         """Process the source to its end, or raise what ended the run before."""
         self._intake = self._part(self._read_source, "intake")
         self._parts = [self._intake, self._part(self._write_sink, "output")]
-        self._handle(Tick())
+        self._handle(events.Tick())
         if drained:
             self.drain()
         try:
@@ -151,13 +127,13 @@ class Run:
             )
         else:  # all have stopped
             for lead in list(self._state.abandoned):
-                self._scheduler.handle(CallStopped(lead, lead.attempt), self._loop.time())
+                self._scheduler.handle(events.CallStopped(lead, lead.attempt), self._loop.time())
 
     def drain(self) -> None:
         """Stop intake; `execute` returns when all records that arrived are finished."""
         if self._intake is not None and not self._state.draining:
             self._intake.cancel()
-            self._handle(Drain())
+            self._handle(events.Drain())
 
     def mark_delivered(self, records: list[WorkItem]) -> None:
         """Remove records from ``unfinished`` that were delivered after the run had ended."""
@@ -171,20 +147,20 @@ class Run:
         if self._check is not None:
             results = self._checked(results, self._check)
         if not self._batched:
-            self._handle(Succeeded(results))
+            self._handle(events.Succeeded(results))
             return
         for ticket, attempt, batch in results:
-            self._handle(BatchReturned(ticket, attempt, batch))
+            self._handle(events.BatchReturned(ticket, attempt, batch))
 
     def failed(self, ticket: Ticket, attempt: int, error: Exception) -> None:
         """Report a call that raised to the scheduler."""
-        self._handle(Failed(ticket, attempt, error))
+        self._handle(events.Failed(ticket, attempt, error))
 
     def call_stopped(self, ticket: Ticket, attempt: int) -> None:
         """Report an abandoned call that runs no more to the scheduler."""
         if (reminder := self._reminders.pop(ticket, None)) is not None:
             reminder.cancel()
-        self._handle(CallStopped(ticket, attempt))
+        self._handle(events.CallStopped(ticket, attempt))
 
     def exited(self, error: BaseException) -> None:
         """End the run: asyncio raises this out of the loop, which may be run again."""
@@ -238,7 +214,7 @@ class Run:
                 self.unfinished.extend(records)
                 return
             if not records:
-                self._handle(Drain())
+                self._handle(events.Drain())
                 return
             if len(records) > pull.records:
                 self.unfinished.extend(records)
@@ -246,7 +222,7 @@ class Run:
                     f"{self._state.options.name}: the source returned {len(records)} records "
                     f"where at most {pull.records} were requested; correct its read()"
                 )
-            self._handle(Arrived(records))
+            self._handle(events.Arrived(records))
 
     async def _write_sink(self) -> None:
         while not self._over.done():
@@ -254,21 +230,21 @@ class Run:
             outcomes, self._outbox = self._outbox, []
             self._outbox_filled.clear()
             await self._sink.put(outcomes)
-            delivered = Delivered(len(outcomes))
+            delivered = events.Delivered(len(outcomes))
             if self._over.done():
                 # accepted while the run stops: not unfinished, but no instruction counts
                 self._scheduler.handle(delivered, self._loop.time())
             else:
                 self._handle(delivered)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         """Pass an event to the scheduler and carry out its instructions."""
         if self._over.done():
             return
         try:
             instructions = self._scheduler.handle(event, self._loop.time())
         except Exception as error:  # noqa: BLE001 execute() raises it; a worker must not swallow it
-            if isinstance(event, Arrived):  # the scheduler may not have them
+            if isinstance(event, events.Arrived):  # the scheduler may not have them
                 self.unfinished.extend(event.records)
                 error = _not_a_work_item(self._state.options.name, event.records) or error
             self._end(error)
@@ -318,27 +294,27 @@ class Run:
             return
         late = self.unfinished
         self.unfinished = []
-        for instruction in self._scheduler.handle(Cancel(), self._loop.time()):
-            if isinstance(instruction, ReturnUnfinished):
+        for instruction in self._scheduler.handle(events.Cancel(), self._loop.time()):
+            if isinstance(instruction, events.ReturnUnfinished):
                 both = {id(record): record for record in (*instruction.records, *late)}
                 self.unfinished = list(both.values())
 
     # --- instructions of the scheduler
 
-    def _request(self, pull: Pull) -> None:
+    def _request(self, pull: events.Pull) -> None:
         self._pull.set_result(pull)
 
-    def _emit(self, instruction: Emit) -> None:
+    def _emit(self, instruction: events.Emit) -> None:
         if not self._outbox:
             self._outbox_filled.set()
         self._outbox.extend(instruction.outcomes)
 
-    def _wake_at(self, instruction: WakeAt) -> None:
+    def _wake_at(self, instruction: events.WakeAt) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(instruction.when, self._handle, Tick())
+        self._timer = self._loop.call_at(instruction.when, self._handle, events.Tick())
 
-    def _abandon(self, instruction: Abandon) -> None:
+    def _abandon(self, instruction: events.Abandon) -> None:
         ticket = instruction.ticket
         self._workers.abandon(ticket, instruction.attempt)
         if (reminder := self._reminders.pop(ticket, None)) is not None:

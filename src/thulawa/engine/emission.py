@@ -3,20 +3,90 @@
 Results are emitted as they finish (``emit="finished"``), in the order of their key
 (``order="emit"``), or in the order of the partition (``emit="partition"``). A result in a reorder
 buffer still counts as held. A record is finished, and the frontier may pass it, only when the
-driver has reported its outcome as delivered.
+driver has reported its outcome as delivered. All operations are amortised O(1).
 """
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from operator import lt
+from typing import Any
 
 from thulawa.engine.backpressure import Backpressure
 from thulawa.engine.options import Options
 from thulawa.engine.queues import KeyRule
-from thulawa.engine.sequence import Frontier, ReorderBuffer
 from thulawa.engine.work_items import Outcome, WorkItem
 from thulawa.errors import BadKey
 
-__all__ = ["Emission"]
+
+class ReorderBuffer:
+    """Offsets in the order expected, each finished once with a value that is returned in order."""
+
+    __slots__ = ("_expected", "finished")
+
+    def __init__(self) -> None:
+        self._expected: deque[int] = deque()
+        self.finished: dict[int, Any] = {}  # values that wait for an offset before theirs
+
+    def __len__(self) -> int:
+        return len(self._expected)
+
+    def expect(self, offset: int) -> None:
+        """Append an offset to the order."""
+        self._expected.append(offset)
+
+    def finish(self, offset: int, value: Any) -> list[Any]:
+        """Finish an offset; return the values whose turn has come, in order."""
+        expected = self._expected
+        finished = self.finished
+        if expected[0] != offset:
+            finished[offset] = value
+            return []
+        expected.popleft()
+        released = [value]
+        while finished and expected[0] in finished:
+            released.append(finished.pop(expected.popleft()))
+        return released
+
+
+class Frontier:
+    """The records that arrived and are not finished, by offset.
+
+    Finished offsets are not stored: behind one slow record their number is not bounded.
+    """
+
+    __slots__ = ("_last", "_newest", "unfinished")
+
+    def __init__(self) -> None:
+        self.unfinished: dict[int, WorkItem] = {}
+        self._last = -1  # the last offset that arrived
+        self._newest = -1  # the highest offset that is finished
+
+    @property
+    def frontier(self) -> int:
+        """The offset below which everything is finished."""
+        return next(iter(self.unfinished), self._last + 1)
+
+    @property
+    def lag(self) -> int:
+        """The distance from the frontier to the highest finished offset."""
+        return max(0, self._newest - self.frontier)
+
+    def expect(self, records: Sequence[WorkItem]) -> None:
+        """Add records that arrived; raise ValueError unless their offsets rise, from 0 on."""
+        offsets = [record.offset for record in records]
+        if not all(map(lt, [self._last, *offsets], offsets)):
+            last, offset = next(pair for pair in pairwise([self._last, *offsets]) if not lt(*pair))
+            raise ValueError(f"offset {offset} arrived after {last}: offsets must rise")
+        self.unfinished.update(zip(offsets, records, strict=True))
+        self._last = offsets[-1] if offsets else self._last
+
+    def finish(self, offsets: Sequence[int]) -> None:
+        """Finish offsets, in any order, each once."""
+        unfinished = self.unfinished
+        for offset in offsets:
+            del unfinished[offset]
+        self._newest = max(self._newest, max(offsets, default=-1))
 
 
 class Emission:
@@ -54,23 +124,18 @@ class Emission:
         """Return the outcomes that may be emitted now that this one is final."""
         if self.by_partition is not None:
             return self.by_partition.finish(outcome.record.offset, outcome)
-        if self.by_key is not None:
-            return self._release_by_key(self.by_key, outcome)
-        return [outcome]
-
-    def _release_by_key(
-        self, buffers: dict[Hashable, ReorderBuffer], outcome: Outcome
-    ) -> list[Outcome]:
+        if self.by_key is None:
+            return [outcome]
         try:
             key = self._keys.checked_key(outcome.record)
         except BadKey:  # it was rejected, never expected
             return [outcome]
-        buffer = buffers.get(key)
+        buffer = self.by_key.get(key)
         if buffer is None:
             return [outcome]
         released = buffer.finish(outcome.record.offset, outcome)
         if not buffer:
-            del buffers[key]
+            del self.by_key[key]
         return released
 
     def delivered(self, count: int) -> None:
@@ -86,11 +151,13 @@ class Emission:
 
     def buffered(self) -> int:
         """Return the number of results in reorder buffers."""
-        return sum(buffer.buffered for buffer in self._buffers())
+        return sum(len(buffer.finished) for buffer in self._buffers())
 
     def unfinished(self) -> list[WorkItem]:
         """Return the records whose result is final and not delivered."""
-        waiting = [outcome.record for buffer in self._buffers() for outcome in buffer.values()]
+        waiting = [
+            outcome.record for buffer in self._buffers() for outcome in buffer.finished.values()
+        ]
         return waiting + [outcome.record for outcome in self.undelivered]
 
     def _buffers(self) -> list[ReorderBuffer]:

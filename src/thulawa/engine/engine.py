@@ -15,7 +15,6 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from random import Random
-from types import TracebackType
 from typing import Any, Self
 
 from thulawa.engine.driver import OutcomeSink, Run, WorkSource
@@ -29,12 +28,7 @@ from thulawa.engine.threads import ThreadWorkers
 from thulawa.engine.watchdog import Watchdog
 from thulawa.engine.work_items import Outcome, WorkItem
 from thulawa.engine.workers import CallListener, CoroutineWorkers, Workers, argument_maker
-from thulawa.errors import (
-    ConfigurationError,
-    ThulawaError,
-)
-
-__all__ = ["Engine"]
+from thulawa.errors import ConfigurationError, ThulawaError
 
 _log = logging.getLogger("thulawa.engine")
 
@@ -102,7 +96,7 @@ class Engine:
         self._stop_timeout = stop_timeout
         self._uses_watchdog = watchdog and self._is_coroutine
         self._random = random or Random()
-        self.learned = learned or LearnedState(self.options, random=self._random)
+        self.learned = learned or LearnedState(self.options, self._random)
         self._scheduler = self._new_scheduler()
         self._call: Callable[..., Any] = function
         self._resource: OpenResource | None = None
@@ -124,12 +118,7 @@ class Engine:
         self._opened = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._call = self._function
         self._opened = False
         if self._task is not None and self._task is not asyncio.current_task():
@@ -199,7 +188,7 @@ class Engine:
         return self._scheduler.statistics(self._run.now() if self._busy and self._run else None)
 
     def residence_by_lane(self) -> dict[str, dict[int, int]]:
-        """Return the residence histogram of each lane in the last run, for `Histogram.merge`."""
+        """Return the residence histogram of each lane in the last run."""
         histograms = self._scheduler.state.residence_by_lane
         lanes = zip(self.options.lanes.lanes, histograms, strict=True)
         return {lane.name: histogram.counts() for lane, histogram in lanes}

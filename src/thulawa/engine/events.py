@@ -1,65 +1,37 @@
 """The events a scheduler handles and the instructions it returns.
 
 Nothing else passes between the scheduler and the driver that does the I/O. What happens to every
-record is reported in bulk, so that the cost of an event is shared. All classes are frozen for
-the type checker; at run time they only have slots, which is faster to create.
+record is reported in bulk, so that the cost of an event is shared.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, TypeAlias
+
+import msgspec
 
 from thulawa.engine.work_items import Outcome, Ticket, WorkItem
 
-__all__ = [
-    "Abandon",
-    "Abort",
-    "Arrived",
-    "BatchReturned",
-    "CallStopped",
-    "Cancel",
-    "Delivered",
-    "Drain",
-    "Drained",
-    "Emit",
-    "Event",
-    "Failed",
-    "Instruction",
-    "Pull",
-    "ReturnUnfinished",
-    "Start",
-    "Succeeded",
-    "Tick",
-    "WakeAt",
-]
 
-_T = TypeVar("_T")
-
-
-@dataclass_transform(frozen_default=True, eq_default=False)
-def _message(cls: type[_T]) -> type[_T]:
-    return dataclass(slots=True, eq=False)(cls)
+class Message(msgspec.Struct, eq=False):
+    """An event or an instruction; nobody changes one."""
 
 
 # --- events
 
 
-@_message
-class Arrived:
+class Arrived(Message):
     """Records from the source, in offset order; the reply to one `Pull`."""
 
     records: Sequence[WorkItem]
 
 
-@_message
-class Succeeded:
+class Succeeded(Message):
     """Calls over one record each returned: ticket, attempt and result of each."""
 
     results: Sequence[tuple[Ticket, int, Any]]
 
 
-@_message
-class BatchReturned:
+class BatchReturned(Message):
     """A call over a batch returned: for each record its result or an exception."""
 
     ticket: Ticket
@@ -67,8 +39,7 @@ class BatchReturned:
     results: Sequence[Any]
 
 
-@_message
-class Failed:
+class Failed(Message):
     """A call raised."""
 
     ticket: Ticket
@@ -76,8 +47,7 @@ class Failed:
     error: Exception
 
 
-@_message
-class CallStopped:
+class CallStopped(Message):
     """An abandoned call runs no more, or never began; the reply to `Abandon`.
 
     A result or an error reported after `Abandon` means the same.
@@ -87,25 +57,21 @@ class CallStopped:
     attempt: int
 
 
-@_message
-class Delivered:
+class Delivered(Message):
     """The sink has accepted the oldest ``count`` outcomes that were emitted."""
 
     count: int
 
 
-@_message
-class Tick:
+class Tick(Message):
     """The time of the last `WakeAt` has come."""
 
 
-@_message
-class Drain:
+class Drain(Message):
     """No more records will arrive: finish those that did."""
 
 
-@_message
-class Cancel:
+class Cancel(Message):
     """Stop at once and return the unfinished records."""
 
 
@@ -117,57 +83,49 @@ Event: TypeAlias = (
 # --- instructions
 
 
-@_message
-class Pull:
+class Pull(Message):
     """Read up to ``records`` records, and no more once ``bytes`` are reached; then `Arrived`."""
 
     records: int
     bytes: int
 
 
-@_message
-class Start:
+class Start(Message):
     """Call the function for each ticket, or for the batch it leads; report with its attempt."""
 
     tickets: list[Ticket]
 
 
-@_message
-class Abandon:
+class Abandon(Message):
     """Stop that call, whose result is no longer used; then `CallStopped`."""
 
     ticket: Ticket
     attempt: int
 
 
-@_message
-class Emit:
+class Emit(Message):
     """Pass these to the sink, in this order; report `Delivered` when it has accepted them."""
 
     outcomes: list[Outcome]
 
 
-@_message
-class WakeAt:
+class WakeAt(Message):
     """Send a `Tick` at this time, or soon after."""
 
     when: float
 
 
-@_message
-class ReturnUnfinished:
+class ReturnUnfinished(Message):
     """These records arrived and are not finished; the reply to `Cancel`."""
 
     records: list[WorkItem]
 
 
-@_message
-class Drained:
+class Drained(Message):
     """All records that arrived are finished; the reply to `Drain`."""
 
 
-@_message
-class Abort:
+class Abort(Message):
     """The run has failed: no call starts any more."""
 
     error: Exception

@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from copy import copy
 from random import Random
 
-from thulawa.engine.limits import Verdict
 from thulawa.engine.options import Options, Quarantine
 from thulawa.engine.work_items import Ticket
 from thulawa.errors import (
@@ -24,8 +23,6 @@ from thulawa.errors import (
     message_of,
 )
 
-__all__ = ["FailingKeys", "FailurePolicy"]
-
 
 class FailurePolicy:
     """Decides whether a failed attempt is retried, and which error ends its record."""
@@ -37,11 +34,6 @@ class FailurePolicy:
         self._deadline = options.deadline
         self._name = options.name
         self._random = random
-
-    @staticmethod
-    def verdict(error: Exception) -> Verdict:
-        """Return how the concurrency limit is to count this error."""
-        return "overload" if isinstance(error, Overload | TimeoutError) else "failure"
 
     def retry_at(self, ticket: Ticket, error: Exception, now: float) -> float | None:
         """Count the failure; return the time of the next attempt, or None if there is none."""

@@ -10,8 +10,6 @@ from thulawa.engine.queues import KeyQueue
 from thulawa.engine.state import SchedulerState
 from thulawa.engine.work_items import WorkItem
 
-__all__ = ["check_invariants"]
-
 
 def check_invariants(state: SchedulerState, unfinished: Sequence[WorkItem]) -> None:
     """Raise AssertionError where the state contradicts itself or the ``unfinished`` records."""
@@ -37,7 +35,7 @@ def _check_counts(state: SchedulerState, unfinished: Sequence[WorkItem]) -> None
     assert held.parked == sum(queue.parked for queue in queues), "parked records are miscounted"
     assert held.parked_bytes == sum(queue.parked_bytes() for queue in queues)
     assert held.parked_keys == sum(queue.parked > 0 for queue in queues)
-    assert list(emission.frontier) == offsets, "the frontier is not what is unfinished"
+    assert list(emission.frontier.unfinished) == offsets, "the frontier is not what is unfinished"
     final = counters.succeeded + counters.failed
     undelivered = emission.buffered() + len(emission.undelivered)
     assert counters.arrived == len(unfinished) - undelivered + final, "records are miscounted"
@@ -69,7 +67,7 @@ def _check_calls(state: SchedulerState) -> None:
     if state.single_flight is not None:
         tickets = {ticket for lead in state.running() for ticket in lead.members()}
         tickets.update(ticket for queue in state.queues.values() for ticket in queue.retries or ())
-        assert tickets.issuperset(state.single_flight.leaders()), "a leader makes no call"
+        assert tickets.issuperset(state.single_flight.leaders.values()), "a leader makes no call"
 
 
 def _check_timers(state: SchedulerState) -> None:
@@ -112,7 +110,7 @@ def _check_liveness(state: SchedulerState) -> None:
     assert not (state.ready.count and free and not len(state.timers)), (
         "a ready key, a free permit, and nothing starts"
     )
-    held = len(state.emission.frontier)
+    held = len(state.emission.frontier.unfinished)
     if held and not state.calls and not state.emission.undelivered:
         assert len(state.timers), "records are held and no event will come"
     # abandoned calls may hold as many keys as the bounds allow

@@ -5,61 +5,24 @@ runs; its result can be merged with those of other runs, tasks and workers.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from thulawa.engine.engine import Engine
-from thulawa.engine.statistics import Histogram, Percentiles
-
-__all__ = [
-    "LaneFigures",
-    "LaneSum",
-    "LaneSums",
-    "merge_lane_sums",
-    "sample_lanes",
-    "summarize_lanes",
-]
+from thulawa.engine.statistics import Histogram, LaneStatistics
 
 _FIRST_INTERVAL, _INTERVAL = 0.01, 0.25  # seconds; short at first, to sample short runs too
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneFigures:
-    """One lane so far: its emitted records, and their time from arrival to emission.
-
-    ``waiting``, ``in_flight`` and ``oldest`` (seconds) are the highest values sampled in any task,
-    four times a second and more often at first.
-    """
-
-    done: int
-    waiting: int
-    in_flight: int
-    oldest: float
-    residence: Percentiles
-
-
 class LaneSum(NamedTuple):
-    """The same in a form that can be merged: a residence histogram and the highest values."""
+    """A lane's residence histogram and highest values, in a form that can be merged."""
 
     counts: dict[int, int]
     waiting: int = 0
     in_flight: int = 0
     oldest: float = 0.0
-
-    def plus(self, other: "LaneSum") -> "LaneSum":
-        """Return this merged with a sum of another time or task."""
-        counts = {
-            size: self.counts.get(size, 0) + other.counts.get(size, 0)
-            for size in self.counts.keys() | other.counts.keys()
-        }
-        return LaneSum(
-            counts,
-            max(self.waiting, other.waiting),
-            max(self.in_flight, other.in_flight),
-            max(self.oldest, other.oldest),
-        )
 
 
 LaneSums: TypeAlias = dict[str, LaneSum]
@@ -68,26 +31,37 @@ LaneSums: TypeAlias = dict[str, LaneSum]
 def merge_lane_sums(one: Mapping[str, LaneSum], other: Mapping[str, LaneSum]) -> LaneSums:
     """Return both merged, lane by lane."""
     merged = dict(one)
-    for name, more in other.items():
-        merged[name] = merged[name].plus(more) if name in merged else more
+    for name, new in other.items():
+        old = merged.get(name, LaneSum({}))
+        counts = Counter(old.counts)
+        counts.update(new.counts)
+        merged[name] = LaneSum(
+            dict(counts),
+            max(old.waiting, new.waiting),
+            max(old.in_flight, new.in_flight),
+            max(old.oldest, new.oldest),
+        )
     return merged
 
 
-def summarize_lanes(sums: Mapping[str, LaneSum]) -> dict[str, LaneFigures]:
-    """Return the figures of each lane."""
-    figures = {}
+def summarize_lanes(sums: Mapping[str, LaneSum]) -> dict[str, LaneStatistics]:
+    """Return the statistics of each lane over all samples.
+
+    ``waiting``, ``in_flight`` and ``oldest`` (seconds) are the highest values sampled in any task,
+    four times a second and more often at first.
+    """
+    lanes = {}
     for name, (counts, waiting, in_flight, oldest) in sorted(sums.items()):
-        histogram = Histogram()
-        histogram.merge(counts)
-        residence = histogram.summary()
-        figures[name] = LaneFigures(
-            done=residence.count,
+        residence = Histogram(counts).summary()
+        lanes[name] = LaneStatistics(
+            name=name,
             waiting=waiting,
             in_flight=in_flight,
+            done=residence.count,
             oldest=oldest,
             residence=residence,
         )
-    return figures
+    return lanes
 
 
 @asynccontextmanager

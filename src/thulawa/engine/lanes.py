@@ -7,29 +7,24 @@ One heap per lane, ordered by head timestamp. The next lane is, in this order:
 3. of the lanes that have a share, the one that is furthest behind it (stride scheduling: each
    start advances a lane's pass by 1 / share).
 
-A lane's share is its fraction of the starts while the same lanes have work: by weight, but not
-less than its reserved fraction; of strict lanes the first has all that the others do not reserve.
-Permits are whole numbers and shares are not: fractions that 2. cannot grant, 3. grants over time.
-The two agree, because no share is less than what is reserved. (Tried and rejected: rounding
-reserved permits up; with few permits, or many lanes, the last lanes got nothing.) A lane that was
-idle is advanced to the others, so that it cannot save up starts; one that had more than its share,
-by reservation, by age or because its calls are short, is held back for a few rounds at most.
+A lane's share of the starts is by weight, but not less than its reserved fraction; of strict lanes
+the first has all that the others do not reserve. Fractions of a permit that 2. cannot grant, 3.
+grants over time. (Rejected: rounding reserved permits up; the last of many lanes got nothing.) A
+lane that was idle is advanced to the others, so that it cannot save up starts; one that had more
+than its share is held back for a few rounds at most.
 
-Priority chooses between keys only: within a key records keep their order. With one lane and no
-ageing this is a plain heap. With ageing each key is also in a heap by the arrival of its head, so
-that time spent behind other records of its key counts too. A key popped from one heap leaves a
-stale entry in the other, recognised by its stamp; stale entries are removed when they outnumber
-the live ones.
+With one lane and no ageing this is a plain heap. With ageing each key is also in a heap by the
+arrival of its head. A key popped from one heap leaves a stale entry in the other, recognised by its
+stamp; stale entries are removed when they outnumber the live ones.
 """
 
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TypeAlias
 
-from thulawa.engine.options import Lane, Lanes
+from thulawa.engine.options import Lanes
 from thulawa.engine.queues import KeyQueue
-
-__all__ = ["ReadyKeys"]
 
 _Entry: TypeAlias = tuple[float, int, KeyQueue]
 
@@ -38,38 +33,26 @@ _EPSILON = 1e-9  # 29 % of 100 permits are 28.999999999999996
 _ROUNDS = 4  # with fewer, lanes whose calls differ in length miss their shares by chance
 
 
+@dataclass(slots=True, eq=False)
 class _LaneQueue:
     """The ready keys of one lane."""
 
-    __slots__ = {  # noqa: RUF023 grouped by subject
-        "heap": "its ready keys by head timestamp, with stale entries where there is ageing",
-        "count": "the number of its ready keys",
-        "in_flight": "the number of its calls",
-        "weight": "its weight",
-        "reserved": "its reserved fraction of the permits",
-        "reserved_permits": "the same as a whole number of permits",
-        "stride": "1 / its share among the lanes with work; 0: it has none",
-        "passed": "its pass: the lane with the lowest is next",
-        "max_lead": "how far its pass may be ahead of the lowest",
-    }
-
-    def __init__(self, lane: Lane) -> None:
-        self.heap: list[_Entry] = []
-        self.weight = lane.weight
-        self.reserved = lane.reserved
-        self.reserved_permits = 0
-        self.stride = 0.0
-        self.passed = 0.0
-        self.max_lead = 0.0
-        self.count = 0
-        self.in_flight = 0
+    weight: float
+    reserved: float  # fraction of the permits
+    reserved_permits: int = 0  # the same as a whole number
+    heap: list[_Entry] = field(default_factory=list)  # by head timestamp, maybe with stale entries
+    count: int = 0  # ready keys
+    in_flight: int = 0  # calls
+    stride: float = 0.0  # 1 / its share among the lanes with work; 0: it has none
+    passed: float = 0.0  # its pass: the lane with the lowest is next
+    max_lead: float = 0.0  # how far its pass may be ahead of the lowest
 
 
 class ReadyKeys:
     """The keys that may start a call, in the order in which they do."""
 
     def __init__(self, options: Lanes) -> None:
-        self._lanes = [_LaneQueue(lane) for lane in options.lanes]
+        self._lanes = [_LaneQueue(lane.weight, lane.reserved) for lane in options.lanes]
         self._first = self._lanes[0]
         self._strict = options.strict
         self._ageing = options.ageing
@@ -81,9 +64,6 @@ class ReadyKeys:
         self._lowest_pass = 0.0
         self.count = 0
         self.now = 0.0
-
-    def __len__(self) -> int:
-        return self.count
 
     def add(self, queue: KeyQueue) -> None:
         """Add a key that is not ready yet."""

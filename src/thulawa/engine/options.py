@@ -10,25 +10,8 @@ from math import inf
 from typing import Literal, TypeAlias
 
 from thulawa.engine.checks import check_types, require
-from thulawa.engine.limits import Adaptive
 from thulawa.engine.work_items import WorkItem
 from thulawa.priority.buckets import Buckets
-
-__all__ = [
-    "Batch",
-    "Bounds",
-    "EmitOrder",
-    "Lane",
-    "Lanes",
-    "OnError",
-    "Options",
-    "Order",
-    "Quarantine",
-    "Rate",
-    "Retry",
-    "SingleFlight",
-    "Unkeyed",
-]
 
 Order: TypeAlias = Literal["key", "partition", "none", "emit"]
 EmitOrder: TypeAlias = Literal["finished", "partition"]
@@ -37,6 +20,7 @@ OnError: TypeAlias = Literal["fail", "drop", "dead_letter", "column"]
 
 _DEFAULT_IN_FLIGHT = 100
 _STEEPEST = 1_000  # to the power of 64 it is still a float
+_LOWEST_TOLERANCE = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +240,34 @@ class Lanes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptive:
+    """Adapt the concurrency limit to the server's capacity; ``observe`` only reports a limit.
+
+    ``tolerance`` is the latency, relative to that of an idle server, at which the limit is cut.
+    """
+
+    mode: Literal["observe", "enforce"] = "enforce"
+    initial: int = 20
+    minimum: int = 1
+    maximum: int = 1_000
+    tolerance: float = 1.25
+
+    def __post_init__(self) -> None:
+        require(str(self.mode) != "off", "to switch the adaptive limit off, leave Adaptive out")
+        check_types(self)
+        require(
+            1 <= self.minimum <= self.initial <= self.maximum,
+            "1 <= minimum <= initial <= maximum must hold, not "
+            f"{self.minimum}, {self.initial}, {self.maximum}",
+        )
+        require(
+            _LOWEST_TOLERANCE <= self.tolerance < inf,
+            f"tolerance is a ratio of latencies of at least {_LOWEST_TOLERANCE}, not "
+            f"{self.tolerance}: any less and noise alone would cut the limit",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """All options of an engine.
 
@@ -292,15 +304,15 @@ class Options:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
+        keyed = self.order in ("key", "emit")
+        observes = self.adaptive is None or self.adaptive.mode == "observe"
         require(
-            self.adaptive is None
-            or self.adaptive.mode == "observe"
-            or self.in_flight == _DEFAULT_IN_FLIGHT,
+            observes or self.in_flight == _DEFAULT_IN_FLIGHT,
             f"in_flight={self.in_flight} has no effect where the limit adapts: "
             "use Adaptive(initial=..., maximum=...), or Adaptive(mode='observe')",
         )
         require(
-            self.unkeyed == "ordered" or self.order in ("key", "emit"),
+            self.unkeyed == "ordered" or keyed,
             f"unkeyed={self.unkeyed!r} has no effect with order={self.order!r}, which does not "
             "look at keys: leave it out, or use order='key' or 'emit'",
         )
@@ -310,7 +322,7 @@ class Options:
             "with 'fail' the first terminal error ends the run",
         )
         require(
-            self.quarantine is None or self.order in ("key", "emit"),
+            self.quarantine is None or keyed,
             "quarantine needs order='key' or 'emit': the other orders do not use keys",
         )
         require(

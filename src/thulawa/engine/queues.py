@@ -16,12 +16,7 @@ from itertools import islice
 
 from thulawa.engine.options import Order, Unkeyed
 from thulawa.engine.work_items import NoLane, Ticket, WorkItem
-from thulawa.errors import (
-    BadKey,
-    BadLane,
-)
-
-__all__ = ["KeyQueue", "KeyRule"]
+from thulawa.errors import BadKey, BadLane
 
 
 class KeyQueue:

@@ -12,12 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 from thulawa.core.signatures import accepts
-from thulawa.errors import (
-    ConfigurationError,
-    ThulawaError,
-)
-
-__all__ = ["OpenResource", "check_resource", "resource_title"]
+from thulawa.errors import ConfigurationError, ThulawaError
 
 _CLEANUP_TIMEOUT = 1.0  # seconds for clean-up after cancellation
 
@@ -54,9 +49,7 @@ class OpenResource:
             return self._opened.result()
         if holder.done():
             holder.result()
-        self._stop(holder)
-        await asyncio.wait([holder], timeout=_CLEANUP_TIMEOUT)
-        raise self._late("open", self._timeout)
+        raise await self._late(holder, "open", self._timeout)
 
     async def close(
         self, error: BaseException | None = None, *, within: float | None = None
@@ -73,9 +66,7 @@ class OpenResource:
         seconds = self._timeout if within is None else min(within, self._timeout)
         await asyncio.wait([holder], timeout=seconds)
         if not holder.done():
-            self._stop(holder)
-            await asyncio.wait([holder], timeout=_CLEANUP_TIMEOUT)
-            raise self._late("close", seconds)
+            raise await self._late(holder, "close", seconds)
         failure = None if holder.cancelled() else holder.exception()
         if failure is not None:
             raise failure
@@ -98,7 +89,10 @@ class OpenResource:
             self._closing.set_result(None)
         holder.cancel()
 
-    def _late(self, verb: str, seconds: float) -> ThulawaError:
+    async def _late(self, holder: asyncio.Task[None], verb: str, seconds: float) -> ThulawaError:
+        """Cancel the holder and return the error of an operation that took too long."""
+        self._stop(holder)
+        await asyncio.wait([holder], timeout=_CLEANUP_TIMEOUT)
         return ThulawaError(
             f"{self._what} did not {verb} within {seconds:g} s; "
             "see what it waits for, or raise resource_timeout="

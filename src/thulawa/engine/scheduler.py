@@ -18,43 +18,18 @@ from operator import attrgetter
 from random import Random
 from typing import Any
 
-from thulawa.engine.completion import on_batch_returned, on_call_stopped, on_failed, on_succeeded
+from thulawa.engine import events
+from thulawa.engine.completion import call_stopped, on_batch_returned, on_failed, on_succeeded
 from thulawa.engine.dispatch import dispatch, undo_starts
-from thulawa.engine.events import (
-    Abandon,
-    Arrived,
-    BatchReturned,
-    CallStopped,
-    Cancel,
-    Delivered,
-    Drain,
-    Drained,
-    Emit,
-    Event,
-    Failed,
-    Instruction,
-    Pull,
-    ReturnUnfinished,
-    Start,
-    Succeeded,
-    Tick,
-    WakeAt,
-)
+from thulawa.engine.events import Event, Instruction
 from thulawa.engine.invariants import check_invariants
 from thulawa.engine.options import Options
-from thulawa.engine.outcomes import fail
+from thulawa.engine.outcomes import fail, grow_batch, make_ready, release, stop_lingering
 from thulawa.engine.queues import KeyQueue
-from thulawa.engine.readiness import grow_batch, make_ready, release, stop_lingering
-from thulawa.engine.snapshot import snapshot
 from thulawa.engine.state import LearnedState, SchedulerState
-from thulawa.engine.statistics import Statistics
+from thulawa.engine.statistics import Statistics, snapshot
 from thulawa.engine.work_items import Outcome, Ticket, WorkItem
-from thulawa.errors import (
-    BadKey,
-    BadLane,
-)
-
-__all__ = ["Scheduler"]
+from thulawa.errors import BadKey, BadLane
 
 _FOLD = 4_096
 
@@ -72,7 +47,9 @@ class Scheduler:
         cache: MutableMapping[Hashable, Any] | None = None,
         random: Random | None = None,
     ) -> None:
-        self.state = SchedulerState(options, learned=learned, cache=cache, random=random)
+        random = random or Random(0)
+        learned = learned or LearnedState(options, random)
+        self.state = SchedulerState(options, learned, cache, random)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Update the state by an event; return what the driver is to do."""
@@ -84,13 +61,13 @@ class Scheduler:
         instructions: list[Instruction] = []
         state.starts, state.outcomes, state.instructions = starts, outcomes, instructions
         kind = type(event)
-        if not state.cancelled or kind is Arrived:
+        if not state.cancelled or kind is events.Arrived:
             _HANDLERS[kind](state, event)
         if not state.stopped:
             if state.ready.count:
                 dispatch(state)
             # a success frees room, as a rule, only once its outcome is delivered
-            if kind is not Succeeded or not outcomes:
+            if kind is not events.Succeeded or not outcomes:
                 _pull(state)
             _announce(state)
         if state.stopped and starts:
@@ -98,9 +75,9 @@ class Scheduler:
             starts = []
         if outcomes:
             state.emission.undelivered.extend(outcomes)
-            instructions.append(Emit(outcomes))
+            instructions.append(events.Emit(outcomes))
         if starts:
-            instructions.append(Start(starts))
+            instructions.append(events.Start(starts))
         return instructions
 
     def statistics(self, now: float | None = None) -> Statistics:
@@ -129,17 +106,17 @@ class Scheduler:
             return False
         if state.emission.undelivered or len(state.timers):
             return False
-        held = len(state.emission.frontier) > 0
+        held = len(state.emission.frontier.unfinished) > 0
         if state.draining:
             return held
         return not state.pull_pending or (held and len(state.calls) >= state.limit.permits)
 
 
-def _on_arrived(state: SchedulerState, event: Arrived) -> None:
+def _on_arrived(state: SchedulerState, event: events.Arrived) -> None:
     state.pull_pending = False
     records = event.records
     if state.stopped:
-        state.instructions.append(ReturnUnfinished(list(records)))
+        state.instructions.append(events.ReturnUnfinished(list(records)))
         return
     state.emission.frontier.expect(records)
     state.backpressure.records += len(records)
@@ -185,40 +162,38 @@ def _reject(state: SchedulerState, record: WorkItem, error: BadKey | BadLane) ->
     release(state, queue)
 
 
-def _on_delivered(state: SchedulerState, event: Delivered) -> None:
-    state.emission.delivered(event.count)
-
-
-def _on_tick(state: SchedulerState, _: Tick) -> None:
+def _on_tick(state: SchedulerState, _: events.Tick) -> None:
     state.wake_at = float("inf")
     _fold_histograms(state)
     for action, subject in state.timers.due(state.now):
         action(state, subject)
 
 
-def _on_drain(state: SchedulerState, _: Drain) -> None:
+def _on_drain(state: SchedulerState, _: events.Drain) -> None:
     state.draining = True
     for queue in list(state.queues.values()):
         if queue.linger is not None:
             stop_lingering(state, queue)
 
 
-def _on_cancel(state: SchedulerState, _: Cancel) -> None:
-    state.instructions.extend(Abandon(lead, lead.attempt) for lead in state.running())
-    state.instructions.append(ReturnUnfinished(state.emission.frontier.records()))
+def _on_cancel(state: SchedulerState, _: events.Cancel) -> None:
+    state.instructions.extend(events.Abandon(lead, lead.attempt) for lead in state.running())
+    state.instructions.append(
+        events.ReturnUnfinished(list(state.emission.frontier.unfinished.values()))
+    )
     state.stopped = state.cancelled = True
 
 
 _HANDLERS: dict[type, Callable[[SchedulerState, Any], None]] = {
-    Arrived: _on_arrived,
-    Succeeded: on_succeeded,
-    BatchReturned: on_batch_returned,
-    Failed: on_failed,
-    CallStopped: on_call_stopped,
-    Delivered: _on_delivered,
-    Tick: _on_tick,
-    Drain: _on_drain,
-    Cancel: _on_cancel,
+    events.Arrived: _on_arrived,
+    events.Succeeded: on_succeeded,
+    events.BatchReturned: on_batch_returned,
+    events.Failed: on_failed,
+    events.CallStopped: lambda state, event: call_stopped(state, event.ticket, event.attempt),
+    events.Delivered: lambda state, event: state.emission.delivered(event.count),
+    events.Tick: _on_tick,
+    events.Drain: _on_drain,
+    events.Cancel: _on_cancel,
 }
 
 
@@ -229,18 +204,18 @@ def _pull(state: SchedulerState) -> None:
     records, size = state.backpressure.room(state.tracked_keys())
     if records > 0:
         state.pull_pending = True
-        state.instructions.append(Pull(records, size))
+        state.instructions.append(events.Pull(records, size))
 
 
 def _announce(state: SchedulerState) -> None:
     """Instruct the driver once the run is drained, and when a `Tick` is needed earlier."""
-    if state.draining and not state.drained and not len(state.emission.frontier):
+    if state.draining and not state.drained and not len(state.emission.frontier.unfinished):
         state.drained = True
-        state.instructions.append(Drained())
+        state.instructions.append(events.Drained())
     when = state.timers.next()
     if when is not None and when < state.wake_at:
         state.wake_at = when
-        state.instructions.append(WakeAt(when))
+        state.instructions.append(events.WakeAt(when))
 
 
 def _fold_histograms(state: SchedulerState) -> None:

@@ -14,8 +14,6 @@ from typing import Any, Final
 from thulawa.engine.options import SingleFlight
 from thulawa.engine.work_items import Ticket, WorkItem
 
-__all__ = ["MISSING", "SingleFlightGroup"]
-
 _log = logging.getLogger("thulawa.engine")
 
 MISSING: Final = object()
@@ -24,12 +22,12 @@ MISSING: Final = object()
 class SingleFlightGroup:
     """The requests in flight and the cached results."""
 
-    __slots__ = ("_by", "_cache", "_leaders", "followed", "hits")
+    __slots__ = ("_by", "_cache", "followed", "hits", "leaders")
 
     def __init__(self, options: SingleFlight, cache: MutableMapping[Hashable, Any] | None) -> None:
         self._by = options.by
         self._cache = cache
-        self._leaders: dict[Hashable, Ticket] = {}
+        self.leaders: dict[Hashable, Ticket] = {}  # the ticket that makes the call of a request
         self.hits = 0
         self.followed = 0
 
@@ -49,15 +47,11 @@ class SingleFlightGroup:
             _log.warning("the cache failed to return a result: %r", error)
             return MISSING
 
-    def leader(self, request: Hashable) -> Ticket | None:
-        """Return the ticket whose call for this request is in flight."""
-        return self._leaders.get(request)
-
     def lead(self, ticket: Ticket, request: Hashable) -> None:
         """Register a ticket as the leader of a request."""
         ticket.request = request
         ticket.followers = []
-        self._leaders[request] = ticket
+        self.leaders[request] = ticket
 
     def follow(self, ticket: Ticket, leader: Ticket) -> None:
         """Register a ticket as a follower of a leader."""
@@ -70,7 +64,7 @@ class SingleFlightGroup:
         followers, ticket.followers = ticket.followers, None
         if followers is None:
             return []
-        del self._leaders[ticket.request]
+        del self.leaders[ticket.request]
         return followers
 
     def store(self, request: Hashable, result: Any) -> None:
@@ -83,10 +77,6 @@ class SingleFlightGroup:
             except Exception as error:  # noqa: BLE001 a broken cache is treated as empty
                 _log.warning("the cache failed to store a result: %r", error)
 
-    def leaders(self) -> list[Ticket]:
-        """Return the tickets that lead a request."""
-        return list(self._leaders.values())
-
     def followers(self) -> list[Ticket]:
         """Return the tickets that follow a leader."""
-        return [ticket for leader in self.leaders() for ticket in leader.followers or ()]
+        return [ticket for leader in self.leaders.values() for ticket in leader.followers or ()]

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from thulawa.engine.driver import WorkSource
 from thulawa.engine.work_items import Outcome, WorkItem
 
-__all__ = ["Channel", "source_of"]
-
 _CHUNK = 1_000
 
 

@@ -21,8 +21,6 @@ from thulawa.engine.work_items import Ticket
 from thulawa.engine.workers import CallListener, wrap_base_exception
 from thulawa.errors import WrongResult
 
-__all__ = ["ThreadWorkers"]
-
 _Job: TypeAlias = tuple[Ticket, int, Any]
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
 
-__all__ = ["Timer", "Timers"]
-
 Timer: TypeAlias = list[Any]  # [when, sequence, action or None once cancelled, subject]
 
 _SLACK = 64

@@ -11,10 +11,8 @@ import logging
 import sys
 import threading
 from time import monotonic
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Self
-
-__all__ = ["Watchdog"]
 
 _log = logging.getLogger("thulawa.engine")
 
@@ -23,8 +21,7 @@ class Watchdog:
     """Warns when one call blocks the running loop for ``threshold`` seconds."""
 
     def __init__(self, name: str, code: CodeType | None, threshold: float = 0.25) -> None:
-        self._name = name
-        self._code = code
+        self._name, self._code = name, code
         self._threshold = threshold
         self._beat_at = monotonic()
         self._stop = threading.Event()
@@ -38,12 +35,7 @@ class Watchdog:
         threading.Thread(target=self._watch, name=f"{self._name}-watchdog", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._handle is not None:
             self._handle.cancel()

@@ -17,8 +17,6 @@ import msgspec
 if TYPE_CHECKING:
     from thulawa.engine.queues import KeyQueue
 
-__all__ = ["NoLane", "Outcome", "Ticket", "WorkItem"]
-
 
 class WorkItem(msgspec.Struct, eq=False):
     """One record of a partition, as passed to the engine. Offsets rise; they may have gaps.

@@ -1,41 +1,32 @@
 """Run coroutine functions on a pool of asyncio tasks.
 
-Calls run on worker tasks that live as long as the run, not on a task each: at 1,000 calls of
-5 ms in flight a task each reaches 61,000 calls/s on stock asyncio, workers 143,000 (two-core
-machine, November 2026; see docs/adr/0004). A worker that ends a call and reports it usually gets
-its next call from the report, without an iteration of the loop. Calls that end in the same
-iteration are reported together; a call that ends alone, at once. Each worker that wakes up wakes
-two more while there is work, so a burst of n starts is running after log n iterations, and a
-function that never awaits wakes no worker in vain.
+Calls run on worker tasks that live as long as the run, which is more than twice as fast as a task
+each (figures in docs/adr/0004). A worker that reports a call usually gets its next call from the
+report, without an iteration of the loop. Calls that end in the same iteration are reported
+together; a call that ends alone, at once. Each worker that wakes up wakes two more while there is
+work, so a burst of n starts is running after log n iterations.
 
 A call is abandoned by cancelling its worker's task; the worker lives on. The call is reported
 stopped once the function has ended, which may take it a few iterations (a rollback, say); until
 then the scheduler keeps its permit and its keys.
 
 Calls do not see each other's context variables: a worker whose context was changed by a call makes
-no other call. (The comparison costs 0.1 µs a call; a copy of the context for each call would need
-a task for each.)
+no other call. (A copy of the context for each call would need a task for each.)
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
 from thulawa.engine.work_items import Ticket, WorkItem
 from thulawa.errors import SelfCancelled
-
-__all__ = [
-    "VALUE",
-    "CallListener",
-    "CoroutineWorkers",
-    "Workers",
-    "argument_maker",
-    "wrap_base_exception",
-]
 
 VALUE: Callable[[WorkItem], Any] = attrgetter("value")  # the usual argument
 _VALUE_OF_TICKET: Callable[[Ticket], Any] = attrgetter("record.value")
@@ -77,16 +68,13 @@ class Workers(Protocol):
         """Stop all calls; return the number that did not stop ``within`` so many seconds."""
 
 
+@dataclass(slots=True, eq=False)
 class _Worker:
     """A task that makes one call after another."""
 
-    __slots__ = ("abandoned", "attempt", "task")
-
-    task: asyncio.Task[None]
-
-    def __init__(self) -> None:
-        self.attempt = 0
-        self.abandoned = False
+    task: asyncio.Task[None] = field(init=False)
+    attempt: int = 0
+    abandoned: bool = False
 
 
 class CoroutineWorkers:
@@ -157,13 +145,11 @@ class CoroutineWorkers:
                     wakeup.set_result(None)
                     break
             else:
-                self._add_worker()
-
-    def _add_worker(self) -> None:
-        worker = _Worker()
-        self._workers[worker] = None
-        worker.task = self._loop.create_task(self._run(worker), context=self._context.copy())
-        worker.task.add_done_callback(partial(self._worker_ended, worker))
+                worker = _Worker()
+                self._workers[worker] = None
+                running = self._run(worker)
+                worker.task = self._loop.create_task(running, context=self._context.copy())
+                worker.task.add_done_callback(partial(self._worker_ended, worker))
 
     async def _run(self, worker: _Worker) -> None:
         while True:
@@ -332,3 +318,14 @@ def argument_maker(
     if of_record is VALUE:
         return _VALUE_OF_TICKET
     return lambda ticket: of_record(ticket.record)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Create an event loop of uvloop if it is installed, else of asyncio.
+
+    uvloop is looked up, not imported: the engine depends on the standard library alone.
+    """
+    if find_spec("uvloop") is not None:
+        loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
+        return loop
+    return asyncio.new_event_loop()

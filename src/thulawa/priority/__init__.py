@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "thulawa.priority.buckets": (
-            "Buckets",
-            "UnknownBucket",
-        ),
+        "thulawa.errors": ("UnknownBucket",),
+        "thulawa.priority.buckets": ("Buckets",),
         "thulawa.priority.bucket_columns": (
             "bucket_column",
             "bucket_progress",
@@ -32,10 +30,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "partition_column",
             "watch_buckets",
         ),
-        "thulawa.priority.kafka_clients": (
-            "BucketConsumer",
-            "BucketProducer",
-        ),
+        "thulawa.priority.kafka_clients": ("BucketConsumer", "BucketProducer"),
         "thulawa.spark.map_by_key.lane_report": ("LaneReport",),
     },
 )

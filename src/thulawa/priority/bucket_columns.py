@@ -21,16 +21,6 @@ from thulawa.priority.buckets import STAMP, Buckets
 from thulawa.priority.placement import Placement
 from thulawa.spark.session.shipping import ship
 
-__all__ = [
-    "BucketProgress",
-    "bucket_column",
-    "bucket_progress",
-    "check_buckets",
-    "in_buckets",
-    "partition_column",
-    "watch_buckets",
-]
-
 _WATCHED = "thulawa-buckets"
 _HEADERS = "array<struct<key:string,value:binary>>"
 

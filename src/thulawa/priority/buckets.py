@@ -18,16 +18,7 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from thulawa.core.partitioning import partition_of
-from thulawa.errors import (
-    ConfigurationError,
-    UnknownBucket,
-)
-
-__all__ = [
-    "STAMP",
-    "Buckets",
-    "Share",
-]
+from thulawa.errors import ConfigurationError, UnknownBucket
 
 STAMP = "thulawa.buckets"
 """The header with the fingerprint of the layout that placed a record."""
@@ -81,9 +72,8 @@ class Buckets:
     urgency: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        pairs = _pairs(self.shares)
+        pairs = _checked_shares(self.shares)
         names = [name for name, _ in pairs]
-        _check_shares(pairs)
         delimiter: Any = self.delimiter
         if not isinstance(delimiter, str) or not delimiter:
             raise ConfigurationError(f"delimiter must be text, not {delimiter!r}")
@@ -296,8 +286,9 @@ class Buckets:
 
     def _named(self, key: Any) -> str | None:
         if self.bucket_of is None:
-            text = key if isinstance(key, str) else _text(_written(key))
-            return None if text is None else text.partition(self.delimiter)[0].strip()
+            text = key if isinstance(key, str) else _written(key)
+            text = text.decode(errors="replace") if isinstance(text, bytes) else text
+            return text.partition(self.delimiter)[0].strip() if isinstance(text, str) else None
         found = self.bucket_of(_written(key))
         if found is not None and not isinstance(found, str | bytes):
             raise ConfigurationError(f"bucket_of gave {found!r}, which is no name of a bucket")
@@ -318,10 +309,6 @@ def _key_bytes(key: Any) -> bytes | None:
     """Return the bytes that select a partition; of another type of key, its `repr`."""
     written = _written(key)
     return written if written is None or isinstance(written, bytes) else repr(written).encode()
-
-
-def _text(key: Any) -> str | None:
-    return key.decode(errors="replace") if isinstance(key, bytes) else None
 
 
 @lru_cache(maxsize=64)
@@ -351,18 +338,15 @@ def _sizes(shares: Mapping[str, int], count: int) -> dict[str, int]:
     return sizes
 
 
-def _pairs(shares: Any) -> list[tuple[Any, Any]]:
+def _checked_shares(shares: Any) -> list[tuple[str, int]]:
+    """Return the pairs of names and percentages; raise `ConfigurationError` if they are wrong."""
     try:
-        pairs = shares.items() if isinstance(shares, Mapping) else shares
-        return [(name, share) for name, share in pairs]
+        items = shares.items() if isinstance(shares, Mapping) else shares
+        pairs = [(name, share) for name, share in items]
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"shares are percentages by name, {{'Platinum': 70, 'Gold': 30}}, not {shares!r}"
         ) from error
-
-
-def _check_shares(pairs: Sequence[tuple[Any, Any]]) -> None:
-    names = [name for name, _ in pairs]
     if not pairs:
         raise ConfigurationError("there must be at least one bucket")
     for name, share in pairs:
@@ -372,8 +356,10 @@ def _check_shares(pairs: Sequence[tuple[Any, Any]]) -> None:
             raise ConfigurationError(
                 f"the share of {name!r} is {share!r}; use a whole percentage of at least 1"
             )
+    names = [name for name, _ in pairs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(f"there are two buckets {twice[0]!r}")
     total = sum(share for _, share in pairs)
     if total != 100:  # noqa: PLR2004 percent
         raise ConfigurationError(f"the shares sum to {total}, not to 100")
+    return pairs

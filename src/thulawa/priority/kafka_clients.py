@@ -1,12 +1,11 @@
 """Buckets for plain Kafka clients: a producer that places records, consumers that share buckets.
 
 The client (librdkafka) has no API for a partitioner or an assignor in Python, so both are wrappers.
-The producer sets each record's partition. Consumers join their group as usual, each with its bucket
-in its ``client.id``; after every rebalance each member asks the broker for the members and assigns
-itself its part of `Buckets.assign_members`, in place of what the built-in assignor gave it. The
-protocol is the eager one: every member revokes its partitions before any gets new ones, so all see
-the same members and no partition has two readers. A member that cannot determine its part has no
-partitions, and tries again with each poll.
+Each consumer has its bucket in its ``client.id``; after every rebalance each member asks the broker
+for the members and assigns itself its part of `Buckets.assign_members`. The protocol is the eager
+one: every member revokes its partitions before any gets new ones, so all see the same members and
+no partition has two readers. A member that cannot determine its part has no partitions, and retries
+with each poll.
 """
 
 import time
@@ -27,8 +26,6 @@ from thulawa.errors import BrokerUnreachable, ConfigurationError, UnknownTopic
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Newest, Placing, check_newest
 
-__all__ = ["BucketConsumer", "BucketProducer", "check_layout"]
-
 _PREFIX = "thulawa-bucket"
 _TIMEOUT = 10.0
 _RETRY = 1.0
@@ -39,6 +36,13 @@ def check_layout(connection: Connection, topic: str, buckets: Buckets) -> None:
     """Raise if another layout placed the newest records of a topic; a missing one is accepted."""
     if Topics(connection).partitions(topic)[topic] is not None:
         buckets.layout(check_newest(buckets, newest(connection, topic)))
+
+
+def _partitions(topics: Topics, topic: str) -> int:
+    count = topics.partitions(topic)[topic]
+    if count is None:
+        raise UnknownTopic("there is no such topic", topic=topic)
+    return count
 
 
 class BucketProducer:
@@ -110,9 +114,7 @@ class BucketProducer:
 
     def _count(self, topic: str) -> int:
         """Return the number of partitions, once the producer's metadata has all of them."""
-        count = self._topics.partitions(topic)[topic]
-        if count is None:
-            raise UnknownTopic("there is no such topic", topic=topic)
+        count = _partitions(self._topics, topic)
         deadline = time.monotonic() + _TIMEOUT
         while self._known_partitions(topic) < count:
             if time.monotonic() > deadline:
@@ -248,9 +250,7 @@ class BucketConsumer:
         own = str(consumer.memberid())
         if own not in members:  # the group is rebalancing
             return
-        count = self._topics.partitions(self._topic)[self._topic]
-        if count is None:
-            raise UnknownTopic("there is no such topic", topic=self._topic)
+        count = _partitions(self._topics, self._topic)
         places = self._buckets.assign_members(count, members)[own]
         consumer.assign([ClientPartition(self._topic, place) for place in places])
         self._settled = True

@@ -11,8 +11,6 @@ from typing import Any
 
 from thulawa.priority.buckets import STAMP, Buckets
 
-__all__ = ["LOOK_BACK", "Newest", "Placement", "Placing", "check_newest", "unstamped"]
-
 LOOK_BACK = 32
 """The number of newest records of each partition that a writer checks."""
 

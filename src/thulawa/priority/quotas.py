@@ -7,8 +7,6 @@ others, so the sum is always the lesser of the limit and what is available.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["evenly", "grouped", "in_turn", "weighted"]
-
 P = TypeVar("P", bound=Hashable)
 G = TypeVar("G", bound=Hashable)
 

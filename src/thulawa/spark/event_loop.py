@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
-from thulawa.engine.loops import new_event_loop
+from thulawa.engine import new_event_loop
 
 __all__ = ["event_loop", "run_async"]
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.types import Offsets, TopicPartition
-from thulawa.engine.lane_sums import LaneFigures
+from thulawa.engine.statistics import LaneStatistics
 from thulawa.errors import ConfigurationError, StateLoss, ThulawaError
 from thulawa.runtime.application_states import Restart, State, StateMachine, policy_of
 from thulawa.runtime.metrics import NodeMetrics
@@ -305,7 +305,7 @@ class Streams:
         """Return the limit of the next batch and what determines it; None if the limit is fixed."""
         return None if self._query is None else self._query.batch_size
 
-    def lanes(self) -> dict[str, dict[str, LaneFigures]]:
+    def lanes(self) -> dict[str, dict[str, LaneStatistics]]:
         """Return the lane statistics of all batches, by async node with several lanes."""
         return {node: report.lanes() for node, report in self._reports.items()}
 

@@ -7,7 +7,8 @@ and those of its retry are counted.
 from pyspark import AccumulatorParam
 from pyspark.sql import SparkSession
 
-from thulawa.engine.lane_sums import LaneFigures, LaneSums, merge_lane_sums, summarize_lanes
+from thulawa.engine.lane_sums import LaneSums, merge_lane_sums, summarize_lanes
+from thulawa.engine.statistics import LaneStatistics
 
 __all__ = ["LaneReport"]
 
@@ -33,7 +34,7 @@ class LaneReport:
     def __init__(self, spark: SparkSession) -> None:
         self._sums = spark.sparkContext.accumulator({}, _LaneSumsParam())
 
-    def lanes(self) -> dict[str, LaneFigures]:
+    def lanes(self) -> dict[str, LaneStatistics]:
         """Return the statistics of each lane, over all tasks that have ended."""
         return summarize_lanes(self._sums.value)
 
