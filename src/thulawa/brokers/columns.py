@@ -6,8 +6,6 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["counting", "int_column"]
-
 
 @lru_cache(maxsize=16)
 def counting(count: int) -> pa.Array:

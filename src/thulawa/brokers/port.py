@@ -30,30 +30,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from thulawa.core.markers import LastBatch
 from thulawa.core.secrets import masked_address
-from thulawa.core.types import (
-    ConsumerRecord,
-    Offsets,
-    ProducerRecord,
-    TopicPartition,
-)
+from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import ConfigurationError, TransactionOpen
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from thulawa.brokers.kafka.connection import Connection
-
-__all__ = [
-    "Broker",
-    "Committed",
-    "RecordColumns",
-    "TopicMetadata",
-    "Transaction",
-    "WriterId",
-    "await_committed",
-    "open_broker",
-    "read_to_end",
-]
 
 
 @dataclass(frozen=True, slots=True)

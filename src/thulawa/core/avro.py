@@ -24,8 +24,6 @@ from fastavro.schema import SchemaParseException, UnknownType
 from thulawa.core.avro_types import PRIMITIVES, Cursor, Schema, Types
 from thulawa.errors import ConfigurationError
 
-__all__ = ["Avro"]
-
 _PROMOTABLE = ("int", "long", "float", "double", "string", "bytes")  # from or to another
 _PROMOTIONS: dict[str, Callable[[Any], Any]] = {
     "long": int,

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["PRIMITIVES", "Cursor", "Schema", "Type", "Types", "encode_long"]
-
 Schema: TypeAlias = Any  # JSON, parsed
 
 _MAX_DEPTH = 200

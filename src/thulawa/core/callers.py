@@ -3,8 +3,6 @@
 import sys
 from pathlib import Path
 
-__all__ = ["caller"]
-
 _PACKAGE = str(Path(__file__).parents[1])
 
 

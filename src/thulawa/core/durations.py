@@ -6,8 +6,6 @@ from typing import TypeAlias
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["Duration", "milliseconds"]
-
 Duration: TypeAlias = int | str | timedelta
 
 _UNITS = {

@@ -10,18 +10,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from thulawa.core.types import Headers
 
-__all__ = [
-    "LAST_OUTPUT_TIMESTAMP",
-    "LAST_TIMESTAMP",
-    "Change",
-    "Headers",
-    "Record",
-    "RecordMetadata",
-    "Window",
-    "Windowed",
-    "make_change",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K1 = TypeVar("K1")

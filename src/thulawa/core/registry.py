@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import schema_registry
 
-__all__ = [
-    "HttpSchemaRegistry",
-    "MemorySchemaRegistry",
-    "Schema",
-    "SchemaReference",
-    "SchemaRegistry",
-]
-
 SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF"]
 _MAX_UNKNOWN_IDS = 10_000
 

@@ -16,12 +16,7 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.records import Window, Windowed
 from thulawa.core.registry import SchemaRegistry
 from thulawa.core.strict_json import dump_all_json, dump_json, load_all_json, load_json
-from thulawa.errors import (
-    ConfigurationError,
-    SerializationError,
-)
-
-__all__ = ["Serde", "Serdes", "WithoutData"]
+from thulawa.errors import ConfigurationError, SerializationError
 
 T = TypeVar("T")
 

@@ -4,8 +4,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["accepts"]
-
 
 def accepts(function: Callable[..., Any], count: int) -> bool:
     """Return whether a function can be called with ``count`` positional arguments.

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["Headers", "Offsets", "TopicPartition"]
-
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""

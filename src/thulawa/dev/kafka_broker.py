@@ -29,14 +29,7 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import reachable
 from thulawa.dev.kafka_nodes import BrokerNode, free_ports, plan, properties
 from thulawa.dev.maven import cache_folder, jars
-from thulawa.errors import (
-    BrokerError,
-    BrokerFailed,
-    ConfigurationError,
-    ToolMissing,
-)
-
-__all__ = ["DevBroker", "Status", "brokers"]
+from thulawa.errors import BrokerError, BrokerFailed, ConfigurationError, ToolMissing
 
 _STATE = "state.json"
 _FORMATTED = "formatted"

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from thulawa.errors import BrokerFailed
 
-__all__ = ["BrokerNode", "Ports", "free_ports", "plan", "properties"]
-
 Ports = tuple[int, int, int]
 """Ports of a node: for clients, for clients with a password, for controllers."""
 

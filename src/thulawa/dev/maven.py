@@ -13,12 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from thulawa.errors import (
-    BrokerFailed,
-    ToolMissing,
-)
-
-__all__ = ["JarSet", "cache_folder", "fetched", "jars", "made"]
+from thulawa.errors import BrokerFailed, ToolMissing
 
 JarSet: TypeAlias = Literal["broker"]
 

@@ -46,10 +46,7 @@ from thulawa.brokers.embedded.topic_options import (
     TopicDescription,
 )
 from thulawa.core.partitioning import partition_of
-from thulawa.core.types import (
-    ConsumerRecord,
-    ProducerRecord,
-)
+from thulawa.core.types import ConsumerRecord, ProducerRecord
 from thulawa.errors import (
     DamagedLog,
     ForeignLog,

@@ -15,8 +15,6 @@ from thulawa.brokers.columns import counting
 from thulawa.brokers.embedded.batches import layout
 from thulawa.brokers.embedded.log import Log
 
-__all__ = ["by_partition", "gathered", "read_arrow", "unpack_arrow"]
-
 
 def read_arrow(
     log: Log, topic: str, partition: int, start: int, end: int

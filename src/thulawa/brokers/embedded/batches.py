@@ -28,8 +28,6 @@ from typing import Any, NamedTuple
 from thulawa.core.types import Headers
 from thulawa.errors import DamagedLog
 
-__all__ = ["Columns", "Layout", "layout", "pack", "span", "summary", "unpack"]
-
 _VERSION = 1
 _GAPS, _HEADERS = 1, 2
 _HEAD = struct.Struct("<BBIII")

@@ -3,14 +3,8 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from thulawa.core.types import (
-    ConsumerRecord,
-    Headers,
-    ProducerRecord,
-)
+from thulawa.core.types import ConsumerRecord, Headers, ProducerRecord
 from thulawa.priority.placement import LOOK_BACK, Placing
-
-__all__ = ["Readable", "newest", "placed"]
 
 
 class Readable(Protocol):

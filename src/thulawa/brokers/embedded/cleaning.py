@@ -21,8 +21,6 @@ from thulawa.brokers.embedded.database import Database
 from thulawa.brokers.embedded.topic_options import Cleaned
 from thulawa.brokers.embedded.topic_table import StoredTopic, find, id_range, sweep
 
-__all__ = ["clean", "delete_records"]
-
 _REMOVED_AT_ONCE = 64
 
 

@@ -26,8 +26,6 @@ from thulawa.brokers.embedded.topic_options import Cleaned
 from thulawa.brokers.embedded.topic_table import StoredTopic, id_range
 from thulawa.brokers.embedded.writing import insert_batch
 
-__all__ = ["compact"]
-
 _REWRITTEN_AT_ONCE = 8
 _OFFSET = (1 << PARTITION_BITS) - 1
 

@@ -23,8 +23,6 @@ from thulawa.core.types import ConsumerRecord
 from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 
-__all__ = ["Consumer", "Start", "committed", "forget_group"]
-
 Start: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
 
 

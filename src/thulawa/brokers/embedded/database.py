@@ -22,8 +22,6 @@ from threading import RLock
 from thulawa.brokers.embedded.schema import check_version, current, translated
 from thulawa.errors import UnknownTopic
 
-__all__ = ["Database"]
-
 _CHECKPOINT_PAGES = 4_000  # 16 MB; each checkpoint waits for the disk
 _FREE_PAGES = 2_500  # 10 MB
 _inherited: list[sqlite3.Connection] = []  # a forked child must neither use nor close them

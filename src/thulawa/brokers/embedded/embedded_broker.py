@@ -7,15 +7,8 @@ from thulawa.brokers.embedded.log import Log
 from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
 from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
 from thulawa.core.markers import LastBatch
-from thulawa.core.types import (
-    ConsumerRecord,
-    Offsets,
-    ProducerRecord,
-    TopicPartition,
-)
+from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import TopicDiffers
-
-__all__ = ["EmbeddedBroker"]
 
 
 class EmbeddedBroker:

@@ -17,23 +17,7 @@ from thulawa.brokers.embedded.database import Database
 from thulawa.brokers.embedded.schema import PARTITION_BITS
 from thulawa.brokers.embedded.topic_table import StoredTopic, find, id_range
 from thulawa.core.types import ConsumerRecord
-from thulawa.errors import (
-    DamagedLog,
-    OffsetOutOfRange,
-    UnknownTopic,
-)
-
-__all__ = [
-    "Fetched",
-    "bounds",
-    "fetch",
-    "offsets",
-    "open_batch",
-    "read",
-    "read_columns",
-    "read_packed",
-    "records_of",
-]
+from thulawa.errors import DamagedLog, OffsetOutOfRange, UnknownTopic
 
 _BATCHES_AT_ONCE = 16
 _BYTES_AT_ONCE = 8 * 1024 * 1024

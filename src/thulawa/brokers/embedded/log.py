@@ -24,14 +24,9 @@ from thulawa.brokers.embedded.topic_options import (
 from thulawa.brokers.embedded.topic_table import StoredTopic
 from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.secrets import masked_address
-from thulawa.core.types import (
-    ConsumerRecord,
-    ProducerRecord,
-)
+from thulawa.core.types import ConsumerRecord, ProducerRecord
 from thulawa.errors import BrokerError, ConfigurationError
 from thulawa.priority.buckets import Buckets
-
-__all__ = ["Log"]
 
 _logger = logging.getLogger(__name__)
 

@@ -18,19 +18,6 @@ from thulawa.core.partitioning import partition_of
 from thulawa.core.types import Headers, ProducerRecord
 from thulawa.errors import InvalidRecord
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_RECORDS",
-    "Fields",
-    "PackedBatch",
-    "check_for",
-    "described",
-    "fields_of",
-    "packed",
-    "packed_plainly",
-    "size_of",
-]
-
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1024 * 1024
 _BYTES_OR_NONE = {bytes, type(None)}

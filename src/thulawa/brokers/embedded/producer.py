@@ -23,8 +23,6 @@ from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
 
-__all__ = ["Producer"]
-
 _MOST_BYTES = 16 * 1024 * 1024
 
 

@@ -6,13 +6,6 @@ from typing import TypeAlias
 from thulawa.core.types import Headers, ProducerRecord
 from thulawa.errors import InvalidRecord, RecordTooLarge
 
-__all__ = [
-    "LARGEST_RECORD",
-    "HeadersLike",
-    "as_headers",
-    "check_record",
-]
-
 HeadersLike: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 LARGEST_RECORD = 16 * 1024 * 1024  # key and value together

@@ -21,8 +21,6 @@ from uuid import uuid4
 
 from thulawa.errors import DamagedLog, ForeignLog, LogBusy, LogError, LogFailed
 
-__all__ = ["PARTITION_BITS", "check_version", "create", "current"]
-
 # A batch's row id is its partition's id and the offset of its first record: one integer key, in
 # which a partition is a range and appending is at the range's end. 2**40 offsets a partition.
 PARTITION_BITS = 40

@@ -6,15 +6,6 @@ from typing import NamedTuple
 from thulawa.core.names import check_name
 from thulawa.errors import ConfigurationError
 
-__all__ = [
-    "Appended",
-    "Cleaned",
-    "Marker",
-    "PartitionDescription",
-    "Retention",
-    "TopicDescription",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:

@@ -13,13 +13,7 @@ from thulawa.brokers.embedded.database import Database
 from thulawa.brokers.embedded.schema import PARTITION_BITS
 from thulawa.brokers.embedded.topic_options import PartitionDescription, Retention, TopicDescription
 from thulawa.core.names import check_name
-from thulawa.errors import (
-    ConfigurationError,
-    TopicDiffers,
-    UnknownTopic,
-)
-
-__all__ = ["StoredTopic", "create", "delete", "describe", "find", "id_range", "names", "sweep"]
+from thulawa.errors import ConfigurationError, TopicDiffers, UnknownTopic
 
 MOST_PARTITIONS = 10_000
 _SWEPT_AT_ONCE = 64

@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from thulawa.brokers.embedded.database import Database
 
-__all__ = ["Waiter"]
-
 
 class Waiter:
     """Waits until something was committed by another connection; clock and sleep are given."""

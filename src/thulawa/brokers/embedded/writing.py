@@ -27,21 +27,7 @@ from thulawa.brokers.embedded.topic_options import Appended, Marker
 from thulawa.brokers.embedded.topic_table import StoredTopic, find
 from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.types import ProducerRecord
-from thulawa.errors import (
-    Fenced,
-    UnknownTopic,
-)
-
-__all__ = [
-    "AppendResult",
-    "append",
-    "append_packed",
-    "begin",
-    "forget",
-    "insert_batch",
-    "last_batches",
-]
-
+from thulawa.errors import Fenced, UnknownTopic
 
 _Work: TypeAlias = tuple[StoredTopic, int, list[PackedBatch]]  # what goes to a partition
 # Epochs are rows beside the markers, under a name that no writer can have: no new table, so that

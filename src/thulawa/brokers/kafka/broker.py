@@ -24,15 +24,8 @@ from thulawa.brokers.kafka.transactions import (
 )
 from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
 from thulawa.core.markers import LastBatch
-from thulawa.core.types import (
-    ConsumerRecord,
-    Offsets,
-    ProducerRecord,
-    TopicPartition,
-)
+from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import UnknownTopic
-
-__all__ = ["KafkaBroker"]
 
 _APPEND_TIMEOUT = 30.0  # seconds
 _DELIVERY_TIMEOUT = 120.0

@@ -20,8 +20,6 @@ from thulawa.errors import (
     UnknownTopic,
 )
 
-__all__ = ["call_with_timeout", "retry_transient", "transient", "translated"]
-
 _T = TypeVar("_T")
 
 _GRACE = 5.0

@@ -8,8 +8,6 @@ from pathlib import Path
 from thulawa.core.secrets import MASK, masked_address
 from thulawa.errors import ConfigurationError
 
-__all__ = ["Connection", "is_secret", "masked"]
-
 _SECRETS = (
     "password", "passphrase", "secret", "jaas", "key.pem", "keystore.key", "certificate.pem",
     "token",

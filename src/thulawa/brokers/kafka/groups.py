@@ -6,24 +6,14 @@ and their tools, and for an application whose checkpoint is lost: it tells that 
 
 from functools import partial
 
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as Code
 from confluent_kafka.admin import AdminClient
 
-from thulawa.brokers.kafka.client_errors import (
-    retry_transient,
-    translated,
-)
+from thulawa.brokers.kafka.client_errors import retry_transient, translated
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.types import Offsets
-
-__all__ = ["commit_offsets", "committed", "committed_offsets", "delete_groups", "lag"]
 
 _TIMEOUT = 10.0
 

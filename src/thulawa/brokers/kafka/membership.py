@@ -7,8 +7,6 @@ from confluent_kafka import Consumer, KafkaException
 from thulawa.brokers.kafka.client_errors import translated
 from thulawa.brokers.kafka.connection import Connection
 
-__all__ = ["Membership"]
-
 
 class Membership:
     """A member of a group that divides the partitions of topics among its members.

@@ -9,27 +9,12 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as ClientPartition
 
-from thulawa.brokers.kafka.client_errors import (
-    transient,
-    translated,
-)
+from thulawa.brokers.kafka.client_errors import transient, translated
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.types import ConsumerRecord, Headers, TopicPartition
 from thulawa.errors import BrokerUnreachable
 from thulawa.priority.placement import LOOK_BACK
-
-__all__ = [
-    "columns_of",
-    "first_times",
-    "headers_of",
-    "newest",
-    "read_between",
-    "read_spans",
-    "read_to_end",
-    "record_of",
-    "topic_partition",
-]
 
 _CHUNK = 10_000
 _POLL = 0.02  # seconds

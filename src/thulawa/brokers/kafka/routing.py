@@ -11,15 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.core.types import Headers
-from thulawa.errors import (
-    BrokerError,
-    ConfigurationError,
-    RecordTooLarge,
-    UnknownTopic,
-)
+from thulawa.errors import BrokerError, ConfigurationError, RecordTooLarge, UnknownTopic
 from thulawa.priority.placement import Placing
-
-__all__ = ["Missing", "OutRecord", "Oversized", "Policies", "Router"]
 
 Missing: TypeAlias = Literal["fail", "create", "dead_letter"]
 Oversized: TypeAlias = Literal["fail", "dead_letter"]

@@ -22,10 +22,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from thulawa.brokers.kafka.client_errors import (
-    retry_transient,
-    translated,
-)
+from thulawa.brokers.kafka.client_errors import retry_transient, translated
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.core.types import Offsets
 from thulawa.errors import (
@@ -36,8 +33,6 @@ from thulawa.errors import (
     TopicDiffers,
     UnknownTopic,
 )
-
-__all__ = ["Cleanup", "TopicSpec", "Topics", "reachable"]
 
 Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
 

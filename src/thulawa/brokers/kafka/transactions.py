@@ -37,41 +37,15 @@ from typing import Any, Literal, TypeAlias, get_args
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as Code
 
-from thulawa.brokers.kafka.client_errors import (
-    call_with_timeout,
-    retry_transient,
-    translated,
-)
+from thulawa.brokers.kafka.client_errors import call_with_timeout, retry_transient, translated
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import newest
 from thulawa.brokers.kafka.routing import OutRecord, Policies, Router
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.markers import LastBatch, is_written
-from thulawa.errors import (
-    BrokerError,
-    BrokerUnreachable,
-    ConfigurationError,
-    Fenced,
-)
+from thulawa.errors import BrokerError, BrokerUnreachable, ConfigurationError, Fenced
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
-
-__all__ = [
-    "Guarantee",
-    "SinkBatch",
-    "SinkProducer",
-    "SinkResult",
-    "SinkSpec",
-    "claim",
-    "fence",
-    "forget_kept",
-    "last_batch",
-    "last_batches",
-    "marker_width",
-    "markers",
-    "transaction",
-    "write",
-]
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 
