@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from thulawa.brokers.kafka.connection import Connection
 
+LARGEST_RECORD = 16 * 1024 * 1024  # bytes of key and value; compacted and unlimited topics hold it
+
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.brokers.embedded.helpers import Clock, keyed, numbered
 from thulawa.brokers.embedded import Consumer, Log, OffsetOutOfRange, Retention, UnknownTopic
+from thulawa.brokers.embedded.consumer import Waiter
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.waiting import Waiter
 from thulawa.errors import ConfigurationError
 
 

@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from thulawa.brokers.embedded.log import Log
-from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
-from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
+from thulawa.brokers.port import LARGEST_RECORD, Committed, RecordColumns, TopicMetadata, WriterId
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import TopicDiffers
@@ -171,7 +170,7 @@ class EmbeddedBroker:
             self.log.forget((_key(writer), task))
 
     def close(self) -> None:
-        """Close the files; they open again when the log is used again."""
+        """Close the files; they open again when the broker is used again."""
         self.log.close()
 
 

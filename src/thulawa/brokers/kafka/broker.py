@@ -6,7 +6,6 @@ from functools import cached_property
 
 from confluent_kafka.admin import AdminClient
 
-from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
 from thulawa.brokers.kafka.reading import columns_of, read_between, read_spans, record_of
@@ -22,7 +21,7 @@ from thulawa.brokers.kafka.transactions import (
     transaction,
     write,
 )
-from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
+from thulawa.brokers.port import LARGEST_RECORD, Committed, RecordColumns, TopicMetadata, WriterId
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import UnknownTopic

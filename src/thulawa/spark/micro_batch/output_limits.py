@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from thulawa.brokers.embedded import Log
-from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
+from thulawa.brokers.port import LARGEST_RECORD
 from thulawa.errors import ProductionError
 
 if TYPE_CHECKING:
