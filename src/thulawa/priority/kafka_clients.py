@@ -37,7 +37,7 @@ _REFRESH_MS = 10_000  # metadata refresh; the client's default is five minutes
 
 def check_layout(connection: Connection, topic: str, buckets: Buckets) -> None:
     """Raise if another layout placed the newest records of a topic; a missing one is accepted."""
-    if Topics(connection).partitions(topic)[topic] is not None:
+    if Topics(connection).partitions(topic):
         buckets.layout(check_newest(buckets, newest(connection, topic)))
 
 
@@ -110,7 +110,7 @@ class BucketProducer:
 
     def _count(self, topic: str) -> int:
         """Return the number of partitions, once the producer's metadata has all of them."""
-        count = self._topics.partitions(topic)[topic]
+        count = self._topics.partitions(topic).get(topic)
         if count is None:
             raise UnknownTopic("there is no such topic", topic=topic)
         deadline = time.monotonic() + _TIMEOUT
@@ -248,7 +248,7 @@ class BucketConsumer:
         own = str(consumer.memberid())
         if own not in members:  # the group is rebalancing
             return
-        count = self._topics.partitions(self._topic)[self._topic]
+        count = self._topics.partitions(self._topic).get(self._topic)
         if count is None:
             raise UnknownTopic("there is no such topic", topic=self._topic)
         places = self._buckets.assign_members(count, members)[own]

@@ -33,7 +33,8 @@ class Fields(NamedTuple):
 
     def cut(self, start: int, end: int) -> "Fields":
         """Return the records from one position to another."""
-        return Fields(*(column[start:end] for column in self))
+        keys, values, headers, timestamps = self
+        return Fields(keys[start:end], values[start:end], headers[start:end], timestamps[start:end])
 
 
 class Partitioner:

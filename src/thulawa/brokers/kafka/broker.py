@@ -2,9 +2,6 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-
-from confluent_kafka.admin import AdminClient
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
@@ -15,8 +12,8 @@ from thulawa.brokers.kafka.transactions import (
     SinkBatch,
     SinkProducer,
     SinkSpec,
+    close_producers,
     fence,
-    forget_kept,
     markers,
     transaction,
     write,
@@ -36,25 +33,14 @@ _COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), **_INTERNAL}
 _UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1", **_INTERNAL}
 
 
-class KafkaBroker:
+class KafkaBroker(Topics):
     """The brokers of a Kafka cluster, by confluent-kafka."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def __repr__(self) -> str:
         return f"KafkaBroker({self.connection!r})"
 
-    def __getstate__(self) -> dict[str, Connection]:
-        return {"connection": self.connection}  # clients cannot be pickled
-
-    @cached_property
-    def _topics(self) -> Topics:
-        return Topics(self.connection)
-
-    @cached_property
-    def _admin(self) -> AdminClient:
-        return AdminClient(self.connection.client())
+    def __reduce__(self) -> tuple[type["KafkaBroker"], tuple[Connection]]:
+        return KafkaBroker, (self.connection,)  # clients cannot be pickled
 
     @property
     def address(self) -> str:
@@ -65,25 +51,12 @@ class KafkaBroker:
         """Raise unless a broker answers and accepts the credentials."""
         reachable(self.connection)
 
-    def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        return self._topics.names()
-
-    def partitions(self, *topics: str) -> dict[str, int]:
-        """Return the number of partitions of those of the topics that exist."""
-        found = self._topics.partitions(*topics)
-        return {name: count for name, count in found.items() if count is not None}
-
-    def topic_ids(self, *topics: str) -> dict[str, str]:
-        """Return the ids of those of the topics that exist; brokers before 2.8 have none."""
-        return self._topics.ids(*topics)
-
     def describe(self, topic: str) -> TopicMetadata:
         """Return the settings of a topic."""
-        partitions = self._topics.partitions(topic)[topic]
+        partitions = self.partitions(topic).get(topic)
         if partitions is None:
             raise UnknownTopic("there is no such topic", topic=topic)
-        settings = self._topics.settings(topic)
+        settings = self.settings(topic)
         return TopicMetadata(
             topic,
             partitions,
@@ -101,23 +74,7 @@ class KafkaBroker:
             cleanup="compact" if compact else "delete",
             settings=_COMPACTED if compact else _UNLIMITED if unlimited else {},
         )
-        self._topics.ensure(topic, spec)
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its records."""
-        self._topics.delete(topic)
-
-    def delete_records(self, before: Offsets) -> None:
-        """Delete the records before an offset of each partition."""
-        self._topics.delete_records(before)
-
-    def start_offsets(self, *topics: str) -> Offsets:
-        """Return the offset of the first record that each partition still has."""
-        return self._topics.start_offsets(*topics)
-
-    def end_offsets(self, *topics: str, committed: bool = True) -> Offsets:
-        """Return the offset behind the last record of each partition."""
-        return self._topics.end_offsets(*topics, committed=committed)
+        self.ensure(topic, spec)
 
     def read(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], *, timeout: float = 30.0
@@ -153,7 +110,7 @@ class KafkaBroker:
     def commit(self, group: str, offsets: Offsets, *, query: str = "", batch: int = -1) -> None:
         """Commit offsets of a consumer group, with the batch of a query that they follow."""
         stamp = f"{query}/{batch}"
-        commit_offsets(self.connection, group, offsets, client=self._admin, metadata=stamp)
+        commit_offsets(self.connection, group, offsets, client=self._client, metadata=stamp)
 
     def committed(
         self, group: str, topics: Collection[str] | None = None, *, query: str = ""
@@ -203,8 +160,8 @@ class KafkaBroker:
             self.delete_topic(sink.marker_topic)
 
     def close(self) -> None:
-        """Close the producers that this process keeps between transactions."""
-        forget_kept()
+        """Close the idle producers of this process."""
+        close_producers()
 
     def _sink(self, writer: WriterId) -> SinkSpec:
         return SinkSpec(

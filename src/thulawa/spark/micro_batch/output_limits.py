@@ -60,7 +60,7 @@ class KafkaOutlets:
         from thulawa.brokers.kafka.topics import Topics  # noqa: PLC0415 workers without Kafka stay light
 
         topics = Topics(self.connection)
-        if topics.partitions(topic)[topic] is None:
+        if not topics.partitions(topic):
             if self.may_be_missing:
                 return None
             raise LookupError(topic)
