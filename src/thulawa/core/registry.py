@@ -7,6 +7,7 @@ the first request, since it brings an HTTP library that most programs never need
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -122,7 +123,7 @@ class HttpSchemaRegistry:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_options(url, user, password, token)
-        self._options = {
+        self._options: dict[str, Any] = {
             "user": user,
             "password": password,
             "token": token,
@@ -153,8 +154,8 @@ class HttpSchemaRegistry:
         return f"HttpSchemaRegistry({', '.join(shown)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Connections stay here, and so do times: another machine has another clock.
-        return _registry, (self._url, self._options)
+        # without connections and times: another machine has another clock
+        return partial(HttpSchemaRegistry, self._url, **self._options), ()
 
     def register_schema(self, subject: str, schema: Schema) -> int:
         """Register a schema under a subject, unless it is; return its id."""
@@ -212,10 +213,6 @@ class HttpSchemaRegistry:
                     "password=, or token="
                 ) from error
             raise
-
-
-def _registry(url: str, options: dict[str, Any]) -> HttpSchemaRegistry:
-    return HttpSchemaRegistry(url, **options)
 
 
 def _check_options(url: str, user: str | None, password: str | None, token: str | None) -> None:

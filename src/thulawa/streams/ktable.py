@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from thulawa.core.callers import caller
+from thulawa.core.callers import accepts, caller
 from thulawa.core.serdes import Serde
-from thulawa.core.signatures import accepts
 from thulawa.errors import TopologyError
 from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
-from thulawa.brokers.kafka.reading import columns_of, read_between, read_spans, record_of
+from thulawa.brokers.kafka.reading import columns_of, read_spans, record_of
 from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.brokers.kafka.topics import Topics, TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
@@ -18,7 +18,14 @@ from thulawa.brokers.kafka.transactions import (
     transaction,
     write,
 )
-from thulawa.brokers.port import LARGEST_RECORD, Committed, RecordColumns, TopicMetadata, WriterId
+from thulawa.brokers.port import (
+    LARGEST_RECORD,
+    Broker,
+    Committed,
+    RecordColumns,
+    TopicMetadata,
+    WriterId,
+)
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import UnknownTopic
@@ -33,8 +40,11 @@ _COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), **_INTERNAL}
 _UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1", **_INTERNAL}
 
 
-class KafkaBroker(Topics):
+class KafkaBroker(Topics, Broker):
     """The brokers of a Kafka cluster, by confluent-kafka."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, lazy=True)
 
     def __repr__(self) -> str:
         return f"KafkaBroker({self.connection!r})"
@@ -44,15 +54,12 @@ class KafkaBroker(Topics):
 
     @property
     def address(self) -> str:
-        """The address of the brokers."""
         return f"kafka://{self.connection.bootstrap}"
 
     def check(self) -> None:
-        """Raise unless a broker answers and accepts the credentials."""
         reachable(self.connection)
 
     def describe(self, topic: str) -> TopicMetadata:
-        """Return the settings of a topic."""
         partitions = self.partitions(topic).get(topic)
         if partitions is None:
             raise UnknownTopic("there is no such topic", topic=topic)
@@ -68,7 +75,6 @@ class KafkaBroker(Topics):
     def create_topic(
         self, topic: str, partitions: int = 1, *, compact: bool = False, unlimited: bool = False
     ) -> None:
-        """Create a topic; do nothing if it exists with as many partitions and this compaction."""
         spec = TopicSpec(
             partitions=partitions,
             cleanup="compact" if compact else "delete",
@@ -79,25 +85,21 @@ class KafkaBroker(Topics):
     def read(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], *, timeout: float = 30.0
     ) -> Iterator[ConsumerRecord]:
-        """Yield the committed records of ranges of offsets, those of a partition in their order."""
         for messages in read_spans(self.connection, ranges, timeout=timeout):
             yield from map(record_of, messages)
 
     def read_columns(
         self, partition: TopicPartition, start: int, end: int
     ) -> Iterator[RecordColumns]:
-        """Yield the committed records with offsets in [start, end) as columns."""
         import pyarrow as pa  # noqa: PLC0415 not everybody who uses Kafka needs it
 
         from thulawa.brokers.columns import int_column  # noqa: PLC0415 as above
 
-        topic, number = partition
-        for messages in read_between(self.connection, topic, {number: (start, end)}, keep=True):
+        for messages in read_spans(self.connection, {partition: (start, end)}, keep=True):
             offsets, times, values = columns_of(messages)
             yield RecordColumns(int_column(offsets), pa.array(times, pa.int64()), values)
 
     def append(self, topic: str, records: Sequence[ProducerRecord]) -> None:
-        """Write records outside any transaction; they are stored when this returns."""
         sink = SinkSpec(
             connection=self.connection,
             application="thulawa",
@@ -108,14 +110,12 @@ class KafkaBroker(Topics):
         write(sink, SinkBatch("", 0, 0), [list(_outgoing(topic, records))])
 
     def commit(self, group: str, offsets: Offsets, *, query: str = "", batch: int = -1) -> None:
-        """Commit offsets of a consumer group, with the batch of a query that they follow."""
         stamp = f"{query}/{batch}"
         commit_offsets(self.connection, group, offsets, client=self._client, metadata=stamp)
 
     def committed(
         self, group: str, topics: Collection[str] | None = None, *, query: str = ""
     ) -> Committed:
-        """Return what a group has committed for some topics, or for all."""
         found: Offsets = {}
         batches: set[int | None] = set()
         for one in committed(self.connection, group):
@@ -126,14 +126,12 @@ class KafkaBroker(Topics):
         return Committed(found, batches.pop() if len(batches) == 1 else None)
 
     def delete_groups(self, *groups: str) -> None:
-        """Delete consumer groups; one that does not exist is no error."""
         delete_groups(self.connection, *groups)
 
     @contextmanager
     def transaction(
         self, writer: WriterId, task: int, batch: LastBatch
     ) -> Iterator["_KafkaTransaction"]:
-        """Begin a transaction that writes records and the marker of a batch atomically."""
         part = SinkBatch(writer.query, batch.number, task, batch.layout)
         with transaction(self._sink(writer), part) as opened:
             yield _KafkaTransaction(opened)
@@ -145,11 +143,9 @@ class KafkaBroker(Topics):
         *,
         timeout: float | None = None,
     ) -> dict[int, LastBatch]:
-        """Return the last batch of these tasks, or of all, of those that have committed any."""
         return markers(self._sink(writer), writer.query, tasks, timeout=timeout)
 
     def fence(self, writer: WriterId, tasks: Collection[int] | None = None) -> None:
-        """Abort open transactions of these tasks, or of all that ever wrote."""
         fence(self._sink(writer), tasks)
 
     def delete_writer(self, writer: WriterId) -> None:
@@ -182,11 +178,9 @@ class _KafkaTransaction:
 
     @property
     def skipped(self) -> bool:
-        """Whether the batch was written before."""
         return self._opened is None
 
     def write(self, topic: str, records: Iterable[ProducerRecord]) -> None:
-        """Send records."""
         if self._opened is not None:
             self._opened.send_all([list(_outgoing(topic, records))])
 

@@ -1,7 +1,7 @@
 """Read committed records of ranges of offsets, or up to the end of topics."""
 
 import time
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -21,39 +21,14 @@ _POLL = 0.02  # seconds
 
 
 def read_to_end(
-    connection: Connection,
-    topic: str,
-    *partitions: int,
-    timeout: float = 30.0,
-    since: MutableMapping[int, int] | None = None,
-    committed: bool = False,
+    connection: Connection, topic: str, *, timeout: float = 30.0
 ) -> Iterator[list[Message]]:
-    """Yield the records of partitions (all, unless some are named) up to their present ends.
-
-    ``since`` holds the offsets to begin at, and those behind the end when all is read. An open
-    transaction is waited for or, with ``committed``, is the end. Raise `BrokerUnreachable` when
-    nothing comes for ``timeout`` seconds although there is more.
-    """
-    admin = Topics(connection)
-    ends = admin.end_offsets(topic, committed=committed)[topic]
-    starts = admin.start_offsets(topic)[topic] | dict(since or {})
-    spans = {p: (starts[p], end) for p, end in ends.items() if p in (partitions or ends)}
-    yield from read_between(connection, topic, spans, timeout=timeout)
-    if since is not None:
-        since.update(ends)
-
-
-def read_between(
-    connection: Connection,
-    topic: str,
-    spans: Mapping[int, tuple[int, int]],
-    *,
-    timeout: float = 30.0,
-    keep: bool = False,
-) -> Iterator[list[Message]]:
-    """Yield records of one topic with offsets in [start, end) by partition, as `read_spans`."""
-    named = {TopicPartition(topic, partition): span for partition, span in spans.items()}
-    return read_spans(connection, named, timeout=timeout, keep=keep)
+    """Yield the records of a topic up to its end now; open transactions are waited for."""
+    topics = Topics(connection)
+    starts = topics.start_offsets(topic)[topic]
+    ends = topics.end_offsets(topic, committed=False)[topic]
+    spans = {TopicPartition(topic, number): (starts[number], end) for number, end in ends.items()}
+    return read_spans(connection, spans, timeout=timeout)
 
 
 def read_spans(
@@ -72,12 +47,12 @@ def read_spans(
     ``ahead`` bounds how many records of a partition the client prefetches, which are discarded at
     the end.
     """
-    left = {place: end for place, (start, end) in spans.items() if end > start}
+    left = {one: end for one, (start, end) in spans.items() if end > start}
     if not left:
         return
     with _consumer(connection, ahead=ahead, keep=keep) as consumer:
-        consumer.assign([ClientPartition(*place, spans[place][0]) for place in left])
-        count = sum(end - spans[place][0] for place, end in left.items())
+        consumer.assign([ClientPartition(*one, spans[one][0]) for one in left])
+        count = sum(end - spans[one][0] for one, end in left.items())
         yield from _until(consumer, left, count, timeout)
 
 
@@ -178,8 +153,11 @@ def newest(connection: Connection, topic: str, most: int = LOOK_BACK) -> dict[in
     topics = Topics(connection)
     starts, ends = topics.start_offsets(topic)[topic], topics.end_offsets(topic)[topic]
     found: dict[int, list[Headers]] = {partition: [] for partition in ends}
-    spans = {p: (max(starts[p], end - most), end) for p, end in ends.items()}
-    for messages in read_between(connection, topic, spans):
+    spans = {
+        TopicPartition(topic, number): (max(starts[number], end - most), end)
+        for number, end in ends.items()
+    }
+    for messages in read_spans(connection, spans):
         for message in messages:
             found[message.partition() or 0].append(headers_of(message))
     return found

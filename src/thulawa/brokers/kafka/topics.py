@@ -104,12 +104,19 @@ def _admin_client(connection: Connection, **more: Any) -> AdminClient:
 
 
 class Topics:
-    """The topics of a Kafka cluster. Every call returns or raises within ``timeout`` seconds."""
+    """The topics of a Kafka cluster. Every call returns or raises within ``timeout`` seconds.
 
-    def __init__(self, connection: Connection, *, timeout: float = _TIMEOUT) -> None:
+    With ``lazy`` the client is created, and rejects bad settings, with the first call.
+    """
+
+    def __init__(
+        self, connection: Connection, *, timeout: float = _TIMEOUT, lazy: bool = False
+    ) -> None:
         self.connection = connection
         self._timeout = timeout
         self._limit: dict[str, Any] = {"request_timeout": timeout}
+        if not lazy:
+            self._client = _admin_client(connection)
 
     @cached_property
     def _client(self) -> AdminClient:
