@@ -186,10 +186,10 @@ class DevBroker:
         self.down(remove=True)
 
     def _make(self) -> None:
-        port, brokers, passwords = self._wanted
+        first, brokers, passwords = self._wanted
         self._nodes = [
             BrokerNode(number, port, secured, controller, str(self.folder / f"node-{number}"))
-            for number, (port, secured, controller) in enumerate(_free_ports(port, brokers))
+            for number, (port, secured, controller) in enumerate(_free_ports(first, brokers))
         ]
         for node in self._nodes:
             Path(node.folder).mkdir(parents=True, exist_ok=True)

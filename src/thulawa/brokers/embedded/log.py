@@ -4,9 +4,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from thulawa.brokers.embedded import cleaning, schema, topic_table, writing
 from thulawa.brokers.embedded.batches import Columns, pack
@@ -58,8 +59,7 @@ class Log:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = _folder(address)
-        self._timeout = timeout
-        self._sync = sync
+        self._options: dict[str, Any] = {"timeout": timeout, "sync": sync}
         self._auto_clean = auto_clean
         self._clock = clock
         self._database = self._connection()
@@ -189,8 +189,7 @@ class Log:
 
     def last_batch(self, marker: tuple[str, int]) -> int | None:
         """Return the number of the last batch that was written under a marker."""
-        writer, task = marker
-        return self.last_batches(writer).get(task)
+        return self.last_batches(marker[0]).get(marker[1])
 
     def last_batches(self, writer: str) -> dict[int, int]:
         """Return the number of the last batch of each task of a writer, of those that have any."""
@@ -302,20 +301,12 @@ class Log:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {
-            "address": self.address,
-            "timeout": self._timeout,
-            "sync": self._sync,
-            "auto_clean": self._auto_clean,
-            "clock": self._clock,
-        }
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(**state)  # type: ignore[misc] # a connection cannot travel
+    def __reduce__(self) -> tuple[Callable[[], "Log"], tuple[()]]:
+        options = self._options | {"auto_clean": self._auto_clean, "clock": self._clock}
+        return partial(Log, self.address, **options), ()  # a connection cannot be pickled
 
     def _connection(self) -> Database:
-        return Database(self._folder, timeout=self._timeout, sync=self._sync)
+        return Database(self._folder, **self._options)
 
     def _now(self) -> int:
         return int(self._clock() * 1000)

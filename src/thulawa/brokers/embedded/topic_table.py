@@ -6,11 +6,10 @@ when there is a new topic of the same name.
 """
 
 import sqlite3
-from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.schema import PARTITION_BITS
+from thulawa.brokers.embedded.schema import OFFSET_MASK, PARTITION_BITS
 from thulawa.brokers.embedded.topic_options import PartitionDescription, Retention, TopicDescription
 from thulawa.core.names import check_name
 from thulawa.errors import ConfigurationError, TopicDiffers, UnknownTopic
@@ -40,7 +39,7 @@ class StoredTopic:
 def id_range(partition: int) -> tuple[int, int]:
     """Return the lowest and the highest id that a batch of this partition can have."""
     low = partition << PARTITION_BITS
-    return low, low + (1 << PARTITION_BITS) - 1
+    return low, low + OFFSET_MASK
 
 
 def create(
@@ -107,22 +106,17 @@ def names(sql: sqlite3.Connection) -> list[str]:
 def describe(sql: sqlite3.Connection, name: str) -> TopicDescription:
     """Return the settings of a topic, and the offsets and sizes of its partitions."""
     topic = find(sql, name)
-    partitions = tuple(_describe_partitions(sql, topic))
+    rows = sql.execute(
+        "SELECT number, start_offset, end_offset, total(count), total(bytes) FROM partitions"
+        " LEFT JOIN batches ON batches.id BETWEEN partitions.id << ? AND (partitions.id << ?) + ?"
+        " WHERE topic = ? GROUP BY number ORDER BY number",
+        (PARTITION_BITS, PARTITION_BITS, OFFSET_MASK, topic.id),
+    )
+    partitions = tuple(
+        PartitionDescription(number, start, end, int(records), int(size))
+        for number, start, end, records, size in rows
+    )
     return TopicDescription(name, topic.id, topic.retention, topic.compact, partitions)
-
-
-def _describe_partitions(
-    sql: sqlite3.Connection, topic: StoredTopic
-) -> Iterable[PartitionDescription]:
-    for number, partition in enumerate(topic.partitions):
-        start, end = sql.execute(
-            "SELECT start_offset, end_offset FROM partitions WHERE id = ?", (partition,)
-        ).fetchone()
-        records, size = sql.execute(
-            "SELECT total(count), total(bytes) FROM batches WHERE id BETWEEN ? AND ?",
-            id_range(partition),
-        ).fetchone()
-        yield PartitionDescription(number, start, end, int(records), int(size))
 
 
 def delete(database: Database, name: str) -> None:

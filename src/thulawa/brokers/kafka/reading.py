@@ -63,17 +63,17 @@ def first_times(
     timeout: float = 30.0,
 ) -> dict[TopicPartition, int]:
     """Return the timestamp of the first record of each topic-partition in [start, end), if any."""
-    left = {place: end for place, (start, end) in spans.items() if end > start}
+    left = {one: end for one, (start, end) in spans.items() if end > start}
     found: dict[TopicPartition, int] = {}
     with _consumer(connection, ahead=1, keep=True) as consumer:
-        consumer.assign([ClientPartition(*place, spans[place][0]) for place in left])
+        consumer.assign([ClientPartition(*one, spans[one][0]) for one in left])
         deadline = time.monotonic() + timeout
         while left:
-            for one in _records(consumer, len(left)):
-                place = topic_partition(one)
-                if (one.offset() or 0) < left.pop(place, 0):
-                    found[place] = one.timestamp()[1]
-                    consumer.pause([ClientPartition(*place)])
+            for message in _records(consumer, len(left)):
+                partition = topic_partition(message)
+                if (message.offset() or 0) < left.pop(partition, 0):
+                    found[partition] = message.timestamp()[1]
+                    consumer.pause([ClientPartition(*partition)])
             if left:
                 _drop_finished(consumer, left)
             if left and time.monotonic() > deadline:
