@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.brokers.embedded.helpers import Clock
-from thulawa.brokers.embedded import (
-    Consumer,
-    Log,
-    ProducerRecord,
-    Retention,
-    UnknownTopic,
-    partition_of,
-)
-from thulawa.errors import StateError
+from thulawa.brokers.embedded import Consumer, Log, ProducerRecord, Retention, partition_of
+from thulawa.errors import StateError, UnknownTopic
 
 TOPICS = st.sampled_from(["a", "b", "table"])
 PARTITIONS = 2

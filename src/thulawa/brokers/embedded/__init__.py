@@ -43,18 +43,6 @@ from thulawa.brokers.embedded.topic_options import (
 )
 from thulawa.core.partitioning import partition_of
 from thulawa.core.types import ConsumerRecord, ProducerRecord
-from thulawa.errors import (
-    DamagedLog,
-    ForeignLog,
-    InvalidRecord,
-    LogBusy,
-    LogError,
-    LogFailed,
-    OffsetOutOfRange,
-    RecordTooLarge,
-    TopicDiffers,
-    UnknownTopic,
-)
 
 __all__ = [
     "Appended",
@@ -62,22 +50,12 @@ __all__ = [
     "Columns",
     "Consumer",
     "ConsumerRecord",
-    "DamagedLog",
-    "ForeignLog",
-    "InvalidRecord",
     "Log",
-    "LogBusy",
-    "LogError",
-    "LogFailed",
     "Marker",
-    "OffsetOutOfRange",
     "PartitionDescription",
     "Producer",
     "ProducerRecord",
-    "RecordTooLarge",
     "Retention",
     "TopicDescription",
-    "TopicDiffers",
-    "UnknownTopic",
     "partition_of",
 ]
