@@ -11,6 +11,7 @@ Where compaction has left nothing up to the end of the partition, it moves on to
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
 from thulawa.brokers.embedded.database import Database
@@ -26,6 +27,7 @@ Start: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
 _MIN_PAUSE, _MAX_PAUSE = 0.001, 0.05  # seconds
 
 
+@dataclass(frozen=True)
 class Waiter:
     """Waits for commits of other connections, without polling tables.
 
@@ -35,29 +37,22 @@ class Waiter:
     answers within about a millisecond, and an idle consumer wakes 20 times a second.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self._database = database
-        self._clock = clock
-        self._sleep = sleep
+    database: Database
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
 
     def deadline(self, timeout: float) -> float:
         """Return the time at which a wait of ``timeout`` seconds that begins now is over."""
-        return self._clock() + timeout
+        return self.clock() + timeout
 
     def wait(self, version: int, deadline: float) -> bool:
         """Wait for another version than this; return False when the deadline came first."""
         pause = _MIN_PAUSE
-        while self._database.version() == version:
-            left = deadline - self._clock()
+        while self.database.version() == version:
+            left = deadline - self.clock()
             if left <= 0:
                 return False
-            self._sleep(min(pause, left))
+            self.sleep(min(pause, left))
             pause = min(2 * pause, _MAX_PAUSE)
         return True
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from thulawa.brokers.embedded.log import Log
 from thulawa.brokers.port import (
@@ -160,12 +161,12 @@ class EmbeddedBroker(Broker):
         self.log.close()
 
 
+@dataclass
 class _BufferedTransaction:
     """Records that wait for their commit: the log's lock is held for that alone."""
 
-    def __init__(self, *, skipped: bool) -> None:
-        self.skipped = skipped
-        self.records: dict[str, list[ProducerRecord]] = {}
+    skipped: bool
+    records: dict[str, list[ProducerRecord]] = field(default_factory=dict)
 
     def write(self, topic: str, records: Iterable[ProducerRecord]) -> None:
         self.records.setdefault(topic, []).extend(records)

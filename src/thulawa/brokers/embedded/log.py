@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -40,6 +41,7 @@ from thulawa.priority.buckets import Buckets
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Log:
     """A log of topics in a folder of this machine, at an address like ``file:./topics``.
 
@@ -49,29 +51,21 @@ class Log:
     same folder. Threads may share one.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        timeout: float = 30.0,
-        sync: bool = False,
-        auto_clean: bool = True,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._folder = _folder(address)
-        self._options: dict[str, Any] = {"timeout": timeout, "sync": sync}
-        self._auto_clean = auto_clean
-        self._clock = clock
+    address: str  # with the whole path, once created
+    _: KW_ONLY
+    timeout: float = 30.0
+    sync: bool = False
+    auto_clean: bool = True
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._folder = _folder(self.address)
+        self.address = f"file:{self._folder}"
         self._database = self._connection()
         self._partitioner = Partitioner(os.getpid())
 
     def __repr__(self) -> str:
         return f"Log({self.address!r})"
-
-    @property
-    def address(self) -> str:
-        """The address, with the whole path."""
-        return f"file:{self._folder}"
 
     def create_topic(
         self,
@@ -301,15 +295,14 @@ class Log:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[[], "Log"], tuple[()]]:
-        options = self._options | {"auto_clean": self._auto_clean, "clock": self._clock}
-        return partial(Log, self.address, **options), ()  # a connection cannot be pickled
+    def __reduce__(self) -> tuple[Any, ...]:  # a connection cannot be pickled
+        return partial(Log, **{one.name: getattr(self, one.name) for one in fields(self)}), ()
 
     def _connection(self) -> Database:
-        return Database(self._folder, **self._options)
+        return Database(self._folder, timeout=self.timeout, sync=self.sync)
 
     def _now(self) -> int:
-        return int(self._clock() * 1000)
+        return int(self.clock() * 1000)
 
     def _exists(self) -> bool:
         return schema.current(self._folder) is not None
@@ -327,7 +320,7 @@ class Log:
     ) -> Appended:
         self._partitioner.next_batch()
         appended, due = writing.write(self._database, work, marker, batch, epoch)
-        for topic in due if self._auto_clean else ():
+        for topic in due if self.auto_clean else ():
             # the records are written: an error now would make their writer send them again
             try:
                 cleaning.clean(self._database, topic, self._now, wait=False)

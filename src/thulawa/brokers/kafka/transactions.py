@@ -489,7 +489,7 @@ class SinkProducer:
             raise translated(self._failed, "sending", topic=topic, partition=partition)
 
 
-# producers whose last transaction was committed, by transactional id
+# producers that can be reused, by transactional id
 _idle: dict[str, SinkProducer] = {}
 
 
