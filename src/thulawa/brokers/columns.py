@@ -1,4 +1,4 @@
-"""Columns of integers in Arrow, made without looking at every one where they are a range."""
+"""Columns of integers in Arrow; a range becomes one without a Python object for each number."""
 
 from collections.abc import Sequence
 from functools import lru_cache

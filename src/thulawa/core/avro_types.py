@@ -183,7 +183,7 @@ class Types:
 
 
 def _branch_name(schema: Schema) -> str:
-    """Return the name by which fastavro is told a branch of a union."""
+    """Return the name by which fastavro selects a branch of a union."""
     if isinstance(schema, str):
         return schema
     if isinstance(schema, list):

@@ -116,20 +116,20 @@ def _rewrite(
             (run[0][0], run[-1][0]),
         ).fetchall()
         before = [open_batch(row[0] & OFFSET_MASK, row[1], topic, number) for row in rows]
-        kept = [
+        remaining = [
             columns.select([offset in survivors for offset in columns.offsets])
             for columns in before
         ]
         sql.executemany("DELETE FROM batches WHERE id = ?", ((row[0],) for row in rows))
-        size = _insert_joined(sql, topic.partition(number), kept)
-    removed = sum(map(len, before)) - sum(map(len, kept))
+        size = _insert_joined(sql, topic.partition(number), remaining)
+    removed = sum(map(len, before)) - sum(map(len, remaining))
     return Cleaned(removed, sum(len(row[1]) for row in rows) - size)
 
 
-def _insert_joined(sql: sqlite3.Connection, partition: int, kept: list[Columns]) -> int:
+def _insert_joined(sql: sqlite3.Connection, partition: int, remaining: list[Columns]) -> int:
     """Insert the remaining records, joined to larger batches; return how many bytes they have."""
     joined: list[Columns] = []
-    for columns in filter(len, kept):
+    for columns in filter(len, remaining):
         if joined and _fit_together(joined[-1], columns):
             joined[-1] = joined[-1].joined(columns)
         else:

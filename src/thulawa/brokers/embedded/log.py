@@ -336,5 +336,5 @@ def _folder(address: str) -> Path:
         raise ConfigurationError(f"{shown!r} is no address of a log: write 'file:./topics'")
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
-    # made absolute now: workers and later calls may run in another folder
+    # absolute: workers and later calls may run in another folder
     return Path(path).absolute()

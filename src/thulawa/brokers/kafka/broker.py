@@ -34,7 +34,7 @@ _APPEND_TIMEOUT = 30.0  # seconds
 _DELIVERY_TIMEOUT = 120.0
 # they accept what the embedded log accepts: state may be larger than any output
 _INTERNAL = {"segment.bytes": str(50 * 2**20), "max.message.bytes": str(LARGEST_RECORD + 2**20)}
-# a batch that is taken back needs the tombstones it has written, for as long as markers are kept
+# a batch that is rolled back needs the tombstones it has written, as long as markers are retained
 _COMPACTED = {"delete.retention.ms": str(7 * 86_400_000), **_INTERNAL}
 # the settings of Kafka Streams' repartition topics: no record is removed before it has been read
 _UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1", **_INTERNAL}

@@ -63,9 +63,8 @@ def committed_offsets(connection: Connection, group: str) -> Offsets:
 def committed(connection: Connection, group: str) -> list[TopicPartition]:
     """Return what a group has committed, with metadata.
 
-    A consumer asks, for the partitions of all topics: an admin client that asks a coordinator
-    which has just come into office ends the process (librdkafka 2.16, confluent-kafka-javascript
-    issue 374).
+    A consumer asks, for the partitions of all topics: an admin client that asks a broker which has
+    just become coordinator ends the process (librdkafka 2.16, confluent-kafka-javascript #374).
     """
     settings = {**connection.client(), "group.id": group, "enable.auto.commit": False}
     consumer = Consumer(settings)

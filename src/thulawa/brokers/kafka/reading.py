@@ -109,7 +109,7 @@ def _consumer(connection: Connection, *, ahead: int | None, keep: bool) -> Itera
         if done and keep:
             # a partition that is paused would be so when it is assigned again
             consumer.resume(consumer.assignment())
-            consumer.unassign()  # else it would go on fetching
+            consumer.unassign()  # else it would continue to fetch
             _idle[key] = consumer
         else:
             consumer.close()

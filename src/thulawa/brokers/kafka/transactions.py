@@ -393,7 +393,7 @@ class SinkProducer:
         return SinkResult(count, self._router.dead_letters, dropped=self._router.dropped)
 
     def commit(self, batch: SinkBatch) -> None:
-        """Make records and marker visible."""
+        """Commit the transaction: records and marker become visible."""
         with self._translate_errors("committing"):
             try:
                 self._flush()
