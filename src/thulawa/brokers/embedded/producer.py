@@ -74,7 +74,9 @@ class Producer:
         """Add a record; it is in the log after the next `flush`."""
         if topic not in self._topics:
             self._topics[topic] = self._log.topic(topic)
-        pairs = tuple(headers.items() if isinstance(headers, Mapping) else headers)
+        pairs: Headers = ()
+        if headers:  # most records have none, and the check of the type is slow
+            pairs = tuple(headers.items() if isinstance(headers, Mapping) else headers)
         record = ProducerRecord(key, value, pairs, timestamp, partition)
         size = check_for(self._topics[topic], record)
         if self._placing is not None:
