@@ -41,7 +41,7 @@ def swept(connection: Connection, run: str) -> Iterator[None]:
     finally:
         for topic in names(connection):
             if run in topic:
-                Topics(connection).delete(topic)
+                Topics(connection).delete_topic(topic)
 
 
 def names(connection: Connection) -> set[str]:

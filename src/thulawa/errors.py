@@ -53,6 +53,7 @@ everywhere. No message holds a secret: settings are never put into one.
 """
 
 from collections.abc import Hashable
+from typing import Any
 
 __all__ = [
     "AttemptTimedOut",
@@ -383,16 +384,9 @@ class OffsetOutOfRange(BrokerError, LookupError):
     )
 
     def __init__(
-        self,
-        message: str,
-        *,
-        topic: str | None = None,
-        partition: int | None = None,
-        offset: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
+        self, message: str, *, start: int | None = None, end: int | None = None, **where: Any
     ) -> None:
-        super().__init__(message, topic=topic, partition=partition, offset=offset)
+        super().__init__(message, **where)
         self.start = start
         self.end = end
 
@@ -431,7 +425,7 @@ class LogBusy(LogError, TimeoutError):
 
 
 class LogFailed(LogError, OSError):
-    """The file system refused: full, read-only, out of reach. Nothing was written."""
+    """The file system failed: full, read-only, out of reach. Nothing was written."""
 
     action = "repair the file system, then try again: what was confirmed before is intact"
 
@@ -462,7 +456,7 @@ class BrokerUnreachable(KafkaError, TimeoutError):
 
 
 class AuthenticationFailed(KafkaError, PermissionError):
-    """The broker does not let this client in, or does not let it do this."""
+    """The broker rejects the credentials, or denies this operation."""
 
     action = "correct security.protocol, sasl.mechanism, the name or the password; see the ACLs"
 

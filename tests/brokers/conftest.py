@@ -15,7 +15,7 @@ import pytest
 from benchmarks.brokers import given, swept
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.brokers.kafka.transactions import forget_kept
+from thulawa.brokers.kafka.transactions import close_producers
 from thulawa.dev.kafka_broker import DevBroker
 from thulawa.dev.maven import fetched
 
@@ -30,7 +30,7 @@ def broker() -> Iterator[DevBroker]:
         pytest.skip("Kafka's tests need Apache Maven (mvn) to fetch a broker; it is not installed")
     with DevBroker(f"tests-{os.getpid()}", port=0, passwords=PASSWORDS) as made:
         yield made
-        forget_kept()
+        close_producers()
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def given_broker() -> Iterator[Connection | None]:
         return
     with swept(connection, _RUN):
         yield connection
-        forget_kept()
+        close_producers()
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.health.helpers import FIRST, LINES, SUMS, is_valid, lines_of, story, values
-from thulawa.brokers.embedded import Log, ProducerRecord, UnknownTopic
-from thulawa.errors import ConfigurationError, TopicDiffers
+from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.errors import ConfigurationError, TopicDiffers, UnknownTopic
 from thulawa.health import Count, WindowCounts, count_windows, merged, read_counts
 from thulawa.health.dataframes import DataFrameSink
 

@@ -1,12 +1,10 @@
-"""Columns of integers in Arrow, made without looking at every one where they are a range."""
+"""Columns of integers in Arrow; a range becomes one without a Python object for each number."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-__all__ = ["counting", "int_column"]
 
 
 @lru_cache(maxsize=16)

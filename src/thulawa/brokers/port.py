@@ -30,12 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from thulawa.core.markers import LastBatch
 from thulawa.core.secrets import masked_address
-from thulawa.core.types import (
-    ConsumerRecord,
-    Offsets,
-    ProducerRecord,
-    TopicPartition,
-)
+from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import ConfigurationError, TransactionOpen
 
 if TYPE_CHECKING:
@@ -43,17 +38,7 @@ if TYPE_CHECKING:
 
     from thulawa.brokers.kafka.connection import Connection
 
-__all__ = [
-    "Broker",
-    "Committed",
-    "RecordColumns",
-    "TopicMetadata",
-    "Transaction",
-    "WriterId",
-    "await_committed",
-    "open_broker",
-    "read_to_end",
-]
+LARGEST_RECORD = 16 * 1024 * 1024  # bytes of key and value; compacted and unlimited topics hold it
 
 
 @dataclass(frozen=True, slots=True)

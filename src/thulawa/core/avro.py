@@ -2,8 +2,8 @@
 
 fastavro encodes, decodes and resolves schemas. It is lenient where this library is strict: it
 writes ``True`` as an int and a tuple as an array, wraps numbers of more than 64 bits, accepts
-negative branch numbers, and lets a few bytes ask for any number of nulls. Two checks stand in front
-of it (docs/adr/0067):
+negative branch numbers, and lets a few bytes ask for any number of nulls. Two checks are made
+before it (docs/adr/0067):
 
 - A value is checked against the schema before it is encoded. The same step chooses the branch of a
   union, which keeps the bytes of a key independent of the library.
@@ -23,8 +23,6 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from thulawa.core.avro_types import PRIMITIVES, Cursor, Schema, Types
 from thulawa.errors import ConfigurationError
-
-__all__ = ["Avro"]
 
 _PROMOTABLE = ("int", "long", "float", "double", "string", "bytes")  # from or to another
 _PROMOTIONS: dict[str, Callable[[Any], Any]] = {

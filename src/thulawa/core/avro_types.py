@@ -6,8 +6,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["PRIMITIVES", "Cursor", "Schema", "Type", "Types", "encode_long"]
-
 Schema: TypeAlias = Any  # JSON, parsed
 
 _MAX_DEPTH = 200
@@ -185,7 +183,7 @@ class Types:
 
 
 def _branch_name(schema: Schema) -> str:
-    """Return the name by which fastavro is told a branch of a union."""
+    """Return the name by which fastavro selects a branch of a union."""
     if isinstance(schema, str):
         return schema
     if isinstance(schema, list):

@@ -1,7 +1,10 @@
-"""The user's line of code, for errors that are found later than they were made."""
+"""The user's code: the line that called the library, and the signatures of functions."""
 
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from thulawa.errors import TopologyError
 
@@ -20,3 +23,22 @@ def caller() -> str:
 def topology_error(message: str) -> TopologyError:
     """Return the error of a wrong program, at the user's line."""
     return TopologyError(message, where=caller())
+
+
+def accepts(function: Callable[..., Any], count: int) -> bool:
+    """Return whether a function can be called with ``count`` positional arguments.
+
+    True for builtins without a signature.
+
+    >>> accepts(lambda row, client=None: row, 1), accepts(lambda: None, 1)
+    (True, False)
+    """
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # a builtin without a signature
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True

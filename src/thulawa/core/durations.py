@@ -6,24 +6,14 @@ from typing import TypeAlias
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["Duration", "milliseconds"]
-
 Duration: TypeAlias = int | str | timedelta
 
 _UNITS = {
-    "ms": 1,
-    "milli": 1,
-    "millisecond": 1,
-    "s": 1_000,
-    "sec": 1_000,
-    "second": 1_000,
-    "m": 60_000,
-    "min": 60_000,
-    "minute": 60_000,
-    "h": 3_600_000,
-    "hour": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
+    **dict.fromkeys(("ms", "milli", "millisecond"), 1),
+    **dict.fromkeys(("s", "sec", "second"), 1_000),
+    **dict.fromkeys(("m", "min", "minute"), 60_000),
+    **dict.fromkeys(("h", "hour"), 3_600_000),
+    **dict.fromkeys(("d", "day"), 86_400_000),
     "week": 604_800_000,
 }
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*,?\s*")

@@ -11,8 +11,6 @@ from thulawa.core.avro import Avro
 from thulawa.core.avro_types import Cursor, encode_long
 from thulawa.core.registry import Schema, SchemaReference, SchemaRegistry
 
-__all__ = ["framed_avro", "framed_protobuf"]
-
 _FRAME = ">bI"
 _FRAME_SIZE = struct.calcsize(_FRAME)
 

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-__all__ = ["freeze_gc", "gc_disabled"]
-
 _UNFREEZE_EVERY = 100
 _calls = count(1)
 

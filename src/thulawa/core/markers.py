@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from thulawa.errors import OlderBatch, StateError
 
-__all__ = ["LastBatch", "check_checkpoint", "is_written"]
-
 _NEW = "or begin with a new checkpoint, which reads and writes everything again"
 
 

@@ -8,8 +8,6 @@ import re
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["LONGEST_NAME", "check_name"]
-
 LONGEST_NAME = 249
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)

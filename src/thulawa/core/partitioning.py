@@ -7,8 +7,6 @@ written by a Kafka client put the same key in the same partition.
 from functools import lru_cache
 from struct import iter_unpack
 
-__all__ = ["murmur2", "partition_of"]
-
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF

@@ -8,19 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from thulawa.core.types import Headers
-
-__all__ = [
-    "LAST_OUTPUT_TIMESTAMP",
-    "LAST_TIMESTAMP",
-    "Change",
-    "Headers",
-    "Record",
-    "RecordMetadata",
-    "Window",
-    "Windowed",
-    "make_change",
-]
+from thulawa.core.types import Headers as Headers  # noqa: PLC0414 for users of records
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -45,19 +33,19 @@ class Record(Generic[K, V]):
     headers: Headers = ()
 
     def with_key(self, key: K1) -> "Record[K1, V]":
-        """Give the same record under another key."""
+        """Return the same record under another key."""
         return Record(key, self.value, self.timestamp, self.headers)
 
     def with_value(self, value: V1) -> "Record[K, V1]":
-        """Give the same record with another value."""
+        """Return the same record with another value."""
         return Record(self.key, value, self.timestamp, self.headers)
 
     def with_timestamp(self, timestamp: int) -> "Record[K, V]":
-        """Give the same record at another time."""
+        """Return the same record at another time."""
         return replace(self, timestamp=timestamp)
 
     def with_headers(self, headers: Headers) -> "Record[K, V]":
-        """Give the same record with other headers."""
+        """Return the same record with other headers."""
         return replace(self, headers=headers)
 
 

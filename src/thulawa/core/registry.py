@@ -7,6 +7,8 @@ the first request, since it brings an HTTP library that most programs never need
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
 from http import HTTPStatus
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -21,14 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from confluent_kafka import schema_registry
-
-__all__ = [
-    "HttpSchemaRegistry",
-    "MemorySchemaRegistry",
-    "Schema",
-    "SchemaReference",
-    "SchemaRegistry",
-]
 
 SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF"]
 _MAX_UNKNOWN_IDS = 10_000
@@ -108,6 +102,7 @@ def _by_number(schemas: list[Schema], number: int) -> Schema:
     return schemas[number - 1]
 
 
+@dataclass(eq=False, repr=False)
 class HttpSchemaRegistry:
     """A registry that speaks Confluent's protocol; every schema is requested once.
 
@@ -118,51 +113,60 @@ class HttpSchemaRegistry:
     HttpSchemaRegistry('https://registry:8081', user='ann', password='***')
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        user: str | None = None,
-        password: str | None = None,
-        token: str | None = None,
-        timeout: float = 10.0,
-        unknown_for: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        _check_options(url, user, password, token)
-        self._options = {
-            "user": user,
-            "password": password,
-            "token": token,
-            "timeout": timeout,
-            "unknown_for": unknown_for,
-            "clock": clock,
-        }
-        self._url = url.rstrip("/")
-        self._config: dict[str, Any] = {"url": self._url, "timeout": timeout}
-        if user is not None:
-            self._config["basic.auth.user.info"] = f"{user}:{password}"
-        if token is not None:
+    url: str
+    _: KW_ONLY
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    timeout: float = 10.0
+    unknown_for: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._check_options()
+        self.url = self.url.rstrip("/")
+        self._config: dict[str, Any] = {"url": self.url, "timeout": self.timeout}
+        if self.user is not None:
+            self._config["basic.auth.user.info"] = f"{self.user}:{self.password}"
+        if self.token is not None:
             self._config |= {
                 "bearer.auth.credentials.source": "STATIC_TOKEN",
-                "bearer.auth.token": token,
+                "bearer.auth.token": self.token,
                 "bearer.auth.logical.cluster": "",
             }
         self._lock = Lock()
         self._connected: schema_registry.SchemaRegistryClient | None = None
-        self._unknown: TTLCache[int, None] = TTLCache(_MAX_UNKNOWN_IDS, unknown_for, timer=clock)
+        self._unknown: TTLCache[int, None] = TTLCache(
+            _MAX_UNKNOWN_IDS, self.unknown_for, timer=self.clock
+        )
 
     def __repr__(self) -> str:
-        shown = [repr(self._url)]
-        if self._options["user"] is not None:
-            shown += [f"user={self._options['user']!r}", f"password={MASK!r}"]
-        if self._options["token"] is not None:
+        shown = [repr(self.url)]
+        if self.user is not None:
+            shown += [f"user={self.user!r}", f"password={MASK!r}"]
+        if self.token is not None:
             shown.append(f"token={MASK!r}")
         return f"HttpSchemaRegistry({', '.join(shown)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Connections stay here, and so do times: another machine has another clock.
-        return _registry, (self._url, self._options)
+        # without connections and times: another machine has another clock
+        options = {one.name: getattr(self, one.name) for one in fields(self)}
+        return partial(HttpSchemaRegistry, **options), ()
+
+    def _check_options(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                "the address of a schema registry begins with http:// or https://"
+            )
+        if "@" in urlsplit(self.url).netloc:
+            raise ConfigurationError(
+                f"{masked_address(self.url)!r} has a user or a password in it: give user= and "
+                "password="
+            )
+        if (self.user is None) != (self.password is None):
+            raise ConfigurationError("user and password of a schema registry go together")
+        if self.user is not None and self.token is not None:
+            raise ConfigurationError("give a schema registry a user and a password, or a token")
 
     def register_schema(self, subject: str, schema: Schema) -> int:
         """Register a schema under a subject, unless it is; return its id."""
@@ -173,7 +177,7 @@ class HttpSchemaRegistry:
         """Return a schema by its id; raise `LookupError` if there is none."""
         with self._lock:
             if schema_id in self._unknown:
-                raise LookupError(f"the schema registry at {self._url} has no schema {schema_id}")
+                raise LookupError(f"the schema registry at {self.url} has no schema {schema_id}")
         try:
             with self._translated_errors(f"schema {schema_id}"):
                 return _from_confluent(self._client().get_schema(schema_id))
@@ -192,7 +196,7 @@ class HttpSchemaRegistry:
         with self._translated_errors(f"subject {subject!r} with this schema"):
             found = self._client().lookup_schema(subject, _to_confluent(schema)).version
         if found is None:
-            raise LookupError(f"the schema registry at {self._url} names no version of {subject!r}")
+            raise LookupError(f"the schema registry at {self.url} names no version of {subject!r}")
         return found
 
     def _client(self) -> "schema_registry.SchemaRegistryClient":
@@ -213,30 +217,13 @@ class HttpSchemaRegistry:
         except SchemaRegistryError as error:
             status = error.http_status_code
             if status == HTTPStatus.NOT_FOUND:
-                raise LookupError(f"the schema registry at {self._url} has no {wanted}") from error
+                raise LookupError(f"the schema registry at {self.url} has no {wanted}") from error
             if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise ConfigurationError(
-                    f"the schema registry at {self._url} denies access ({status}): give user= and "
+                    f"the schema registry at {self.url} denies access ({status}): give user= and "
                     "password=, or token="
                 ) from error
             raise
-
-
-def _registry(url: str, options: dict[str, Any]) -> HttpSchemaRegistry:
-    return HttpSchemaRegistry(url, **options)
-
-
-def _check_options(url: str, user: str | None, password: str | None, token: str | None) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise ConfigurationError("the address of a schema registry begins with http:// or https://")
-    if "@" in urlsplit(url).netloc:
-        raise ConfigurationError(
-            f"{masked_address(url)!r} has a user or a password in it: give user= and password="
-        )
-    if (user is None) != (password is None):
-        raise ConfigurationError("user and password of a schema registry go together")
-    if user is not None and token is not None:
-        raise ConfigurationError("give a schema registry a user and a password, or a token")
 
 
 def _to_confluent(schema: Schema) -> "schema_registry.Schema":

@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["MASK", "masked_address"]
-
 MASK = "***"
 _LOGIN = re.compile(r"^(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*:/{1,2})?.*@", re.DOTALL)
 

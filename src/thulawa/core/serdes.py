@@ -16,12 +16,7 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.records import Window, Windowed
 from thulawa.core.registry import SchemaRegistry
 from thulawa.core.strict_json import dump_all_json, dump_json, load_all_json, load_json
-from thulawa.errors import (
-    ConfigurationError,
-    SerializationError,
-)
-
-__all__ = ["Serde", "Serdes", "WithoutData"]
+from thulawa.errors import ConfigurationError, SerializationError
 
 T = TypeVar("T")
 
@@ -67,7 +62,7 @@ class Serde(Generic[T]):
             # without the value, since error messages are logged
             raise SerializationError(
                 f"a {type(value).__name__} cannot be written as {self.name}"
-            ) from _without_data(error)
+            ) from WithoutData(type(error).__name__)
 
     def loads(self, data: bytes | None) -> T | None:
         """Return the value of bytes; raise `SerializationError` if they cannot be read."""
@@ -78,7 +73,7 @@ class Serde(Generic[T]):
         except _BAD_DATA as error:
             raise SerializationError(
                 f"a {type(data).__name__} cannot be read as {self.name}"
-            ) from _without_data(error)
+            ) from WithoutData(type(error).__name__)
 
     def dump_column(self, values: Sequence[Any]) -> list[bytes | None]:
         """Return the bytes of many values; raise any exception if one cannot be written.
@@ -156,15 +151,11 @@ class Serdes:
         """Return the serde of session keys, as in Kafka: the key, the session's end, its start."""
 
         def serialize(key: Windowed[T]) -> bytes:
-            window = key.window
-            return (
-                _not_null(inner.serialize(key.key))
-                + _pack_long(window.end)
-                + _pack_long(window.start)
-            )
+            start, end = key.window
+            return _not_null(inner.serialize(key.key)) + struct.pack(">qq", end, start)
 
         def deserialize(data: bytes) -> Windowed[T]:
-            end, start = _unpack_long(data[-16:-8]), _unpack_long(data[-8:])
+            end, start = struct.unpack(">qq", data[-16:])
             return Windowed(inner.deserialize(data[:-16]), Window(start, end))
 
         return Serde(f"session {inner.name}", serialize, deserialize)
@@ -242,10 +233,6 @@ def _subject(subject: str | None) -> str:
 
 class WithoutData(ValueError):
     """Stands for an error whose message may quote the data: only the name of its class."""
-
-
-def _without_data(error: Exception) -> Exception:
-    return WithoutData(type(error).__name__)
 
 
 def _checked_bytes(data: bytes) -> bytes:

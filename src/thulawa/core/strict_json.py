@@ -17,8 +17,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["dump_all_json", "dump_json", "load_all_json", "load_json"]
-
 _MAX_DEPTH = 500
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _CONTAINERS = (dict, list)

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["Headers", "Offsets", "TopicPartition"]
-
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""
@@ -20,7 +18,7 @@ Offsets: TypeAlias = dict[str, dict[int, int]]
 
 
 class ProducerRecord(NamedTuple):
-    """A record to be written. The broker chooses what is None: now, and the key's partition."""
+    """A record to be written. None as timestamp means now, as partition that of the key."""
 
     key: bytes | None = None
     value: bytes | None = None

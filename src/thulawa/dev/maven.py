@@ -13,12 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from thulawa.errors import (
-    BrokerFailed,
-    ToolMissing,
-)
-
-__all__ = ["JarSet", "cache_folder", "fetched", "jars", "made"]
+from thulawa.errors import BrokerFailed, ToolMissing
 
 JarSet: TypeAlias = Literal["broker"]
 
@@ -37,7 +32,7 @@ def cache_folder() -> Path:
 
 def fetched(name: JarSet) -> list[Path]:
     """Return the jars of a set that were downloaded already."""
-    return sorted(_place(name, _POMS / f"{name}.xml").glob("*.jar"))
+    return sorted(_jar_folder(name, _POMS / f"{name}.xml").glob("*.jar"))
 
 
 def jars(name: JarSet) -> list[Path]:
@@ -50,13 +45,13 @@ def made(name: str, pom: Path) -> list[Path]:
 
     Nothing is written outside the cache.
     """
-    place = _place(name, pom)
-    if not place.exists():
-        _make(name, pom, place)
-    return sorted(place.glob("*.jar"))
+    folder = _jar_folder(name, pom)
+    if not folder.exists():
+        _download(name, pom, folder)
+    return sorted(folder.glob("*.jar"))
 
 
-def _place(name: str, pom: Path) -> Path:
+def _jar_folder(name: str, pom: Path) -> Path:
     digest = hashlib.sha256()
     for file in [pom, *_sources(pom)]:
         digest.update(file.read_bytes())
@@ -67,12 +62,12 @@ def _sources(pom: Path) -> list[Path]:
     return sorted((pom.parent / "src").rglob("*.java"))
 
 
-def _make(name: str, pom: Path, place: Path) -> None:
+def _download(name: str, pom: Path, target: Path) -> None:
     command = shutil.which("mvn")
     if command is None:
         raise ToolMissing("mvn (Apache Maven) is not installed; it downloads the jars")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place.parent) as temporary:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as temporary:
         # Maven writes beside the pom, and the installed package may be read-only
         folder = Path(temporary)
         copy = shutil.copy(pom, folder / "pom.xml")
@@ -89,9 +84,9 @@ def _make(name: str, pom: Path, place: Path) -> None:
         for built in folder.glob("target/*.jar"):
             shutil.copy(built, jars_made)
         try:
-            jars_made.rename(place)
+            jars_made.rename(target)
         except OSError:
-            if not place.exists():  # else another process was faster
+            if not target.exists():  # else another process was faster
                 raise
 
 

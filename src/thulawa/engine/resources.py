@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
-from thulawa.core.signatures import accepts
+from thulawa.core.callers import accepts
 from thulawa.errors import ConfigurationError, ThulawaError
 
 _CLEANUP_TIMEOUT = 1.0  # seconds for clean-up after cancellation

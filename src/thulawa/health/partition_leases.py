@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 from uuid import uuid4
 
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.membership import Membership
+from thulawa.brokers.kafka.groups import Membership
 from thulawa.core.types import TopicPartition
 
 __all__ = ["Fixed", "GroupMembership", "Leases", "Owner", "Partitions"]

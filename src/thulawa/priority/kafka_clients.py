@@ -34,12 +34,12 @@ _REFRESH_MS = 10_000  # metadata refresh; the client's default is five minutes
 
 def check_layout(connection: Connection, topic: str, buckets: Buckets) -> None:
     """Raise if another layout placed the newest records of a topic; a missing one is accepted."""
-    if Topics(connection).partitions(topic)[topic] is not None:
+    if Topics(connection).partitions(topic):
         buckets.layout(check_newest(buckets, newest(connection, topic)))
 
 
 def _partitions(topics: Topics, topic: str) -> int:
-    count = topics.partitions(topic)[topic]
+    count = topics.partitions(topic).get(topic)
     if count is None:
         raise UnknownTopic("there is no such topic", topic=topic)
     return count

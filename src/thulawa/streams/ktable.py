@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Literal, overload
 
-from thulawa.core.callers import topology_error
-from thulawa.core.signatures import accepts
+from thulawa.core.callers import accepts, topology_error
 from thulawa.streams import foreign_key_joins, kstream
 from thulawa.streams import grouped as grouping
 from thulawa.streams.graph_builder import GraphBuilder, InternalName, NameLike, StreamOrTable

@@ -8,8 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from thulawa.core.callers import caller
-from thulawa.core.signatures import accepts
+from thulawa.core.callers import accepts, caller
 from thulawa.errors import TopologyError
 from thulawa.topology import nodes as kinds
 from thulawa.topology.nodes import Node

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thulawa.brokers.embedded import DamagedLog, Log, ProducerRecord
+from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.arrow import read_arrow, unpack_arrow
 from thulawa.brokers.embedded.batches import Columns, pack
+from thulawa.errors import DamagedLog
 
 bytes_or_none = st.none() | st.binary(max_size=20)
 rows = st.lists(

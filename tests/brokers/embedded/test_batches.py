@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thulawa.brokers.embedded import DamagedLog
 from thulawa.brokers.embedded.batches import Columns, pack, span, unpack
+from thulawa.errors import DamagedLog
 
 Rows: TypeAlias = list[tuple[int, int, bytes | None, bytes | None, object]]
 

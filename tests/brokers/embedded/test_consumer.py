@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.brokers.embedded.helpers import Clock, keyed, numbered
-from thulawa.brokers.embedded import Consumer, Log, OffsetOutOfRange, Retention, UnknownTopic
+from thulawa.brokers.embedded import Consumer, Log, Retention
+from thulawa.brokers.embedded.consumer import Waiter
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.waiting import Waiter
-from thulawa.errors import ConfigurationError
+from thulawa.errors import ConfigurationError, OffsetOutOfRange, UnknownTopic
 
 
 def polled(consumer: Consumer, most: int = 500) -> list[int]:

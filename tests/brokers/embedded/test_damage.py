@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.brokers.embedded.helpers import Clock, database, keyed, numbered, values
-from thulawa.brokers.embedded import (
-    DamagedLog,
-    ForeignLog,
-    Log,
-    LogBusy,
-    LogError,
-    OffsetOutOfRange,
-    ProducerRecord,
-)
+from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.errors import DamagedLog, ForeignLog, LogBusy, LogError, OffsetOutOfRange
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from thulawa.brokers.embedded import Log, OffsetOutOfRange, ProducerRecord, UnknownTopic
+from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.errors import OffsetOutOfRange, UnknownTopic
 
 
 def offsets(log: Log, partition: int) -> list[int]:

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.brokers.embedded.helpers import keyed, numbered
-from thulawa.brokers.embedded import Log, OffsetOutOfRange, ProducerRecord, Retention, UnknownTopic
+from thulawa.brokers.embedded import Log, ProducerRecord, Retention
 from thulawa.brokers.embedded.fetching import fetch
+from thulawa.errors import OffsetOutOfRange, UnknownTopic
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.brokers.embedded.helpers import Clock
-from thulawa.brokers.embedded import (
-    Consumer,
-    Log,
-    ProducerRecord,
-    Retention,
-    UnknownTopic,
-    partition_of,
-)
-from thulawa.errors import StateError
+from thulawa.brokers.embedded import Consumer, Log, ProducerRecord, Retention, partition_of
+from thulawa.errors import StateError, UnknownTopic
 
 TOPICS = st.sampled_from(["a", "b", "table"])
 PARTITIONS = 2
@@ -171,14 +164,17 @@ class LogMachine(RuleBasedStateMachine):
             assert self.consumers[topic].positions() == expected
         consumer = self.consumers[topic]
         before = consumer.positions()
+        # a partition with records that were fetched earlier is not fetched in the same poll
+        least = 1 if any(consumer._fetched.values()) else most
         records = consumer.poll(most)
-        self.check_polled(topic, before, [tuple(record) for record in records], most)
+        self.check_polled(topic, before, [tuple(record) for record in records], least)
+        assert len(records) <= most
         if commit:
             consumer.commit()
             self.committed[topic] = consumer.positions()
 
     def check_polled(
-        self, topic: str, before: dict[int, int], polled: list[tuple[Any, ...]], most: int
+        self, topic: str, before: dict[int, int], polled: list[tuple[Any, ...]], least: int
     ) -> None:
         positions = self.consumers[topic].positions()
         waiting = 0
@@ -189,8 +185,7 @@ class LogMachine(RuleBasedStateMachine):
             must = [r for r in partition.rows if before[number] <= r[0] < positions[number]]
             assert [row for row in got if row in must] == must
             waiting += sum(row[0] >= before[number] for row in partition.rows)
-        assert len(polled) >= min(most, waiting)
-        assert len(polled) <= most
+        assert len(polled) >= min(least, waiting)
 
     @rule(topic=TOPICS)
     def restart_consumer(self, topic: str) -> None:

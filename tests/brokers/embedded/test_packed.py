@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thulawa.brokers.embedded import DamagedLog, InvalidRecord, Log, ProducerRecord
+from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.embedded.batches import unpack
 from thulawa.brokers.embedded.packing import BATCH_BYTES, fields_of, packed_plainly
+from thulawa.errors import DamagedLog, InvalidRecord
 
 
 def records(count: int, start: int = 0) -> list[ProducerRecord]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.brokers.embedded.helpers import ask, database, keyed, values
-from thulawa.brokers.embedded import Log, Retention, TopicDiffers, UnknownTopic
-from thulawa.errors import ConfigurationError
+from thulawa.brokers.embedded import Log, Retention
+from thulawa.errors import ConfigurationError, TopicDiffers, UnknownTopic
 
 
 def test_a_topic_is_described_as_it_was_made(log: Log) -> None:

@@ -9,11 +9,8 @@ from tests.brokers.embedded.helpers import Clock, ask, keyed, numbered, records,
 from thulawa.brokers.embedded import (
     Appended,
     Cleaned,
-    InvalidRecord,
     Log,
     ProducerRecord,
-    RecordTooLarge,
-    UnknownTopic,
     cleaning,
     packing,
     partition_of,
@@ -22,7 +19,10 @@ from thulawa.brokers.embedded import (
 from thulawa.errors import (
     BrokerError,
     ConfigurationError,
+    InvalidRecord,
+    RecordTooLarge,
     StateError,
+    UnknownTopic,
 )
 
 

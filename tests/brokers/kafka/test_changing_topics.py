@@ -31,7 +31,7 @@ def test_an_input_topic_that_is_deleted_ends_the_query_with_its_name(
     sink = SinkSpec(connection=connection, application=name)
     source = kafka_source(spark, connection, f"{name}-in")
     copy_all(source, sink, f"{name}-out", tmp_path / "cp")
-    topics.delete(f"{name}-in")
+    topics.delete_topic(f"{name}-in")
     with pytest.raises(StreamingQueryException, match=f"{name}-in"):
         copy_all(source, sink, f"{name}-out", tmp_path / "cp")
     with pytest.raises(UnknownTopic, match=f"{name}-in"):

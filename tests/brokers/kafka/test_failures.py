@@ -13,7 +13,13 @@ from tests.brokers.kafka.helpers import CLEAN, judge, out, read
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.brokers.kafka.transactions import SinkBatch, SinkResult, SinkSpec, forget_kept, write
+from thulawa.brokers.kafka.transactions import (
+    SinkBatch,
+    SinkResult,
+    SinkSpec,
+    close_producers,
+    write,
+)
 from thulawa.dev.kafka_broker import DevBroker
 from thulawa.errors import (
     AuthenticationFailed,
@@ -67,7 +73,7 @@ def test_an_output_topic_that_is_deleted_is_named_and_can_be_made_again(
     sink: SinkSpec, topic: str, topics: Topics
 ) -> None:
     write(sink, SinkBatch("q", 0, 0), [out(topic, range(10))])
-    topics.delete(topic)
+    topics.delete_topic(topic)
     with pytest.raises(UnknownTopic, match=topic):
         write(sink, SinkBatch("q", 1, 0), [out(topic, range(10, 20))])
     topics.ensure(topic)
@@ -108,7 +114,7 @@ def test_a_broker_without_room_is_an_error_and_the_batch_goes_out_when_there_is_
     with pytest.raises(BrokerUnreachable):
         write(sink, SinkBatch("q", 1, 0), large)
     assert time.monotonic() - began < 60
-    forget_kept()
+    close_producers()
     broker.down()
     broker.up()
     assert write(sink, SinkBatch("q", 1, 0), [out(topic, range(10, 20))]) == SinkResult(10)

@@ -28,7 +28,7 @@ def test_an_open_transaction_of_an_earlier_life_is_ended_and_its_writer_fenced(
     sink = SinkSpec(connection=connection, application=name)
     write(sink, SinkBatch("q", 4, 0), [out(name, [1])])
     write(sink, SinkBatch("q", 3, 1), [out(name, [2])])
-    zombie = transactions._kept.pop(sink.transactional_id(1))
+    zombie = transactions._idle.pop(sink.transactional_id(1))
     zombie.begin(SinkBatch("q", 4, 1))
     zombie.send_all([out(name, [3])])
     zombie._producer.flush(30)

@@ -67,7 +67,7 @@ def test_partitions_and_topics_come_and_go_between_runs_and_each_record_is_read_
     fill(connection, other, range(200, 250))
     copy(other)
     assert judge(read(connection, output), range(250)) == CLEAN
-    assert "thulawa-padding" not in topics.names()
+    assert "thulawa-padding" not in topics.topics()
 
 
 def test_there_are_no_more_tasks_than_cores_and_as_many_when_it_is_run_again(
@@ -132,8 +132,8 @@ def test_a_topic_that_is_deleted_and_created_again_is_refused(
 
 
 def recreate(topics: Topics, topic: str) -> None:
-    topics.delete(topic)
-    while topic in topics.names():  # deleting takes the broker a moment
+    topics.delete_topic(topic)
+    while topic in topics.topics():  # deleting takes the broker a moment
         pass
     topics.ensure(topic)
 

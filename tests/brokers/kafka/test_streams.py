@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from tests.brokers.conftest import PASSWORDS
 from tests.brokers.kafka.helpers import CLEAN, counting, fill, judge, read
-from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import committed_offsets, lag
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
+from thulawa.brokers.port import LARGEST_RECORD
 from thulawa.dev.kafka_broker import DevBroker
 from thulawa.errors import (
     ConfigurationError,

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.brokers.kafka.helpers import CLEAN, judge, out, read
 from thulawa.brokers.kafka import transactions
+from thulawa.brokers.kafka.client_errors import translate_errors
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
@@ -17,8 +18,7 @@ from thulawa.brokers.kafka.transactions import (
     SinkResult,
     SinkSpec,
     fence,
-    last_batch,
-    last_batches,
+    markers,
     write,
 )
 from thulawa.dev.kafka_broker import DevBroker
@@ -43,9 +43,13 @@ def sink(connection: Connection, topic: str) -> SinkSpec:
     return SinkSpec(connection=connection, application=f"app-{topic}")
 
 
+def last_batches(sink: SinkSpec, query: str) -> dict[int, int]:
+    return {task: last.number for task, last in markers(sink, query).items()}
+
+
 def as_another_worker(sink: SinkSpec, task: int = 0) -> None:
-    """Forget the kept producer, as a process that never had it."""
-    transactions._kept.pop(sink.transactional_id(task), None)
+    """Discard the idle producer, as a process that never had it."""
+    transactions._idle.pop(sink.transactional_id(task), None)
 
 
 @pytest.mark.parametrize("worker", ["the same", "another"])
@@ -55,7 +59,7 @@ def test_a_batch_that_is_run_again_writes_nothing(sink: SinkSpec, topic: str, wo
         as_another_worker(sink)
     assert write(sink, SinkBatch("q", 0, 0), [out(topic, range(50))]).skipped
     assert write(sink, SinkBatch("q", 1, 0), [out(topic, range(50, 60))]) == SinkResult(10)
-    assert last_batch(sink, 0, "q") == 1
+    assert last_batches(sink, "q").get(0) == 1
     assert judge(read(sink.connection, topic), range(60)) == CLEAN
 
 
@@ -95,7 +99,7 @@ def test_zombies_of_a_query_with_more_tasks_are_fenced_at_the_start(
     sink: SinkSpec, topic: str
 ) -> None:
     write(sink, SinkBatch("q", 0, 9), [out(topic, [0])])
-    zombie = transactions._kept.pop(sink.transactional_id(9))
+    zombie = transactions._idle.pop(sink.transactional_id(9))
     zombie.begin(SinkBatch("q", 1, 9))
     zombie.send_all([out(topic, [1])])
     fence(sink)
@@ -108,7 +112,7 @@ def test_zombies_of_a_query_with_more_tasks_are_fenced_at_the_start(
 def test_a_new_query_of_the_same_application_begins_at_batch_0(sink: SinkSpec, topic: str) -> None:
     write(sink, SinkBatch("first", 7, 0), [out(topic, range(5))])
     assert not write(sink, SinkBatch("second", 0, 0), [out(topic, range(5, 9))]).skipped
-    assert last_batch(sink, 0, "second") == 0
+    assert last_batches(sink, "second").get(0) == 0
     assert judge(read(sink.connection, topic), range(9)) == CLEAN
 
 
@@ -117,8 +121,8 @@ def test_tasks_have_markers_of_their_own_beyond_those_there_were(
 ) -> None:
     for task in (0, 9):
         assert write(sink, SinkBatch("q", 0, task), [out(topic, [task])]) == SinkResult(1)
-    assert last_batch(sink, 9, "q") == 0
-    assert last_batch(sink, 5, "q") is None
+    assert last_batches(sink, "q").get(9) == 0
+    assert last_batches(sink, "q").get(5) is None
 
 
 def test_a_zombie_attempt_is_fenced_and_leaves_nothing(sink: SinkSpec, topic: str) -> None:
@@ -145,7 +149,7 @@ def test_a_fatal_error_is_told_however_often_the_client_has_tripped_over_it() ->
             raise SystemError("returned a result with an exception set") from error
 
     for times in range(3):
-        with pytest.raises(Fenced), transactions._told("committing"):
+        with pytest.raises(Fenced), translate_errors("committing"):
             trip(times)
 
 

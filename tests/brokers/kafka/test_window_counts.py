@@ -14,10 +14,9 @@ from tests.health import chaos
 from tests.health.helpers import LINES, is_valid, story_messages, written
 from tests.health.local import LocalCounts
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.groups import committed_offsets
-from thulawa.brokers.kafka.membership import Membership
+from thulawa.brokers.kafka.groups import Membership, committed_offsets
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
-from thulawa.brokers.kafka.transactions import forget_kept
+from thulawa.brokers.kafka.transactions import close_producers
 from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
 from thulawa.dev.kafka_broker import DevBroker
@@ -59,9 +58,9 @@ def test_a_topic_that_was_made_again_is_known_by_its_id(
     assert written(changelog, place, total(name, 3, 5), 1_000)
     (restored,) = restore(changelog, [place], DAY).values()
     assert restored.identity == before == changelog.identity(name)
-    topics.delete(name)
+    topics.delete_topic(name)
     deadline = time.monotonic() + 30
-    while topics.partitions(name)[name] is not None and time.monotonic() < deadline:
+    while topics.partitions(name) and time.monotonic() < deadline:
         time.sleep(0.1)
     topics.ensure(name, TopicSpec(partitions=2))
     assert changelog.identity(name) != before
@@ -74,7 +73,7 @@ def test_who_is_behind_does_not_get_through(
     changelog.claim([place])
     assert written(changelog, place, total(name, 3, 5), 1_000)
     assert not written(changelog, place, total(name, 2, 4), 1_001)
-    forget_kept()  # another process: it knows nothing but what is in Kafka
+    close_producers()  # another process: it knows nothing but what is in Kafka
     assert not written(changelog, place, total(name, 3, 5), 1_002)
     assert written(changelog, place, total(name, 4, 6), 1_003)
     (restored,) = restore(changelog, [place], DAY).values()

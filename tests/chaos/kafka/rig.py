@@ -134,8 +134,8 @@ class Rig:
     def recreate_input(self, records: int) -> None:
         """Delete the input topic of a killed driver, create it again, and write other records."""
         topics = Topics(self._connection)
-        topics.delete(self._input)
-        wait_until(lambda: self._input not in topics.names(), timeout=_TIMEOUT, poll=0.1)
+        topics.delete_topic(self._input)
+        wait_until(lambda: self._input not in topics.topics(), timeout=_TIMEOUT, poll=0.1)
         topics.ensure(self._input, TopicSpec(partitions=PARTITIONS))
         self._write(self.fed, records)
 

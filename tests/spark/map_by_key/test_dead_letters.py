@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thulawa.brokers.embedded import ConsumerRecord, Log, UnknownTopic
+from thulawa.brokers.embedded import ConsumerRecord, Log
 from thulawa.engine import Options
 from thulawa.errors import (
     ConfigurationError,
     StateError,
     ThulawaError,
+    UnknownTopic,
 )
 from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.api import map_by_key

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.spark.dry import DryQuery, Input
-from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
+from thulawa.brokers.port import LARGEST_RECORD
 from thulawa.core.records import Headers
 from thulawa.runtime.handlers import DeadLetterQueue, Handlers
 from thulawa.runtime.output_encoder import OutputEncoder, record_size

@@ -24,13 +24,9 @@
     log.append({"visits": [ProducerRecord(b"k", b"v")]}, marker=("geo/sink", 0), batch=7)
 
 What holds, also when any process is killed at any point: a record that was confirmed is there,
-once; offsets of a partition are given out without gaps, in the order of commits; a batch of
+once; offsets of a partition are assigned without gaps, in the order of commits; a batch of
 records, to however many topics, is there whole or not at all. The reference is
 `docs/reference/embedded-log.md`.
-
-From top to bottom: `log` is the face; `producer` and `consumer` are what it hands out; `writing`,
-`reading`, `cleaning` (with `compaction`) and `topics` are the four things done to the `database`,
-whose tables are in `schema`; `batches` is how records are packed.
 """
 
 from thulawa.brokers.embedded.batches import Columns
@@ -46,22 +42,7 @@ from thulawa.brokers.embedded.topic_options import (
     TopicDescription,
 )
 from thulawa.core.partitioning import partition_of
-from thulawa.core.types import (
-    ConsumerRecord,
-    ProducerRecord,
-)
-from thulawa.errors import (
-    DamagedLog,
-    ForeignLog,
-    InvalidRecord,
-    LogBusy,
-    LogError,
-    LogFailed,
-    OffsetOutOfRange,
-    RecordTooLarge,
-    TopicDiffers,
-    UnknownTopic,
-)
+from thulawa.core.types import ConsumerRecord, ProducerRecord
 
 __all__ = [
     "Appended",
@@ -69,22 +50,12 @@ __all__ = [
     "Columns",
     "Consumer",
     "ConsumerRecord",
-    "DamagedLog",
-    "ForeignLog",
-    "InvalidRecord",
     "Log",
-    "LogBusy",
-    "LogError",
-    "LogFailed",
     "Marker",
-    "OffsetOutOfRange",
     "PartitionDescription",
     "Producer",
     "ProducerRecord",
-    "RecordTooLarge",
     "Retention",
     "TopicDescription",
-    "TopicDiffers",
-    "UnknownTopic",
     "partition_of",
 ]

@@ -1,8 +1,7 @@
 """Records as Arrow columns, straight from packed batches: no Python object for each record.
 
-A batch lies in the log as columns already, each value behind the one before, which is how Arrow
-keeps them. So a batch is opened by pointing at it: numbers are copied, since they must be aligned,
-and keys and values are found by one sum over their lengths.
+A batch is stored in columns, each value behind the one before, as in Arrow. So keys and values are
+not copied, but found by one sum over their lengths; numbers are copied, since they must be aligned.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,19 +14,17 @@ from thulawa.brokers.columns import counting
 from thulawa.brokers.embedded.batches import layout
 from thulawa.brokers.embedded.log import Log
 
-__all__ = ["by_partition", "gathered", "read_arrow", "unpack_arrow"]
-
 
 def read_arrow(
     log: Log, topic: str, partition: int, start: int, end: int
 ) -> Iterator[pa.RecordBatch]:
-    """Give the records in [start, end) as batches of offset, timestamp (ms), key and value."""
+    """Yield the records in [start, end) as batches of offset, timestamp (ms), key and value."""
     for first, blob in log.read_packed(topic, partition, start, end):
         yield unpack_arrow(blob, first)
 
 
 def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
-    """Open a blob whose first record has offset ``first``; refuse a damaged one."""
+    """Unpack a blob whose first record has offset ``first``; raise `DamagedLog` if damaged."""
     count, gaps, at, lengths_at, _, data = layout(blob)
     timestamps = _numbers(blob, at, count, pa.int64())
     distances = counting(count) if gaps < 0 else _numbers(blob, gaps, count, pa.int64())
@@ -39,7 +36,7 @@ def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
     validity = None if present.false_count == 0 else present.buffers()[1]
     buffers = [validity, starts.buffers()[1], pa.py_buffer(blob).slice(data)]
     keys, values = (
-        pa.Array.from_buffers(pa.binary(), count, buffers, offset=place) for place in (0, count)
+        pa.Array.from_buffers(pa.binary(), count, buffers, offset=at) for at in (0, count)
     )
     return pa.record_batch(
         {"offset": offsets, "timestamp": timestamps, "key": keys, "value": values}
@@ -48,14 +45,14 @@ def unpack_arrow(blob: bytes, first: int) -> pa.RecordBatch:
 
 @cache
 def _nothing() -> pa.Scalar:
-    """Give a zero; Arrow loads pandas to make one, which not all who import this have time for."""
+    # not a constant: Arrow imports pandas to create one, which costs every importer time
     return pa.scalar(0, pa.int32())
 
 
 def gathered(
     batches: Iterable[pa.RecordBatch], *, rows: int, size: int
 ) -> Iterator[pa.RecordBatch]:
-    """Join small batches to about so many rows or bytes: what a batch costs, many rows share."""
+    """Join small batches to about so many rows or bytes."""
     waiting: list[pa.RecordBatch] = []
     count = held = 0
     for batch in batches:
@@ -74,7 +71,7 @@ def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Give the rows of each topic and partition; most often they are all of one."""
+    """Yield the rows of each topic and partition; most often they are all of one."""
     topics, partitions = batch.column("topic"), batch.column("partition")
     table = pa.table({"topic": topics, "partition": partitions})
     pairs = table.group_by(["topic", "partition"], use_threads=False).aggregate([]).to_pylist()

@@ -1,9 +1,8 @@
 """Record batches: many records as one blob, the unit in which the log is stored.
 
-A row of SQLite for each record costs about 4 µs to insert, nearly all of it in the calls between
-Python and SQLite and under the write lock. Packed by the thousand it costs half of that, most of
-it before the lock is taken (`make bench-log`), and columns are read twice as fast. Kafka stores
-batches for the same reason. The price is that compaction rewrites blobs instead of deleting rows.
+A row of SQLite for each record costs about 4 µs to insert, nearly all of it under the write lock.
+Packed by the thousand it costs half of that, most of it before the lock is taken, and columns are
+read twice as fast (`make bench-log`). The price is that compaction rewrites blobs.
 
 Little-endian, columns one after the other::
 
@@ -13,22 +12,20 @@ Little-endian, columns one after the other::
     lengths of keys, values [and headers], i32 each, -1 for None
     keys | values [| headers]
 
-The checksum covers everything else, so that damage is an error and never a wrong record.
-Offsets are not inside: a batch is packed before it is known where it will stand.
+The checksum covers everything else, so that damage is an error and never a wrong record. Offsets
+are not stored: a batch is packed before its offsets are assigned.
 """
 
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress, pairwise
 from typing import Any, NamedTuple
 
 from thulawa.core.types import Headers
 from thulawa.errors import DamagedLog
-
-__all__ = ["Columns", "Layout", "layout", "pack", "span", "summary", "unpack"]
 
 _VERSION = 1
 _GAPS, _HEADERS = 1, 2
@@ -51,42 +48,31 @@ class Columns:
         return len(self.offsets)
 
     def rows(self) -> Iterator[tuple[int, int, bytes | None, bytes | None, Any]]:
-        """Give the records one by one."""
+        """Yield the records one by one."""
         return zip(self.offsets, self.timestamps, self.keys, self.values, self.headers, strict=True)
 
     def between(self, start: int, end: int) -> "Columns":
-        """Give the records with offsets in [start, end)."""
+        """Return the records with offsets in [start, end)."""
         first, last = bisect_left(self.offsets, start), bisect_left(self.offsets, end)
         if first == 0 and last == len(self.offsets):
             return self
-        return self._map(lambda column: column[first:last])
+        return Columns(*(column[first:last] for column in self._columns()))
 
     def select(self, wanted: Sequence[bool]) -> "Columns":
-        """Give the records that are marked."""
-        return self._map(lambda column: tuple(compress(column, wanted)))
+        """Return the records that are marked."""
+        return Columns(*(tuple(compress(column, wanted)) for column in self._columns()))
 
     def joined(self, other: "Columns") -> "Columns":
-        """Give these records and then the others."""
-        return Columns(
-            (*self.offsets, *other.offsets),
-            (*self.timestamps, *other.timestamps),
-            (*self.keys, *other.keys),
-            (*self.values, *other.values),
-            (*self.headers, *other.headers),
-        )
+        """Return these records, followed by the others."""
+        pairs = zip(self._columns(), other._columns(), strict=True)  # noqa: SLF001 same class
+        return Columns(*((*one, *two) for one, two in pairs))
 
-    def _map(self, part: "Callable[[Sequence], Sequence]") -> "Columns":  # type: ignore[type-arg]
-        return Columns(
-            part(self.offsets),
-            part(self.timestamps),
-            part(self.keys),
-            part(self.values),
-            part(self.headers),
-        )
+    def _columns(self) -> tuple[Sequence[Any], ...]:
+        return self.offsets, self.timestamps, self.keys, self.values, self.headers
 
 
 def pack(columns: Columns) -> bytes:
-    """Make the blob; where it will stand is not part of it, the gaps between offsets are."""
+    """Return records as a blob, with the gaps between offsets but not the first offset."""
     count, flags = len(columns), 0
     sections: list[bytes] = []
     first = columns.offsets[0]
@@ -117,7 +103,7 @@ class Layout(NamedTuple):
 
 
 def layout(blob: bytes) -> Layout:
-    """Find the sections of a blob; refuse a damaged one."""
+    """Return where the sections of a blob begin; raise `DamagedLog` if it is damaged."""
     flags, count = _checked_head(blob)
     at = _HEAD.size
     timestamps = at + 8 * count if flags & _GAPS else at
@@ -127,14 +113,23 @@ def layout(blob: bytes) -> Layout:
     return Layout(count, gaps, timestamps, lengths, columns, lengths + 4 * columns * count)
 
 
-def summary(blob: bytes) -> tuple[int, int]:
-    """Count the records of a blob and give their highest timestamp; refuse a damaged one."""
-    found = layout(blob)
-    return found.records, _newest(blob, found)
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """A packed batch that has no offsets yet."""
+
+    count: int
+    newest: int
+    body: bytes
+
+
+def described(body: bytes) -> PackedBatch:
+    """Return a packed batch with its count and highest timestamp; raise `DamagedLog` if damaged."""
+    found = layout(body)
+    return PackedBatch(found.records, _newest(body, found), body)
 
 
 def span(blob: bytes, first: int) -> tuple[int, int]:
-    """Give the offset after the last record of a blob, and its highest timestamp."""
+    """Return the offset after the last record of a blob, and its highest timestamp."""
     found = layout(blob)
     last = found.records - 1
     if found.gaps >= 0:
@@ -148,7 +143,7 @@ def _newest(blob: bytes, found: Layout) -> int:
 
 
 def unpack(blob: bytes, first: int) -> Columns:
-    """Open a blob whose first record has offset ``first``; refuse a damaged one."""
+    """Unpack a blob whose first record has offset ``first``; raise `DamagedLog` if damaged."""
     count, gaps, at, lengths_at, columns, data = layout(blob)
     offsets: Sequence[int] = range(first, first + count)
     if gaps >= 0:

@@ -1,13 +1,12 @@
-"""Cleaning: retention cuts a topic's old end off; then compaction has its turn.
+"""Clean topics: apply retention, then compaction.
 
-Everything works in short transactions, so that writers wait for milliseconds and readers not at
-all, and each transaction leaves the log right: a process that is killed between two has only left
-work for the next. There is one cleaner at a time in a log, by a lock on a file, which the kernel
-takes back from a process that dies.
+All work is done in short transactions, so that writers wait for milliseconds and readers not at
+all. Each leaves the log consistent: a process that is killed between two leaves only work for the
+next. A file lock, which the kernel releases when a process dies, allows one cleaner at a time.
 
 Retention moves the start of the partition first and removes the batches below it afterwards. A
-record stamped in the future does not keep older records behind it for ever: it goes together with
-the first expired one that was written after it.
+record with a timestamp in the future does not keep older records behind it for ever: it is removed
+together with the first expired one that was written after it.
 """
 
 import fcntl
@@ -21,24 +20,32 @@ from thulawa.brokers.embedded.database import Database
 from thulawa.brokers.embedded.topic_options import Cleaned
 from thulawa.brokers.embedded.topic_table import StoredTopic, find, id_range, sweep
 
-__all__ = ["clean", "delete_records"]
-
 _REMOVED_AT_ONCE = 64
 
 
 def clean(database: Database, name: str, clock: Callable[[], int], *, wait: bool = True) -> Cleaned:
-    """Apply retention and compaction to a topic; the clock gives milliseconds.
+    """Apply retention and compaction to a topic; the clock returns milliseconds.
 
     While another cleaner is at work, wait for it, or leave everything to it.
     """
     with database.snapshot() as sql:
         topic = find(sql, name)
-    with _turn(database.folder, wait=wait) as ours:
-        return _clean(database, topic, clock) if ours else Cleaned()
+    cleaned = Cleaned()
+    with _lock(database.folder, wait=wait) as locked:
+        if not locked:
+            return cleaned
+        for number, partition in enumerate(topic.partitions):
+            if topic.retention.limits:
+                cleaned += _retain(database, topic, partition, clock())
+            if topic.compact:
+                cleaned += compact(database, topic, number, clock)
+            _note_cleaned(database, partition)
+        sweep(database)
+    return cleaned
 
 
 def delete_records(database: Database, name: str, before: Mapping[int, int]) -> Cleaned:
-    """Remove the records of a topic below an offset of each partition.
+    """Delete the records of a topic below an offset of each partition.
 
     While another cleaner is at work, their space is left to the next call.
     """
@@ -50,27 +57,15 @@ def delete_records(database: Database, name: str, before: Mapping[int, int]) -> 
             [(offset, topic.partition(number)) for number, offset in before.items()],
         )
     cleaned = Cleaned()
-    with _turn(database.folder, wait=False) as ours:
-        for number in before if ours else ():
+    with _lock(database.folder, wait=False) as locked:
+        for number in before if locked else ():
             cleaned += _remove_below_start(database, topic.partition(number))
     return cleaned
 
 
-def _clean(database: Database, topic: StoredTopic, clock: Callable[[], int]) -> Cleaned:
-    cleaned = Cleaned()
-    for number, partition in enumerate(topic.partitions):
-        if topic.retention.limits:
-            cleaned += _retain(database, topic, partition, clock())
-        if topic.compact:
-            cleaned += compact(database, topic, number, clock)
-        _remember(database, partition)
-    sweep(database)
-    return cleaned
-
-
 @contextmanager
-def _turn(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Keep other processes and threads from cleaning; tell whether it is our turn."""
+def _lock(folder: Path, *, wait: bool) -> Iterator[bool]:
+    """Lock out other cleaners; yield False where another one has the lock."""
     with (folder / "cleaning.lock").open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,7 +75,7 @@ def _turn(folder: Path, *, wait: bool) -> Iterator[bool]:
             yield True
 
 
-def _remember(database: Database, partition: int) -> None:
+def _note_cleaned(database: Database, partition: int) -> None:
     with database.transaction() as sql:
         sql.execute(
             "UPDATE partitions SET cleaned_offset = end_offset, cleaned_records ="
@@ -104,7 +99,7 @@ def _retain(database: Database, topic: StoredTopic, partition: int, now: int) ->
 
 
 def _last_expired(sql: sqlite3.Connection, topic: StoredTopic, partition: int, now: int) -> int:
-    """Give the last offset that is too old, -1 for none."""
+    """Return the last offset that is too old, -1 for none."""
     if topic.retention.seconds is None:
         return -1
     low, high = id_range(partition)
@@ -122,7 +117,7 @@ def _last_expired(sql: sqlite3.Connection, topic: StoredTopic, partition: int, n
 
 
 def _last_beyond(sql: sqlite3.Connection, partition: int, what: str, limit: int | None) -> int:
-    """Give the last offset that is not among the newest ``limit``, -1 for none."""
+    """Return the last offset that is not among the newest ``limit``, -1 for none."""
     if limit is None:
         return -1
     newest_first = sql.execute(

@@ -1,15 +1,14 @@
-"""Compaction: of each key keep the last record. Kafka's rules.
+"""Compact topics: of each key keep the last record, by Kafka's rules.
 
-The partition is read once to learn where each key stands last. That is noted in a scratch
-database that spills to disk, so that memory is bounded whatever the number of keys. Then the
-batches are gone over from old to new, a few at a time, and what is left of neighbours is put
-together. What is removed always has a later record of its key behind it, so readers and writers
-can be at work all the while.
+The partition is read once to find the last offset of each key, in a scratch database that spills
+to disk, so that memory is bounded whatever the number of keys. Then the batches are rewritten from
+old to new, a few at a time, and small neighbours are joined. A removed record always has a later
+record of its key behind it, so readers and writers can continue meanwhile.
 
-A tombstone goes once a compaction that had passed it has been over for ``tombstones`` seconds.
-The values it covered are gone by then, and every reader who saw one of them has had that long to
-come past the tombstone. Batches are rewritten from old to new, so a crash cannot leave a value
-whose tombstone is gone.
+A tombstone is removed ``tombstones`` seconds after a compaction that had passed it. The values
+before it are removed by then, and every reader who saw one of them has had that long to read the
+tombstone. Batches are rewritten from old to new, so a crash cannot leave a value whose tombstone
+is gone.
 """
 
 import sqlite3
@@ -17,19 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TypeAlias
 
-from thulawa.brokers.embedded.batches import Columns, pack
+from thulawa.brokers.embedded.batches import Columns, PackedBatch, pack
 from thulawa.brokers.embedded.database import Database
 from thulawa.brokers.embedded.fetching import bounds, fetch, open_batch
-from thulawa.brokers.embedded.packing import BATCH_BYTES, BATCH_RECORDS, PackedBatch, size_of
-from thulawa.brokers.embedded.schema import PARTITION_BITS
+from thulawa.brokers.embedded.packing import BATCH_BYTES, BATCH_RECORDS, size_of
+from thulawa.brokers.embedded.schema import OFFSET_MASK
 from thulawa.brokers.embedded.topic_options import Cleaned
 from thulawa.brokers.embedded.topic_table import StoredTopic, id_range
 from thulawa.brokers.embedded.writing import insert_batch
 
-__all__ = ["compact"]
-
 _REWRITTEN_AT_ONCE = 8
-_OFFSET = (1 << PARTITION_BITS) - 1
 
 Run: TypeAlias = list[tuple[int, int, int, int]]  # id, last offset, count, bytes of neighbours
 
@@ -37,14 +33,21 @@ Run: TypeAlias = list[tuple[int, int, int, int]]  # id, last offset, count, byte
 def compact(
     database: Database, topic: StoredTopic, number: int, clock: Callable[[], int]
 ) -> Cleaned:
-    """Compact what one partition holds now."""
+    """Compact the records that one partition holds now."""
     partition, tombstones = topic.partition(number), topic.retention.tombstones
     with database.snapshot() as sql:
         start, end = bounds(sql, topic, number)
         settled = _settled(sql, partition, clock(), tombstones)
     cleaned = Cleaned()
     with _scratch() as scratch:
-        _note_last(database, topic, number, (start, end), scratch)
+        while start < end:
+            chunks, start = fetch(database, topic, number, start, end)
+            for chunk in chunks:
+                deleted = [value is None for value in chunk.values]
+                scratch.executemany(
+                    "INSERT OR REPLACE INTO last VALUES (?, ?, ?)",
+                    zip(chunk.keys, chunk.offsets, deleted, strict=True),
+                )
         scratch.execute("DELETE FROM last WHERE tombstone AND offset < ?", (settled,))
         scratch.execute("CREATE INDEX by_offset ON last (offset)")
         for run in _runs(database, partition, end):
@@ -56,7 +59,7 @@ def compact(
 
 
 def _settled(sql: sqlite3.Connection, partition: int, now: int, tombstones: float) -> int:
-    """Give the offset below which tombstones have been kept for long enough."""
+    """Return the offset below which tombstones have been kept for long enough."""
     (end,) = sql.execute(
         "SELECT max(end_offset) FROM compactions WHERE partition = ? AND finished <= ?",
         (partition, now - round(tombstones * 1000)),
@@ -73,25 +76,6 @@ def _scratch() -> Iterator[sqlite3.Connection]:
         )
         scratch.execute("BEGIN")
         yield scratch
-
-
-def _note_last(
-    database: Database,
-    topic: StoredTopic,
-    number: int,
-    between: tuple[int, int],
-    scratch: sqlite3.Connection,
-) -> None:
-    start, end = between
-    while start < end:
-        fetched = fetch(database, topic, number, start, end=end)
-        for chunk in fetched.chunks:
-            gone = [value is None for value in chunk.values]
-            scratch.executemany(
-                "INSERT OR REPLACE INTO last VALUES (?, ?, ?)",
-                zip(chunk.keys, chunk.offsets, gone, strict=True),
-            )
-        start = fetched.next
 
 
 def _runs(database: Database, partition: int, end: int) -> Iterator[Run]:
@@ -111,13 +95,13 @@ def _runs(database: Database, partition: int, end: int) -> Iterator[Run]:
 
 
 def _survivors(run: Run, scratch: sqlite3.Connection) -> set[int]:
-    first, last = run[0][0] & _OFFSET, run[-1][1]
+    first, last = run[0][0] & OFFSET_MASK, run[-1][1]
     rows = scratch.execute("SELECT offset FROM last WHERE offset BETWEEN ? AND ?", (first, last))
     return {offset for (offset,) in rows}
 
 
 def _worthwhile(run: Run, survivors: set[int]) -> bool:
-    """Tell whether a run holds superseded records, or batches so small that they should join."""
+    """Return whether a run has superseded records, or batches small enough to be joined."""
     count, size = sum(row[2] for row in run), sum(row[3] for row in run)
     joinable = len(run) > 1 and count <= BATCH_RECORDS and size <= BATCH_BYTES
     return joinable or len(survivors) < count
@@ -131,22 +115,22 @@ def _rewrite(
             "SELECT id, body FROM batches WHERE id BETWEEN ? AND ? ORDER BY id",
             (run[0][0], run[-1][0]),
         ).fetchall()
-        before = [open_batch(identity, body, topic, number) for identity, body in rows]
-        kept = [
+        before = [open_batch(row[0] & OFFSET_MASK, row[1], topic, number) for row in rows]
+        remaining = [
             columns.select([offset in survivors for offset in columns.offsets])
             for columns in before
         ]
         sql.executemany("DELETE FROM batches WHERE id = ?", ((row[0],) for row in rows))
-        size = _insert_joined(sql, topic.partition(number), kept)
-    removed = sum(map(len, before)) - sum(map(len, kept))
+        size = _insert_joined(sql, topic.partition(number), remaining)
+    removed = sum(map(len, before)) - sum(map(len, remaining))
     return Cleaned(removed, sum(len(row[1]) for row in rows) - size)
 
 
-def _insert_joined(sql: sqlite3.Connection, partition: int, kept: list[Columns]) -> int:
-    """Insert what is left, joined to batches of a good size; give how many bytes it has."""
+def _insert_joined(sql: sqlite3.Connection, partition: int, remaining: list[Columns]) -> int:
+    """Insert the remaining records, joined to larger batches; return how many bytes they have."""
     joined: list[Columns] = []
-    for columns in filter(len, kept):
-        if joined and _fit(joined[-1], columns):
+    for columns in filter(len, remaining):
+        if joined and _fit_together(joined[-1], columns):
             joined[-1] = joined[-1].joined(columns)
         else:
             joined.append(columns)
@@ -158,16 +142,15 @@ def _insert_joined(sql: sqlite3.Connection, partition: int, kept: list[Columns])
     return size
 
 
-def _fit(one: Columns, two: Columns) -> bool:
-    """Tell whether two batches may become one."""
+def _fit_together(one: Columns, two: Columns) -> bool:
     size = size_of(one) + size_of(two)
     return len(one) + len(two) <= BATCH_RECORDS and size <= BATCH_BYTES
 
 
 def _finish(database: Database, partition: int, end: int, now: int, tombstones: float) -> None:
-    """Note that everything below ``end`` is compacted, and forget what the note outdates."""
+    """Store that everything below ``end`` is compacted, and delete outdated rows."""
     with database.transaction() as sql:
-        # an older note of the same end stands: its tombstones have waited since then
+        # an older row of the same end stays: its tombstones have waited since then
         sql.execute("INSERT OR IGNORE INTO compactions VALUES (?, ?, ?)", (partition, end, now))
         sql.execute(
             "DELETE FROM compactions WHERE partition = ? AND end_offset < ?",

@@ -1,15 +1,14 @@
-"""One connection to a log's database: transactions, and nothing half done.
+"""One connection to a log's database.
 
 `transaction` takes SQLite's write lock at once (BEGIN IMMEDIATE), so a writer waits before it has
-read anything and what it reads inside stays true. `snapshot` sees one committed state and blocks
+read anything, and what it has read cannot change. `snapshot` sees one committed state and blocks
 nobody; snapshots are short, because the write-ahead log cannot shrink while one is open.
 
 A commit is written to the write-ahead log without waiting for the disk: a killed process loses
 nothing and breaks nothing, a power failure may lose the last commits but not tear one. With
 ``sync=True`` every commit waits for the disk.
 
-A connection belongs to one process: after a fork the child opens its own. Threads may share one,
-they take turns.
+A connection belongs to one process: after a fork the child opens its own. Threads may share one.
 """
 
 import os
@@ -19,10 +18,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import RLock
 
-from thulawa.brokers.embedded.schema import check_version, current, translated
+from thulawa.brokers.embedded.schema import check_version, current, roll_back, translated
 from thulawa.errors import UnknownTopic
-
-__all__ = ["Database"]
 
 _CHECKPOINT_PAGES = 4_000  # 16 MB; each checkpoint waits for the disk
 _FREE_PAGES = 2_500  # 10 MB
@@ -54,16 +51,16 @@ class Database:
         """Run the block between two statements. These blocks do not nest."""
         with self._turn, self._translated():
             connection = self._open()
-            _leave(connection)  # Ctrl-C may have come before the last one was left
+            roll_back(connection)  # Ctrl-C may have come before the last one was left
             try:
                 connection.execute(begin)
                 yield connection
                 connection.execute(end)
             finally:
-                _leave(connection)
+                roll_back(connection)
 
     def version(self) -> int:
-        """Give a number that changes when another connection has committed something."""
+        """Return a number that changes when another connection has committed something."""
         with self._turn, self._translated():
             (version,) = self._open().execute("PRAGMA data_version").fetchone()
             return int(version)
@@ -72,7 +69,7 @@ class Database:
         """Return unused pages to the file system, some at a time, while most are unused."""
         with self._turn, self._translated():
             connection = self._open()
-            while self._is_mostly_free(connection):
+            while _is_mostly_free(connection):
                 # a script, because execute() would take one step of it: one page
                 connection.executescript(f"PRAGMA incremental_vacuum({_FREE_PAGES})")
 
@@ -83,31 +80,21 @@ class Database:
             if connection is not None and self._process == os.getpid():
                 connection.close()
 
-    def _is_mostly_free(self, connection: sqlite3.Connection) -> bool:
-        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        # otherwise the records to come will use them, and returning costs more than it saves
-        return bool(free > max(_FREE_PAGES, pages // 2))
-
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
             if self._process == os.getpid() and self._path.exists():
                 return self._connection
-            self._let_go()
+            if self._process == os.getpid():
+                self._connection.close()
+            else:
+                _inherited.append(self._connection)
+            self._connection = None
         path = current(self.folder)
         if path is None:
             raise UnknownTopic(f"there is no log in {self.folder} yet")
         self._connection = self._connect(path)
         self._path, self._process = path, os.getpid()
         return self._connection
-
-    def _let_go(self) -> None:
-        assert self._connection is not None
-        if self._process == os.getpid():
-            self._connection.close()
-        else:
-            _inherited.append(self._connection)
-        self._connection = None
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -135,6 +122,8 @@ class Database:
             raise translated(error, self._path) from error
 
 
-def _leave(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
+def _is_mostly_free(connection: sqlite3.Connection) -> bool:
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    # otherwise new records will use them, and returning them costs more than it saves
+    return bool(free > max(_FREE_PAGES, pages // 2))

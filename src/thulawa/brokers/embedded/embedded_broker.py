@@ -2,23 +2,23 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from thulawa.brokers.embedded.log import Log
-from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
-from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
-from thulawa.core.markers import LastBatch
-from thulawa.core.types import (
-    ConsumerRecord,
-    Offsets,
-    ProducerRecord,
-    TopicPartition,
+from thulawa.brokers.port import (
+    LARGEST_RECORD,
+    Broker,
+    Committed,
+    RecordColumns,
+    TopicMetadata,
+    WriterId,
 )
+from thulawa.core.markers import LastBatch
+from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import TopicDiffers
 
-__all__ = ["EmbeddedBroker"]
 
-
-class EmbeddedBroker:
+class EmbeddedBroker(Broker):
     """Topics in a folder of this machine."""
 
     def __init__(self, address: str) -> None:
@@ -29,28 +29,23 @@ class EmbeddedBroker:
 
     @property
     def address(self) -> str:
-        """The address, with the whole path: workers run in another folder."""
         return self.log.address
 
     def check(self) -> None:
         """Do nothing: there is no server."""
 
     def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
         return self.log.topics()
 
     def partitions(self, *topics: str) -> dict[str, int]:
-        """Return the number of partitions of those of the topics that exist."""
         existing = set(self.log.topics())
         return {name: len(self.log.end_offsets(name)) for name in topics if name in existing}
 
     def topic_ids(self, *topics: str) -> dict[str, str]:
-        """Return the ids of those of the topics that exist."""
         existing = set(self.log.topics())
         return {name: str(self.log.topic(name).id) for name in topics if name in existing}
 
     def describe(self, topic: str) -> TopicMetadata:
-        """Return the settings of a topic."""
         found = self.log.topic(topic)
         return TopicMetadata(
             topic, len(found.partitions), str(found.id), found.compact, LARGEST_RECORD
@@ -68,7 +63,6 @@ class EmbeddedBroker:
         compact: bool = False,
         unlimited: bool = False,  # noqa: ARG002 no topic has a retention unless it is given one
     ) -> None:
-        """Create a topic; do nothing if it exists with as many partitions and this compaction."""
         if topic not in self.log.topics():
             self.log.create_topic(topic, partitions=partitions, compact=compact)
             return
@@ -78,20 +72,16 @@ class EmbeddedBroker:
             raise TopicDiffers(f"it has {len(found.partitions)} partitions, {kind}", topic=topic)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its records."""
         self.log.delete_topic(topic)
 
     def delete_records(self, before: Offsets) -> None:
-        """Delete the records before an offset of each partition."""
         for topic, offsets in before.items():
             self.log.delete_records(topic, offsets)
 
     def start_offsets(self, *topics: str) -> Offsets:
-        """Return the offset of the first record that each partition still has."""
         return {topic: self.log.start_offsets(topic) for topic in topics}
 
     def end_offsets(self, *topics: str, committed: bool = True) -> Offsets:  # noqa: ARG002 all are
-        """Return the offset behind the last record of each partition."""
         return {topic: self.log.end_offsets(topic) for topic in topics}
 
     def read(
@@ -100,7 +90,6 @@ class EmbeddedBroker:
         *,
         timeout: float = 30.0,  # noqa: ARG002 nothing is waited for
     ) -> Iterator[ConsumerRecord]:
-        """Yield the records of ranges of offsets, partition by partition."""
         for (topic, number), (start, end) in ranges.items():
             if start < end:
                 yield from self.log.read(topic, number, start, end)
@@ -108,7 +97,6 @@ class EmbeddedBroker:
     def read_columns(
         self, partition: TopicPartition, start: int, end: int
     ) -> Iterator[RecordColumns]:
-        """Yield the records with offsets in [start, end) as columns of packed batches."""
         from thulawa.brokers.embedded.arrow import gathered, read_arrow  # noqa: PLC0415 heavy
 
         rows = read_arrow(self.log, *partition, start, end)
@@ -116,11 +104,9 @@ class EmbeddedBroker:
             yield RecordColumns(batch["offset"], batch["timestamp"], batch["value"])
 
     def append(self, topic: str, records: Sequence[ProducerRecord]) -> None:
-        """Write records outside any transaction."""
         self.log.append({topic: records})
 
     def commit(self, group: str, offsets: Offsets, *, query: str = "", batch: int = -1) -> None:
-        """Commit offsets of a consumer group, with the batch of a query that they follow."""
         for topic, positions in offsets.items():
             with self.log.consumer(topic, group=group, partitions=positions) as consumer:
                 consumer.commit(positions)
@@ -130,14 +116,12 @@ class EmbeddedBroker:
     def committed(
         self, group: str, topics: Collection[str] | None = None, *, query: str = ""
     ) -> Committed:
-        """Return what a group has committed for some topics, or for all."""
         found = self.log.committed(group)
         batch = self.log.last_batch(_commits_of(query)) if query and found else None
         wanted = found if topics is None else topics
         return Committed({name: at for name, at in found.items() if name in wanted}, batch)
 
     def delete_groups(self, *groups: str) -> None:
-        """Delete consumer groups; one that does not exist is no error."""
         for group in groups:
             self.log.forget_group(group)
 
@@ -145,7 +129,6 @@ class EmbeddedBroker:
     def transaction(
         self, writer: WriterId, task: int, batch: LastBatch
     ) -> Iterator["_BufferedTransaction"]:
-        """Begin a transaction; its records are written, all or none, where the block ends."""
         marker = (_key(writer), task)
         epoch = self.log.begin_transaction(marker)
         transaction = _BufferedTransaction(skipped=self.log.is_written(marker, batch))
@@ -167,34 +150,29 @@ class EmbeddedBroker:
         *,
         timeout: float | None = None,  # noqa: ARG002 nothing is waited for
     ) -> dict[int, LastBatch]:
-        """Return the last batch of these tasks, or of all, of those that have committed any."""
         found = self.log.markers(_key(writer))
         return {task: last for task, last in found.items() if tasks is None or task in tasks}
 
     def fence(self, writer: WriterId, tasks: Collection[int] | None = None) -> None:
-        """Make open transactions of these tasks, or of all that ever wrote, fail."""
         for task in self.markers(writer) if tasks is None else tasks:
             self.log.begin_transaction((_key(writer), task))
 
     def delete_writer(self, writer: WriterId) -> None:
-        """Delete the markers of a writer that will not come back."""
         for task in self.markers(writer):
             self.log.forget((_key(writer), task))
 
     def close(self) -> None:
-        """Close the files; they open again when the log is used again."""
         self.log.close()
 
 
+@dataclass
 class _BufferedTransaction:
     """Records that wait for their commit: the log's lock is held for that alone."""
 
-    def __init__(self, *, skipped: bool) -> None:
-        self.skipped = skipped
-        self.records: dict[str, list[ProducerRecord]] = {}
+    skipped: bool
+    records: dict[str, list[ProducerRecord]] = field(default_factory=dict)
 
     def write(self, topic: str, records: Iterable[ProducerRecord]) -> None:
-        """Add records."""
         self.records.setdefault(topic, []).extend(records)
 
 

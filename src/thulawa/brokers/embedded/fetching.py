@@ -1,43 +1,24 @@
-"""Reading: a few batches at a time, each time on a snapshot of its own.
+"""Fetch batches: a few at a time, each time on a snapshot of its own.
 
 A reader asks for offsets [start, end) and gets every record there is between them. Compaction
-leaves gaps, which are passed over. Retention moves the partition's start: a reader that stands
-below it has missed records, and is told so (`OffsetOutOfRange`) rather than moved on. The bounds
-and the batches come from the same snapshot, so neither can change in between.
+leaves gaps, which are skipped. Retention moves the partition's start: a reader whose offset is
+below it has missed records, and gets `OffsetOutOfRange`. The bounds and the batches come from the
+same snapshot, so neither can change in between.
 """
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
-from typing import TypeAlias
+from typing import NamedTuple
 
-from thulawa.brokers.embedded.batches import Columns, pack, unpack
+from thulawa.brokers.embedded.batches import Columns, unpack
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.schema import PARTITION_BITS
-from thulawa.brokers.embedded.topic_table import StoredTopic, find, id_range
+from thulawa.brokers.embedded.schema import OFFSET_MASK
+from thulawa.brokers.embedded.topic_table import StoredTopic, id_range
 from thulawa.core.types import ConsumerRecord
-from thulawa.errors import (
-    DamagedLog,
-    OffsetOutOfRange,
-    UnknownTopic,
-)
+from thulawa.errors import DamagedLog, OffsetOutOfRange, UnknownTopic
 
-__all__ = [
-    "Fetched",
-    "bounds",
-    "fetch",
-    "offsets",
-    "open_batch",
-    "read",
-    "read_columns",
-    "read_packed",
-    "records_of",
-]
-
-_BATCHES_AT_ONCE = 16
-_BYTES_AT_ONCE = 8 * 1024 * 1024
-_OFFSET = (1 << PARTITION_BITS) - 1
+_MAX_BATCHES = 16
+_MAX_BYTES = 8 * 1024 * 1024
 
 # From the batch that holds the offset, or else from the first one behind it.
 _SELECT = """
@@ -48,52 +29,44 @@ ORDER BY id
 """
 
 
-_Blob: TypeAlias = tuple[int, int, bytes]  # row id, offset of the last record, batch
+class StoredBatch(NamedTuple):
+    """A packed batch, with the offsets of its first and its last record."""
+
+    first: int
+    last: int
+    body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Some records, and the offset from which to go on."""
+class Fetched(NamedTuple):
+    """Some records, and the offset from which to continue."""
 
     chunks: list[Columns]
     next: int
 
 
-def offsets(sql: sqlite3.Connection, topic: StoredTopic) -> dict[int, tuple[int, int]]:
-    """Give the bounds of each partition: offsets in [start, end)."""
-    rows = sql.execute(
-        "SELECT number, start_offset, end_offset FROM partitions WHERE topic = ? ORDER BY number",
-        (topic.id,),
-    )
-    return {number: (start, end) for number, start, end in rows}
-
-
 def bounds(sql: sqlite3.Connection, topic: StoredTopic, number: int) -> tuple[int, int]:
-    """Give the bounds of one partition."""
-    row = sql.execute(
+    """Return the bounds of a partition: offsets in [start, end)."""
+    row: tuple[int, int] | None = sql.execute(
         "SELECT start_offset, end_offset FROM partitions WHERE id = ?", (topic.partition(number),)
     ).fetchone()
     if row is None:
         raise UnknownTopic("the topic has been deleted", topic=topic.name)
-    start, end = row
-    return start, end
+    return row
 
 
 def fetch(
-    database: Database, topic: StoredTopic, number: int, start: int, *, end: int | None = None
+    database: Database, topic: StoredTopic, number: int, start: int, end: int | None = None
 ) -> Fetched:
-    """Give the records of the next few batches from ``start`` on, and before ``end``."""
-    end, blobs, following = _blobs(database, topic, number, start, end)
-    chunks = [
-        open_batch(identity, body, topic, number).between(start, end) for identity, _, body in blobs
-    ]
+    """Return the records of the next few batches from ``start`` on, and before ``end``."""
+    batches, end, following = fetch_packed(database, topic, number, start, end)
+    chunks = [open_batch(one.first, one.body, topic, number).between(start, end) for one in batches]
     return Fetched([chunk for chunk in chunks if len(chunk)], following)
 
 
-def _blobs(
+def fetch_packed(
     database: Database, topic: StoredTopic, number: int, start: int, end: int | None
-) -> tuple[int, list[_Blob], int]:
-    """Give where to stop, some batches that lie before, and the offset behind them."""
+) -> tuple[list[StoredBatch], int, int]:
+    """Return some batches of [start, end), the end, and the offset behind these batches."""
     with database.snapshot() as sql:
         lowest, highest = bounds(sql, topic, number)
         end = highest if end is None else end
@@ -108,30 +81,30 @@ def _blobs(
                     end=highest,
                 )
         if start >= end:
-            return end, [], start
-        return end, *_select(sql, topic.partition(number), start, end)
+            return [], end, start
+        batches, following = _select(sql, topic.partition(number), start, end)
+        return batches, end, following
 
 
 def _select(
     sql: sqlite3.Connection, partition: int, start: int, end: int
-) -> tuple[list[_Blob], int]:
-    """Give some batches, bounded by number and size, and the offset behind them."""
+) -> tuple[list[StoredBatch], int]:
+    """Return some batches, bounded by number and size, and the offset behind them."""
     low, _ = id_range(partition)
     rows = sql.execute(_SELECT, (low, low + start, low + start, low + end - 1, start))
-    blobs: list[_Blob] = []
-    room = _BYTES_AT_ONCE
+    batches: list[StoredBatch] = []
+    room = _MAX_BYTES
     for identity, last, size, body in rows:
-        blobs.append((identity, last, body))
+        batches.append(StoredBatch(identity & OFFSET_MASK, last, body))
         room -= size
-        if len(blobs) == _BATCHES_AT_ONCE or room <= 0:
+        if len(batches) == _MAX_BATCHES or room <= 0:
             rows.close()
-            return blobs, min(last + 1, end)
-    return blobs, end
+            return batches, min(last + 1, end)
+    return batches, end
 
 
-def open_batch(identity: int, body: bytes, topic: StoredTopic, number: int) -> Columns:
-    """Unpack a batch; if it is damaged, say where."""
-    first = identity & _OFFSET
+def open_batch(first: int, body: bytes, topic: StoredTopic, number: int) -> Columns:
+    """Unpack a batch; an error about a damaged one names its partition and offset."""
     try:
         return unpack(body, first)
     except DamagedLog as error:
@@ -139,55 +112,7 @@ def open_batch(identity: int, body: bytes, topic: StoredTopic, number: int) -> C
         raise
 
 
-def read_columns(
-    database: Database, name: str, number: int, start: int, end: int | None = None
-) -> Iterator[Columns]:
-    """Give the records in [start, end) in chunks of columns; ``end`` None: up to the end now."""
-    with database.snapshot() as sql:
-        topic = find(sql, name)
-        end = bounds(sql, topic, number)[1] if end is None else end
-    while True:
-        fetched = fetch(database, topic, number, start, end=end)
-        yield from fetched.chunks
-        start = fetched.next
-        if start >= end:
-            return
-
-
-def read_packed(
-    database: Database, name: str, number: int, start: int, end: int
-) -> Iterator[tuple[int, bytes]]:
-    """Give the batches of [start, end) as they are stored, each with its first offset.
-
-    What is beyond the bounds is cut off. Damage is found by whoever unpacks a batch.
-    """
-    with database.snapshot() as sql:
-        topic = find(sql, name)
-    while start < end:
-        _, blobs, following = _blobs(database, topic, number, start, end)
-        for identity, last, body in blobs:
-            first = identity & _OFFSET
-            if start <= first and last < end:
-                yield first, body
-            elif len(cut := open_batch(identity, body, topic, number).between(start, end)):
-                yield cut.offsets[0], pack(cut)
-        start = following
-
-
-def read(
-    database: Database,
-    name: str,
-    number: int,
-    start: int,
-    end: int | None = None,
-    limit: int | None = None,
-) -> Iterator[ConsumerRecord]:
-    """Give the records in [start, end), at most ``limit`` of them."""
-    chunks = read_columns(database, name, number, start, end)
-    return islice((record for chunk in chunks for record in records_of(chunk, name, number)), limit)
-
-
 def records_of(chunk: Columns, topic: str, number: int) -> Iterator[ConsumerRecord]:
-    """Give the records of a chunk one by one."""
+    """Yield the records of a chunk one by one."""
     for offset, timestamp, key, value, headers in chunk.rows():
         yield ConsumerRecord(topic, number, offset, timestamp, key, value, headers)

@@ -1,22 +1,32 @@
-"""The log as its users see it."""
+"""The log: topics, records, transactions and consumer groups in a folder."""
 
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from thulawa.brokers.embedded import cleaning, consumer, fetching, schema, topic_table, writing
-from thulawa.brokers.embedded.batches import Columns
+from thulawa.brokers.embedded import cleaning, schema, topic_table, writing
+from thulawa.brokers.embedded.batches import Columns, pack
 from thulawa.brokers.embedded.consumer import Consumer, Start
 from thulawa.brokers.embedded.database import Database
+from thulawa.brokers.embedded.fetching import (
+    bounds,
+    fetch,
+    fetch_packed,
+    open_batch,
+    records_of,
+)
 from thulawa.brokers.embedded.packing import Partitioner
 from thulawa.brokers.embedded.producer import Producer
 from thulawa.brokers.embedded.topic_options import (
     Appended,
     Cleaned,
+    Marker,
     Retention,
     TopicDescription,
     check_marker,
@@ -24,18 +34,14 @@ from thulawa.brokers.embedded.topic_options import (
 from thulawa.brokers.embedded.topic_table import StoredTopic
 from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.secrets import masked_address
-from thulawa.core.types import (
-    ConsumerRecord,
-    ProducerRecord,
-)
+from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord
 from thulawa.errors import BrokerError, ConfigurationError
 from thulawa.priority.buckets import Buckets
-
-__all__ = ["Log"]
 
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Log:
     """A log of topics in a folder of this machine, at an address like ``file:./topics``.
 
@@ -45,30 +51,21 @@ class Log:
     same folder. Threads may share one.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        timeout: float = 30.0,
-        sync: bool = False,
-        auto_clean: bool = True,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._folder = _folder(address)
-        self._timeout = timeout
-        self._sync = sync
-        self._auto_clean = auto_clean
-        self._clock = clock
+    address: str  # with the whole path, once created
+    _: KW_ONLY
+    timeout: float = 30.0
+    sync: bool = False
+    auto_clean: bool = True
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._folder = _folder(self.address)
+        self.address = f"file:{self._folder}"
         self._database = self._connection()
         self._partitioner = Partitioner(os.getpid())
 
     def __repr__(self) -> str:
         return f"Log({self.address!r})"
-
-    @property
-    def address(self) -> str:
-        """Give the address, with the whole path."""
-        return f"file:{self._folder}"
 
     def create_topic(
         self,
@@ -78,8 +75,8 @@ class Log:
         retention: Retention | None = None,
         compact: bool = False,
     ) -> TopicDescription:
-        """Make a topic, and the log if need be; a topic with these settings is left as it is."""
-        if schema.current(self._folder) is None:
+        """Create a topic, and the log if need be; do nothing if it exists with these settings."""
+        if not self._exists():
             schema.create(self._folder)
         topic_table.create(
             self._database, name, partitions, retention or Retention(), compact=compact
@@ -87,14 +84,14 @@ class Log:
         return self.describe(name)
 
     def topics(self) -> list[str]:
-        """Name the topics, sorted."""
-        if schema.current(self._folder) is None:
+        """Return the names of the topics, sorted."""
+        if not self._exists():
             return []
         with self._database.snapshot() as sql:
             return topic_table.names(sql)
 
     def describe(self, topic: str) -> TopicDescription:
-        """Tell a topic's settings, offsets and size."""
+        """Return a topic's settings, offsets and size."""
         with self._database.snapshot() as sql:
             return topic_table.describe(sql, topic)
 
@@ -104,12 +101,12 @@ class Log:
             return topic_table.find(sql, topic)
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic, its records and its groups' positions."""
+        """Delete a topic, its records and its groups' positions."""
         topic_table.delete(self._database, topic)
 
     def producer(self, *, batch_records: int = 10_000, buckets: Buckets | None = None) -> Producer:
-        """Make a producer; with ``buckets`` it puts records where those say."""
-        return Producer(self, self.topic, batch_records=batch_records, buckets=buckets)
+        """Create a producer; with ``buckets`` records go to the partitions of their bucket."""
+        return Producer(self, batch_records=batch_records, buckets=buckets)
 
     def consumer(
         self,
@@ -120,10 +117,10 @@ class Log:
         start: Start = "earliest",
         buckets: Buckets | None = None,
     ) -> Consumer:
-        """Make a consumer of a topic, or of some of its partitions.
+        """Create a consumer of a topic, or of some of its partitions.
 
-        ``start`` says where to begin in a partition of which ``group`` has committed nothing.
-        With ``buckets`` records that were placed by another layout are refused.
+        ``start`` is where to begin in a partition of which ``group`` has committed nothing. With
+        ``buckets`` records that were placed by another layout are rejected.
         """
         return Consumer(
             self._connection(),
@@ -153,16 +150,8 @@ class Log:
         `begin_transaction`, raise `Fenced` if a later one has begun.
         """
         checked = check_marker(marker, batch)
-        written = writing.append(
-            self._database,
-            records,
-            partitioner=self._partitioner,
-            now=self._now(),
-            marker=checked,
-            batch=LastBatch(batch or 0, layout),
-            epoch=epoch,
-        )
-        return self._cleaned(written)
+        work = writing.pack_records(self._database, records, self._partitioner, self._now())
+        return self._write(work, checked, LastBatch(batch or 0, layout), epoch)
 
     def append_packed(
         self,
@@ -172,26 +161,19 @@ class Log:
         batch: int,
         layout: str = "",
     ) -> Appended:
-        """Write batches that are packed already, as `append` does: topic, partition, batch.
+        """Write packed batches, as `append` does: each with its topic and its partition.
 
         Where the partition is None, the keys of the records decide.
         """
         checked = check_marker(marker, batch)
-        written = writing.append_packed(
-            self._database,
-            batches,
-            partitioner=self._partitioner,
-            now=self._now(),
-            marker=checked,
-            batch=LastBatch(batch, layout),
-        )
-        return self._cleaned(written)
+        work = writing.sort_packed(self._database, batches, self._partitioner, self._now())
+        return self._write(work, checked, LastBatch(batch, layout))
 
     def begin_transaction(self, marker: tuple[str, int]) -> int:
         """Fence earlier transactions of a marker; return the epoch of the one that begins."""
         checked = check_marker(marker, 0)
         assert checked is not None
-        return writing.begin(self._database, checked)
+        return writing.next_epoch(self._database, checked)
 
     def is_written(self, marker: tuple[str, int], batch: LastBatch) -> bool:
         """Return whether a marker holds this batch; raise `OlderBatch` if it holds a later one."""
@@ -200,9 +182,8 @@ class Log:
         return is_written(batch.number, last, writer=writer, task=task, layout=batch.layout)
 
     def last_batch(self, marker: tuple[str, int]) -> int | None:
-        """Give the number of the last batch that was written under a marker."""
-        writer, task = marker
-        return self.last_batches(writer).get(task)
+        """Return the number of the last batch that was written under a marker."""
+        return self.last_batches(marker[0]).get(marker[1])
 
     def last_batches(self, writer: str) -> dict[int, int]:
         """Return the number of the last batch of each task of a writer, of those that have any."""
@@ -210,34 +191,41 @@ class Log:
 
     def markers(self, writer: str) -> dict[int, LastBatch]:
         """Return the last batch and the layout of each task of a writer."""
-        if schema.current(self._folder) is None:
+        if not self._exists():
             return {}
         with self._database.snapshot() as sql:
             return writing.last_batches(sql, writer)
 
     def forget(self, marker: tuple[str, int]) -> None:
-        """Forget a marker whose writer will not come back; its next batch may have any number."""
-        writing.forget(self._database, marker)
+        """Delete a marker whose writer will not come back; its next batch may have any number."""
+        writing.delete_marker(self._database, marker)
 
-    def committed(self, group: str) -> dict[str, dict[int, int]]:
+    def committed(self, group: str) -> Offsets:
         """Return the offsets that a group has committed, by topic and partition."""
-        if schema.current(self._folder) is None:
-            return {}
-        with self._database.snapshot() as sql:
-            return consumer.committed(sql, group)
+        found: Offsets = {}
+        if self._exists():
+            with self._database.snapshot() as sql:
+                for topic, partition, offset in sql.execute(
+                    "SELECT name, partition, next_offset FROM commits"
+                    " JOIN topics ON topics.id = commits.topic WHERE consumer_group = ?",
+                    (group,),
+                ):
+                    found.setdefault(topic, {})[partition] = offset
+        return found
 
     def forget_group(self, group: str) -> None:
         """Delete the offsets that a group has committed."""
-        if schema.current(self._folder) is not None:
-            consumer.forget_group(self._database, group)
+        if self._exists():
+            with self._database.transaction() as sql:
+                sql.execute("DELETE FROM commits WHERE consumer_group = ?", (group,))
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """Give, for each partition, the lowest offset that retention has left."""
-        return {number: start for number, (start, _) in self._offsets(topic).items()}
+        """Return, for each partition, the lowest offset that retention has left."""
+        return self._offsets(topic, "start_offset")
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Give, for each partition, the offset that its next record will have."""
-        return {number: end for number, (_, end) in self._offsets(topic).items()}
+        """Return, for each partition, the offset that its next record will have."""
+        return self._offsets(topic, "end_offset")
 
     def read(
         self,
@@ -248,26 +236,46 @@ class Log:
         *,
         limit: int | None = None,
     ) -> Iterator[ConsumerRecord]:
-        """Give the records of a partition with offsets in [start, end), at most ``limit``."""
-        return fetching.read(self._database, topic, partition, start, end, limit)
+        """Return the records of a partition with offsets in [start, end), at most ``limit``."""
+        chunks = self.read_columns(topic, partition, start, end)
+        records = (one for chunk in chunks for one in records_of(chunk, topic, partition))
+        return islice(records, limit)
 
     def read_columns(
         self, topic: str, partition: int, start: int, end: int | None = None
     ) -> Iterator[Columns]:
-        """Give the same records in chunks of columns, up to a thousand at a time: faster."""
-        return fetching.read_columns(self._database, topic, partition, start, end)
+        """Yield the same records in chunks of columns, up to a thousand at a time: faster.
+
+        Without ``end``, up to the end of the partition now.
+        """
+        with self._database.snapshot() as sql:
+            found = topic_table.find(sql, topic)
+            end = bounds(sql, found, partition)[1] if end is None else end
+        while True:
+            chunks, start = fetch(self._database, found, partition, start, end)
+            yield from chunks
+            if start >= end:
+                return
 
     def read_packed(
         self, topic: str, partition: int, start: int, end: int
     ) -> Iterator[tuple[int, bytes]]:
-        """Give the same records as packed batches, each with its first offset: the fastest.
+        """Yield the same records as packed batches, each with its first offset: the fastest.
 
-        `unpack` opens one.
+        `unpack` opens one, and finds damage. Records beyond the bounds are cut off.
         """
-        return fetching.read_packed(self._database, topic, partition, start, end)
+        found = self.topic(topic)
+        while start < end:
+            batches, _, following = fetch_packed(self._database, found, partition, start, end)
+            for first, last, body in batches:
+                if start <= first and last < end:
+                    yield first, body
+                elif len(cut := open_batch(first, body, found, partition).between(start, end)):
+                    yield cut.offsets[0], pack(cut)
+            start = following
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> Cleaned:
-        """Remove the records of some partitions that have lower offsets than these.
+        """Delete the records of some partitions that have lower offsets than these.
 
         Readers see none of them from now on. Disk space comes back by whole stored batches.
         """
@@ -278,54 +286,47 @@ class Log:
         return cleaning.clean(self._database, topic, self._now)
 
     def close(self) -> None:
-        """Let go of the files; they are opened again when the log is used again."""
+        """Close the files; they open again when the log is used again."""
         self._database.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {
-            "address": self.address,
-            "timeout": self._timeout,
-            "sync": self._sync,
-            "auto_clean": self._auto_clean,
-            "clock": self._clock,
-        }
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(**state)  # type: ignore[misc] # a connection cannot travel
+    def __reduce__(self) -> tuple[Any, ...]:  # a connection cannot be pickled
+        return partial(Log, **{one.name: getattr(self, one.name) for one in fields(self)}), ()
 
     def _connection(self) -> Database:
-        return Database(self._folder, timeout=self._timeout, sync=self._sync)
+        return Database(self._folder, timeout=self.timeout, sync=self.sync)
 
     def _now(self) -> int:
-        return int(self._clock() * 1000)
+        return int(self.clock() * 1000)
 
-    def _offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+    def _exists(self) -> bool:
+        return schema.current(self._folder) is not None
+
+    def _offsets(self, topic: str, column: str) -> dict[int, int]:
         with self._database.snapshot() as sql:
-            return fetching.offsets(sql, topic_table.find(sql, topic))
+            rows = sql.execute(
+                f"SELECT number, {column} FROM partitions WHERE topic = ? ORDER BY number",  # noqa: S608 - a column of ours
+                (topic_table.find(sql, topic).id,),
+            )
+            return dict(rows.fetchall())
 
-    def _cleaned(self, written: writing.AppendResult) -> Appended:
-        if self._auto_clean:
-            for topic in written.to_clean:
-                self._try_to_clean(topic)
-        return written.appended
-
-    def _try_to_clean(self, topic: str) -> None:
-        # the records are written: an error now would make their writer send them again
-        try:
-            cleaning.clean(self._database, topic, self._now, wait=False)
-        except (BrokerError, OSError) as error:
-            _logger.warning("topic %s was not cleaned: %s", topic, error)
+    def _write(
+        self, work: writing.Work, marker: Marker | None, batch: LastBatch, epoch: int | None = None
+    ) -> Appended:
+        self._partitioner.next_batch()
+        appended, due = writing.write(self._database, work, marker, batch, epoch)
+        for topic in due if self.auto_clean else ():
+            # the records are written: an error now would make their writer send them again
+            try:
+                cleaning.clean(self._database, topic, self._now, wait=False)
+            except (BrokerError, OSError) as error:
+                _logger.warning("topic %s was not cleaned: %s", topic, error)
+        return appended
 
 
 def _folder(address: str) -> Path:
@@ -335,5 +336,5 @@ def _folder(address: str) -> Path:
         raise ConfigurationError(f"{shown!r} is no address of a log: write 'file:./topics'")
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
-    # made absolute now: workers and later calls may run in another folder
+    # absolute: workers and later calls may run in another folder
     return Path(path).absolute()

@@ -1,43 +1,30 @@
-"""From records to packed batches: checked, given their partitions, cut and packed.
+"""Check records, choose their partitions and pack them, all before the write lock is taken.
 
-All of it happens before the write lock is taken. Records are checked a thousand at a time, column
-by column with the set of their types, which costs a tenth of looking at each; only when that
-finds something unusual is each record looked at, so that the error can say what is wrong.
+Records are checked a thousand at a time, column by column with the set of their types, which costs
+a tenth of a check of each. Only where that finds something unusual is each record checked, so that
+the error can say what is wrong.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from thulawa.brokers.embedded.batches import Columns, pack, summary
-from thulawa.brokers.embedded.record_checks import LARGEST_RECORD, check_record
+from thulawa.brokers.embedded.batches import Columns, PackedBatch, pack
 from thulawa.brokers.embedded.topic_table import StoredTopic
+from thulawa.brokers.port import LARGEST_RECORD
 from thulawa.core.partitioning import partition_of
 from thulawa.core.types import Headers, ProducerRecord
-from thulawa.errors import InvalidRecord
-
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_RECORDS",
-    "Fields",
-    "PackedBatch",
-    "check_for",
-    "described",
-    "fields_of",
-    "packed",
-    "packed_plainly",
-    "size_of",
-]
+from thulawa.errors import InvalidRecord, RecordTooLarge
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1024 * 1024
 _BYTES_OR_NONE = {bytes, type(None)}
+_LONGEST_HEADER_NAME = 2**16 - 1
 
 
 class Fields(NamedTuple):
-    """Records to be written, a sequence for each part of them."""
+    """Records to be written, in columns."""
 
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
@@ -45,7 +32,7 @@ class Fields(NamedTuple):
     timestamps: Sequence[int | None]
 
     def cut(self, start: int, end: int) -> "Fields":
-        """Give some of them."""
+        """Return the records from one position to another."""
         keys, values, headers, timestamps = self
         return Fields(keys[start:end], values[start:end], headers[start:end], timestamps[start:end])
 
@@ -73,15 +60,6 @@ class Partitioner:
         self._turn += 1
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBatch:
-    """A packed batch that waits for its offsets."""
-
-    count: int
-    newest: int
-    body: bytes
-
-
 def packed(
     records: Iterable[ProducerRecord], topic: StoredTopic, partitioner: Partitioner, now: int
 ) -> dict[int, list[PackedBatch]]:
@@ -100,7 +78,7 @@ def packed(
 
 
 def fields_of(rows: Iterable[ProducerRecord]) -> Fields:
-    """Give records in columns, without the partitions they ask for."""
+    """Return records in columns, without the partitions they ask for."""
     *fields, _ = zip(*rows, strict=True)
     return Fields(*fields)
 
@@ -119,14 +97,8 @@ def packed_plainly(records: Fields, topic: str) -> Iterator[bytes]:
             yield _body(piece, piece.timestamps)
 
 
-def described(body: bytes) -> PackedBatch:
-    """Give what is to be known of a packed batch; refuse a damaged one."""
-    count, newest = summary(body)
-    return PackedBatch(count, newest, body)
-
-
 def check_for(topic: StoredTopic, record: ProducerRecord) -> int:
-    """Refuse a record that this topic cannot hold; give its size."""
+    """Return the size of a record; raise an error if this topic cannot hold it."""
     if record.partition is not None:
         topic.partition(record.partition)
     if topic.compact and record.key is None:
@@ -134,15 +106,45 @@ def check_for(topic: StoredTopic, record: ProducerRecord) -> int:
     return check_record(record, topic.name)
 
 
+def check_record(record: ProducerRecord, topic: str) -> int:
+    """Return the size of a record with its headers; raise an error if no topic can hold it."""
+    key, value, headers, timestamp, _ = record
+    if timestamp is not None and not (type(timestamp) is int and 0 <= timestamp < 2**63):
+        raise InvalidRecord(f"timestamp {timestamp!r} is not an int in [0, 2**63)", topic=topic)
+    header_size = _check_headers(headers, topic) if headers else 0
+    size = _size(key, "key", topic) + _size(value, "value", topic)
+    if size > LARGEST_RECORD:
+        reason = f"key and value have {size:,} bytes, more than {LARGEST_RECORD:,}"
+        raise RecordTooLarge(reason, topic=topic)
+    return size + header_size
+
+
+def _size(data: bytes | None, what: str, topic: str) -> int:
+    if data is None:
+        return 0
+    # exactly bytes: a bytearray could still change between send() and flush()
+    if type(data) is not bytes:
+        raise InvalidRecord(f"the {what} is {type(data).__name__}, not bytes or None", topic=topic)
+    return len(data)
+
+
+def _check_headers(headers: Headers, topic: str) -> int:
+    size = 0
+    for name, value in headers:
+        if type(name) is not str or len(name.encode()) > _LONGEST_HEADER_NAME:
+            raise InvalidRecord("a header's name is a str of at most 65,535 bytes", topic=topic)
+        size += len(name.encode()) + _size(value, f"header {name[:40]!r}", topic)
+    if size > LARGEST_RECORD:
+        raise RecordTooLarge(f"the headers have more than {LARGEST_RECORD:,} bytes", topic=topic)
+    return size
+
+
 def _parts(rows: list[ProducerRecord]) -> Iterator[list[ProducerRecord]]:
     return (rows[at : at + BATCH_RECORDS] for at in range(0, len(rows), BATCH_RECORDS))
 
 
 def _usual_size(records: Fields, *, keyed: bool) -> int | None:
-    """Give how many bytes these records have; None when some of them may have to be refused.
-
-    ``keyed``: for want of a key, too.
-    """
+    """Return the size of records; None if some may be invalid, for want of a key if ``keyed``."""
     keys, values, headers, stamps = records
     times: Sequence[Any] = stamps
     kinds = set(map(type, stamps))

@@ -1,17 +1,14 @@
 """The log on disk: a folder with one SQLite database, and a file that names it.
 
-One database holds all topics of a log. A database for each topic would let writers of different
-topics overlap, but then a batch that goes to several topics (results and dead letters, say) could
-be torn by a crash, and a repeated batch that routes a record differently would lose it: SQLite
-has no transactions across WAL databases. Since batches are packed before the lock is taken, it is
-held for about 1 ms per 10,000 records; measured, four writers share one database at the same
-total rate as four databases (1.27 against 1.28 M records/s on two cores), two at two thirds.
+One database holds all topics of a log. With a database for each topic a crash could tear a batch
+that goes to several topics, and a repeated batch that routes a record differently would lose it:
+SQLite has no transactions across WAL databases. The lock is held for about 1 ms per 10,000 records,
+and four writers share one database at the same total rate as four databases.
 
-The database has a new name whenever a log is made (``log-4f1d….sqlite``), and ``CURRENT`` says
-which it is. So a process that still has a removed log open can neither write into the new one
-nor, when it closes, take its write-ahead log away with it. The database is complete before
-CURRENT names it, and CURRENT appears in one step: whoever is killed on the way leaves nothing
-but a file without meaning, and of two who make a log at once one wins.
+The database has a new name whenever a log is created (``log-4f1d….sqlite``), and ``CURRENT`` names
+it. So a process that still has a removed log open can neither write into the new one nor remove its
+write-ahead log. The database is complete before CURRENT names it, and CURRENT appears atomically: a
+killed process leaves nothing but an unused file, and of two that create a log at once one wins.
 """
 
 import sqlite3
@@ -21,11 +18,10 @@ from uuid import uuid4
 
 from thulawa.errors import DamagedLog, ForeignLog, LogBusy, LogError, LogFailed
 
-__all__ = ["PARTITION_BITS", "check_version", "create", "current"]
-
 # A batch's row id is its partition's id and the offset of its first record: one integer key, in
 # which a partition is a range and appending is at the range's end. 2**40 offsets a partition.
 PARTITION_BITS = 40
+OFFSET_MASK = (1 << PARTITION_BITS) - 1
 
 _APPLICATION = 0x54484C57  # "THLW"
 _VERSION = 2
@@ -76,7 +72,7 @@ _MIGRATIONS = {1: "ALTER TABLE markers ADD COLUMN layout TEXT NOT NULL DEFAULT '
 
 
 def current(folder: Path) -> Path | None:
-    """Give the database of the log in this folder, if there is one."""
+    """Return the database of the log in this folder, if there is one."""
     pointer = folder / "CURRENT"
     try:
         name = pointer.read_text(encoding="ascii").strip()
@@ -90,7 +86,7 @@ def current(folder: Path) -> Path | None:
 
 
 def create(folder: Path) -> None:
-    """Make a log in this folder unless there is one."""
+    """Create a log in this folder unless there is one."""
     folder.mkdir(parents=True, exist_ok=True)
     token = uuid4().hex
     database, pointer = folder / f"log-{token}.sqlite", folder / f"CURRENT-{token}"
@@ -118,7 +114,7 @@ def _write_tables(path: Path) -> None:
 
 
 def check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a database that is not a log, or of a newer version; migrate one of an older."""
+    """Raise `ForeignLog` if a database is no log or of a newer version; migrate an older one."""
     # asked of SQLite: closing a file opened beside it would drop the process's locks on it
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != _APPLICATION:
@@ -136,7 +132,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _migrated(connection: sqlite3.Connection) -> int:
-    """Bring an older log to this format in one transaction; return the format it then has."""
+    """Migrate an older log in one transaction; return the format it then has."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         while (version := _version(connection)) in _MIGRATIONS:  # another process may have begun
@@ -144,24 +140,23 @@ def _migrated(connection: sqlite3.Connection) -> int:
             connection.execute(f"PRAGMA user_version = {version + 1}")
         connection.execute("COMMIT")
     finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        roll_back(connection)
     return version
 
 
-_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_DAMAGED = {sqlite3.SQLITE_CORRUPT}
-_FOREIGN = {sqlite3.SQLITE_NOTADB}
-_PRIMARY = 0xFF  # the low byte of an extended result code
+def roll_back(connection: sqlite3.Connection) -> None:
+    """Roll back the transaction, if one is open."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def translated(error: sqlite3.Error, path: object) -> LogError:
-    """Return the error that a SQLite error stands for."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
-    if code in _LOCKED:
+    """Return the error that a SQLite error stands for, by its primary result code."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LogBusy(f"{path} is locked by another process")
-    if code in _DAMAGED:
+    if code == sqlite3.SQLITE_CORRUPT:
         return DamagedLog(f"{path} is damaged: {error}")
-    if code in _FOREIGN:
+    if code == sqlite3.SQLITE_NOTADB:
         return ForeignLog(f"{path} is not a SQLite database")
     return LogFailed(f"{path}: {error}")

@@ -1,4 +1,4 @@
-"""What can be chosen about a topic, and what can be seen of it: frozen value objects."""
+"""The options and descriptions of topics: frozen value objects."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -6,25 +6,15 @@ from typing import NamedTuple
 from thulawa.core.names import check_name
 from thulawa.errors import ConfigurationError
 
-__all__ = [
-    "Appended",
-    "Cleaned",
-    "Marker",
-    "PartitionDescription",
-    "Retention",
-    "TopicDescription",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How much a topic keeps. What is None is kept for ever.
+    """How much a topic keeps; None: no limit.
 
     ``seconds`` is an age by record timestamp, ``bytes`` and ``records`` are for each partition.
-    Retention removes whole batches from the old end, so a topic always keeps at least this
-    much, and up to a thousand records more. ``tombstones`` is for how many seconds after a
-    compaction a compacted topic keeps a tombstone: as long as a reader may take from the start
-    of the topic to its end.
+    Retention removes whole batches, the oldest first, so a topic keeps at least this much and up
+    to a thousand records more. ``tombstones`` is for how many seconds after a compaction a
+    compacted topic keeps a tombstone: as long as a reader may take to read the whole topic.
     """
 
     seconds: float | None = None
@@ -42,12 +32,12 @@ class Retention:
 
     @property
     def limits(self) -> bool:
-        """Tell whether anything is ever removed for its age or its place."""
+        """Whether records are removed by age, size or number."""
         return not (self.seconds is None and self.bytes is None and self.records is None)
 
 
 class Marker(NamedTuple):
-    """Who writes a batch: a writer (names joined by ``/``) and the index of its task.
+    """The identity of a writer's task: a writer (names joined by ``/``) and the index of its task.
 
     Batch numbers of one marker only ever rise, so the writer has to be another one when they
     start again from 0: a Spark sink puts the id of its query into it, which a new checkpoint
@@ -59,7 +49,7 @@ class Marker(NamedTuple):
 
 
 def check_marker(marker: tuple[str, int] | None, batch: int | None) -> Marker | None:
-    """Refuse half a marker, a negative number or an illegal name."""
+    """Raise `ConfigurationError` at half a marker, a negative number or an illegal name."""
     if marker is None and batch is None:
         return None
     if marker is None or batch is None:
@@ -74,10 +64,10 @@ def check_marker(marker: tuple[str, int] | None, batch: int | None) -> Marker | 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What one append came to.
+    """The result of an append.
 
-    ``offsets`` holds, for each (topic, partition), the offsets that were given out; it is empty
-    when the batch was ``skipped`` because its marker says that it had been written before.
+    ``offsets`` holds the offsets that were assigned in each (topic, partition); it is empty when
+    the batch was ``skipped`` because its marker says that it had been written before.
     """
 
     skipped: bool = False
@@ -85,13 +75,13 @@ class Appended:
 
     @property
     def records(self) -> int:
-        """Give the number of records that were written."""
+        """The number of records that were written."""
         return sum(map(len, self.offsets.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What retention and compaction removed."""
+    """The records and bytes that retention and compaction removed."""
 
     records: int = 0
     bytes: int = 0
@@ -113,7 +103,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic. A topic that is deleted and made again has another ``id``."""
+    """One topic. A topic that is deleted and created again has another ``id``."""
 
     name: str
     id: int

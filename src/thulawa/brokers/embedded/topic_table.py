@@ -1,25 +1,18 @@
-"""Topics as rows: making them, finding them, removing them.
+"""Topics as rows: create, find, describe and delete them.
 
-A topic never changes once it is made: number of partitions, retention and compaction are fixed.
-Ids are never used again, so whoever holds the ids of a topic that was deleted writes nowhere and
-reads nothing, even when a topic of the same name has taken its place.
+A topic never changes: number of partitions, retention and compaction are fixed. Ids are never used
+again, so a client that holds the ids of a deleted topic writes nowhere and reads nothing, even
+when there is a new topic of the same name.
 """
 
 import sqlite3
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.schema import PARTITION_BITS
+from thulawa.brokers.embedded.schema import OFFSET_MASK, PARTITION_BITS
 from thulawa.brokers.embedded.topic_options import PartitionDescription, Retention, TopicDescription
 from thulawa.core.names import check_name
-from thulawa.errors import (
-    ConfigurationError,
-    TopicDiffers,
-    UnknownTopic,
-)
-
-__all__ = ["StoredTopic", "create", "delete", "describe", "find", "id_range", "names", "sweep"]
+from thulawa.errors import ConfigurationError, TopicDiffers, UnknownTopic
 
 MOST_PARTITIONS = 10_000
 _SWEPT_AT_ONCE = 64
@@ -36,7 +29,7 @@ class StoredTopic:
     partitions: tuple[int, ...]
 
     def partition(self, number: int) -> int:
-        """Give the id of a partition."""
+        """Return the id of a partition."""
         if not 0 <= number < len(self.partitions):
             message = f"the partitions are 0 to {len(self.partitions) - 1}"
             raise UnknownTopic(message, topic=self.name, partition=number)
@@ -44,15 +37,15 @@ class StoredTopic:
 
 
 def id_range(partition: int) -> tuple[int, int]:
-    """Give the lowest and the highest id that a batch of this partition can have."""
+    """Return the lowest and the highest id that a batch of this partition can have."""
     low = partition << PARTITION_BITS
-    return low, low + (1 << PARTITION_BITS) - 1
+    return low, low + OFFSET_MASK
 
 
 def create(
     database: Database, name: str, partitions: int, retention: Retention, *, compact: bool
 ) -> None:
-    """Make a topic; do nothing if there is one with these settings."""
+    """Create a topic; do nothing if it exists with these settings."""
     check_name(name, "topic")
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ConfigurationError(f"partitions={partitions}: use 1 to {MOST_PARTITIONS:,}")
@@ -60,11 +53,9 @@ def create(
         topic = _select(sql, name)
         if topic is None:
             _insert(sql, name, partitions, retention, compact=compact)
-        elif (len(topic.partitions), topic.retention, topic.compact) != (
-            partitions,
-            retention,
-            compact,
-        ):
+            return
+        settings = len(topic.partitions), topic.retention, topic.compact
+        if settings != (partitions, retention, compact):
             raise TopicDiffers("it exists with other settings", topic=name)
 
 
@@ -74,14 +65,7 @@ def _insert(
     topic = sql.execute(
         "INSERT INTO topics (name, compact, seconds, bytes, records, tombstones)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (
-            name,
-            compact,
-            retention.seconds,
-            retention.bytes,
-            retention.records,
-            retention.tombstones,
-        ),
+        (name, compact, *astuple(retention)),
     ).lastrowid
     sql.executemany(
         "INSERT INTO partitions (topic, number) VALUES (?, ?)",
@@ -90,7 +74,7 @@ def _insert(
 
 
 def find(sql: sqlite3.Connection, name: str) -> StoredTopic:
-    """Give a topic, or say which there are."""
+    """Return a topic; raise `UnknownTopic`, which names existing topics, if there is none."""
     topic = _select(sql, check_name(name, "topic"))
     if topic is None:
         shown = ", ".join(names(sql)[:10])
@@ -115,36 +99,31 @@ def _select(sql: sqlite3.Connection, name: str) -> StoredTopic | None:
 
 
 def names(sql: sqlite3.Connection) -> list[str]:
-    """Name the topics, sorted."""
+    """Return the names of the topics, sorted."""
     return [name for (name,) in sql.execute("SELECT name FROM topics ORDER BY name")]
 
 
 def describe(sql: sqlite3.Connection, name: str) -> TopicDescription:
-    """Tell everything about a topic."""
+    """Return the settings of a topic, and the offsets and sizes of its partitions."""
     topic = find(sql, name)
-    partitions = tuple(_describe_partitions(sql, topic))
+    rows = sql.execute(
+        "SELECT number, start_offset, end_offset, total(count), total(bytes) FROM partitions"
+        " LEFT JOIN batches ON batches.id BETWEEN partitions.id << ? AND (partitions.id << ?) + ?"
+        " WHERE topic = ? GROUP BY number ORDER BY number",
+        (PARTITION_BITS, PARTITION_BITS, OFFSET_MASK, topic.id),
+    )
+    partitions = tuple(
+        PartitionDescription(number, start, end, int(records), int(size))
+        for number, start, end, records, size in rows
+    )
     return TopicDescription(name, topic.id, topic.retention, topic.compact, partitions)
 
 
-def _describe_partitions(
-    sql: sqlite3.Connection, topic: StoredTopic
-) -> Iterable[PartitionDescription]:
-    for number, partition in enumerate(topic.partitions):
-        start, end = sql.execute(
-            "SELECT start_offset, end_offset FROM partitions WHERE id = ?", (partition,)
-        ).fetchone()
-        records, size = sql.execute(
-            "SELECT total(count), total(bytes) FROM batches WHERE id BETWEEN ? AND ?",
-            id_range(partition),
-        ).fetchone()
-        yield PartitionDescription(number, start, end, int(records), int(size))
-
-
 def delete(database: Database, name: str) -> None:
-    """Remove a topic with everything in it."""
+    """Delete a topic with everything in it."""
     with database.transaction() as sql:
         topic = find(sql, name)
-        # what may take long is done later, in small steps that a crash can interrupt
+        # its batches are deleted afterwards, in small steps that a crash can interrupt
         sql.execute("INSERT INTO doomed SELECT id FROM partitions WHERE topic = ?", (topic.id,))
         for table in ("partitions", "commits"):
             sql.execute(f"DELETE FROM {table} WHERE topic = ?", (topic.id,))  # noqa: S608 - of ours
@@ -153,7 +132,7 @@ def delete(database: Database, name: str) -> None:
 
 
 def sweep(database: Database) -> None:
-    """Remove the batches of deleted topics, also those that a killed process left."""
+    """Delete the batches of deleted topics, also those that a killed process left."""
     more = True
     while more:
         with database.transaction() as sql:

@@ -1,94 +1,65 @@
-"""Appending: pack first, then one transaction for everything.
+"""Append records: pack first, then one transaction for everything.
 
-All records of an append, whichever topics they go to, and the number of their batch are written
-in one transaction. So a batch is in the log whole or not at all, and when a writer that does not
-know whether it got through sends the batch again, its number says that it did: the batch is
-skipped, for all topics alike. That holds even when the second attempt made other records or
-routed them elsewhere (a lookup that timed out and went to the dead letters the first time): the
-first attempt that got through stands. A batch with a lower number than the last one is refused
-(`thulawa.core.markers`).
+All records of an append, whichever topics they go to, and the number of their batch are written in
+one transaction. So a batch is in the log whole or not at all, and when a writer that does not know
+whether its batch was committed sends it again, the number says so: the batch is skipped, for all
+topics alike. That holds even when the second attempt has other records or routes them elsewhere (a
+lookup that timed out and went to the dead letters the first time): the first committed attempt
+counts. A batch with a lower number than the last one is an error (`thulawa.core.markers`).
 
-Offsets are given out inside the transaction, from the partition's row, so they are dense and in
-the order of commits whoever writes. The lock is held for the inserts alone: partitions are chosen
-and batches packed before it is taken.
+Offsets are assigned inside the transaction, from the partition's row, so they are dense and in the
+order of commits whoever writes. The lock is held for the inserts alone: partitions are chosen and
+batches packed before it is taken.
 """
 
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from thulawa.brokers.embedded.batches import unpack
+from thulawa.brokers.embedded.batches import PackedBatch, described, unpack
 from thulawa.brokers.embedded.database import Database
-from thulawa.brokers.embedded.packing import PackedBatch, Partitioner, described, packed
+from thulawa.brokers.embedded.packing import Partitioner, packed
 from thulawa.brokers.embedded.schema import PARTITION_BITS
 from thulawa.brokers.embedded.topic_options import Appended, Marker
 from thulawa.brokers.embedded.topic_table import StoredTopic, find
 from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.types import ProducerRecord
-from thulawa.errors import (
-    Fenced,
-    UnknownTopic,
-)
+from thulawa.errors import Fenced, UnknownTopic
 
-__all__ = [
-    "AppendResult",
-    "append",
-    "append_packed",
-    "begin",
-    "forget",
-    "insert_batch",
-    "last_batches",
-]
+Work: TypeAlias = list[tuple[StoredTopic, int, list[PackedBatch]]]  # batches by partition
 
-
-_Work: TypeAlias = tuple[StoredTopic, int, list[PackedBatch]]  # what goes to a partition
 # Epochs are rows beside the markers, under a name that no writer can have: no new table, so that
 # older versions still read the log.
 _EPOCH = "#epoch"
+# A topic is cleaned again when it has grown by as much as the last cleaning left, so that the
+# cost of cleaning stays in proportion to the cost of writing.
+_CLEAN_AT_LEAST = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    """What was done, and which partitions have grown enough to be worth cleaning."""
-
-    appended: Appended
-    to_clean: tuple[str, ...] = ()
-
-
-def append(
+def pack_records(
     database: Database,
     records: Mapping[str, Iterable[ProducerRecord]],
-    *,
     partitioner: Partitioner,
     now: int,
-    marker: Marker | None = None,
-    batch: LastBatch,
-    epoch: int | None = None,
-) -> AppendResult:
-    """Write records to topics, all or none; skip them if the marker has seen the batch."""
+) -> Work:
+    """Pack records by topic and partition."""
     with database.snapshot() as sql:
         topics = {name: find(sql, name) for name in records}
-    work = [
+    return [
         (topic, number, batches)
         for name, topic in topics.items()
         for number, batches in packed(records[name], topic, partitioner, now).items()
     ]
-    partitioner.next_batch()
-    return _write(database, list(topics.values()), work, marker, batch, epoch)
 
 
-def append_packed(
+def sort_packed(
     database: Database,
     batches: Iterable[tuple[str, int | None, bytes]],
-    *,
     partitioner: Partitioner,
     now: int,
-    marker: Marker | None,
-    batch: LastBatch,
-) -> AppendResult:
-    """Write batches that are packed already: those whose partition is known as they are."""
+) -> Work:
+    """Sort packed batches by topic and partition; those without a partition are packed again."""
     topics: dict[str, StoredTopic] = {}
     work: dict[tuple[str, int], list[PackedBatch]] = defaultdict(list)
     for name, chosen, body in batches:
@@ -104,32 +75,30 @@ def append_packed(
             ProducerRecord(key, value, headers, timestamp, number)
             for _, timestamp, key, value, headers in unpack(body, 0).rows()
         ]
-        for place, parts in packed(records, topic, partitioner, now).items():
-            work[name, place] += parts
-    partitioner.next_batch()
-    works = [(topics[name], number, parts) for (name, number), parts in work.items()]
-    return _write(database, list(topics.values()), works, marker, batch)
+        for partition, parts in packed(records, topic, partitioner, now).items():
+            work[name, partition] += parts
+    return [(topics[name], number, parts) for (name, number), parts in work.items()]
 
 
-def _write(
-    database: Database,
-    topics: list[StoredTopic],
-    work: list[_Work],
-    marker: Marker | None,
-    batch: LastBatch,
-    epoch: int | None = None,
-) -> AppendResult:
+def write(
+    database: Database, work: Work, marker: Marker | None, batch: LastBatch, epoch: int | None
+) -> tuple[Appended, list[str]]:
+    """Write batches, all or none, or skip them if the marker has this batch.
+
+    Return their offsets, and the topics that this writer alone is to clean.
+    """
     with database.transaction() as sql:
         if marker is not None and epoch is not None:
             _check_epoch(sql, marker, epoch)
         if marker is not None and not _advance(sql, marker, batch):
-            return AppendResult(Appended(skipped=True))
+            return Appended(skipped=True), []
         offsets = {
             (topic.name, number): _insert(sql, topic, number, batches)
             for topic, number, batches in work
         }
-        to_clean = [topic.name for topic in topics if _claim_cleaning(sql, topic)]
-    return AppendResult(Appended(offsets=offsets), tuple(to_clean))
+        topics = {topic.name: topic for topic, _, _ in work}
+        due = [name for name, topic in topics.items() if _claim_cleaning(sql, topic)]
+    return Appended(offsets=offsets), due
 
 
 def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, LastBatch]:
@@ -138,8 +107,8 @@ def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, LastBatch]:
     return {task: LastBatch(batch, layout) for task, batch, layout in rows}
 
 
-def forget(database: Database, marker: tuple[str, int]) -> None:
-    """Remove a marker."""
+def delete_marker(database: Database, marker: tuple[str, int]) -> None:
+    """Delete a marker and its epoch."""
     writer, task = marker
     with database.transaction() as sql:
         sql.execute(
@@ -148,14 +117,13 @@ def forget(database: Database, marker: tuple[str, int]) -> None:
         )
 
 
-def begin(database: Database, marker: Marker) -> int:
+def next_epoch(database: Database, marker: Marker) -> int:
     """Return an epoch that is higher than those of all transactions of a marker so far."""
-    writer, task = marker
     with database.transaction() as sql:
         (epoch,) = sql.execute(
             "INSERT INTO markers (writer, task, batch) VALUES (?, ?, 1)"
             " ON CONFLICT (writer, task) DO UPDATE SET batch = batch + 1 RETURNING batch",
-            (writer + _EPOCH, task),
+            (marker.writer + _EPOCH, marker.task),
         ).fetchone()
     return int(epoch)
 
@@ -171,11 +139,11 @@ def _check_epoch(sql: sqlite3.Connection, marker: Marker, epoch: int) -> None:
 
 def _advance(sql: sqlite3.Connection, marker: Marker, batch: LastBatch) -> bool:
     """Move a marker on to a batch; return False when it is there already."""
+    writer, task = marker
     found = sql.execute(
         "SELECT batch, layout FROM markers WHERE writer = ? AND task = ?", marker
     ).fetchone()
     last = None if found is None else LastBatch(*found)
-    writer, task = marker
     if is_written(batch.number, last, writer=writer, task=task, layout=batch.layout):
         return False
     sql.execute(
@@ -203,7 +171,7 @@ def _insert(
 def insert_batch(
     sql: sqlite3.Connection, partition: int, batch: PackedBatch, *, first: int, last: int
 ) -> None:
-    """Put a batch in its place: its first record has offset ``first``."""
+    """Insert a batch whose first record has offset ``first``."""
     identity = partition << PARTITION_BITS | first
     sql.execute(
         "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)",
@@ -211,19 +179,13 @@ def insert_batch(
     )
 
 
-# A topic is cleaned again when it has grown by as much as the last cleaning left, so that the
-# cost of cleaning stays in proportion to the cost of writing.
-_CLEAN_AT_LEAST = 10_000
-
-
 def _claim_cleaning(sql: sqlite3.Connection, topic: StoredTopic) -> bool:
-    """Tell whether the topic is due; whoever is told so is the only one who is."""
+    """Return True to exactly one caller when cleaning is due."""
     if not (topic.compact or topic.retention.limits):
         return False
-    return bool(
-        sql.execute(
-            "UPDATE partitions SET cleaned_offset = end_offset WHERE topic = ?"
-            " AND end_offset - cleaned_offset >= max(?, cleaned_records)",
-            (topic.id, _CLEAN_AT_LEAST),
-        ).rowcount
+    updated = sql.execute(
+        "UPDATE partitions SET cleaned_offset = end_offset WHERE topic = ?"
+        " AND end_offset - cleaned_offset >= max(?, cleaned_records)",
+        (topic.id, _CLEAN_AT_LEAST),
     )
+    return updated.rowcount > 0

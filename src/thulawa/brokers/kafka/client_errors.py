@@ -1,8 +1,9 @@
 """How errors of the Kafka client become errors of `thulawa.errors`, and which are retried."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Thread
 from typing import TypeVar
 
@@ -19,8 +20,6 @@ from thulawa.errors import (
     RecordTooLarge,
     UnknownTopic,
 )
-
-__all__ = ["call_with_timeout", "retry_transient", "transient", "translated"]
 
 _T = TypeVar("_T")
 
@@ -89,7 +88,7 @@ def transient(error: Code) -> bool:
     return error.retriable() or error.code() in _PASSING
 
 
-def retry_transient(step: Callable[[], _T], timeout: float, *, pause: float = 0.1) -> _T:
+def retry_transient(step: Callable[[], _T], timeout: float) -> _T:
     """Call ``step``, and retry transient failures for ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
@@ -98,14 +97,14 @@ def retry_transient(step: Callable[[], _T], timeout: float, *, pause: float = 0.
         except KafkaException as error:
             if not transient(error.args[0]) or time.monotonic() > deadline:
                 raise
-        time.sleep(pause)
+        time.sleep(0.1)
 
 
 def call_with_timeout(step: Callable[[float], _T], seconds: float) -> _T:
-    """Do a step that is to end within ``seconds``, which it is given, but may never come back.
+    """Call a step that is to end within ``seconds``, its argument, but may hang.
 
-    Raises `BrokerUnreachable` a little after that time. A step that hangs is left behind on a
-    thread of its own, with the client it belongs to: use another one.
+    Raise `BrokerUnreachable` a little after that time. A step that hangs is left on a thread of its
+    own, with the client it belongs to: use another client.
     """
     outcome: Future[_T] = Future()
 
@@ -124,6 +123,24 @@ def call_with_timeout(step: Callable[[float], _T], seconds: float) -> _T:
         raise BrokerUnreachable(f"the client did not come back in {seconds:.0f} s") from error
 
 
+@contextmanager
+def translate_errors(doing: str, *, topic: str | None = None) -> Iterator[None]:
+    """Raise errors of the client within the block as errors of `thulawa.errors`."""
+    try:
+        yield
+    except KafkaException as error:
+        raise translated(error, doing, topic=topic) from error
+    except SystemError as error:
+        # the client raises a fatal error while it is calling back, which CPython turns into a
+        # SystemError, once more with each call back that the client still makes
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__
+        if isinstance(cause, KafkaException):
+            raise translated(cause, doing, topic=topic) from cause
+        raise
+
+
 def translated(
     error: KafkaException | Code,
     doing: str,
@@ -131,7 +148,7 @@ def translated(
     topic: str | None = None,
     partition: int | None = None,
 ) -> BrokerError:
-    """Return the error that an error of the client stands for."""
+    """Return the error of `thulawa.errors` that an error of the client stands for."""
     code = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(code, Code):
         return BrokerFailed(f"{doing}: {error}", topic=topic, partition=partition)

@@ -1,4 +1,4 @@
-"""Where the brokers are and how they let us in. Settings have the names of librdkafka."""
+"""The addresses and settings of Kafka's brokers. Settings have the names of librdkafka."""
 
 import os
 from collections.abc import Mapping
@@ -8,23 +8,11 @@ from pathlib import Path
 from thulawa.core.secrets import MASK, masked_address
 from thulawa.errors import ConfigurationError
 
-__all__ = ["Connection", "is_secret", "masked"]
-
 _SECRETS = (
     "password", "passphrase", "secret", "jaas", "key.pem", "keystore.key", "certificate.pem",
     "token",
 )  # fmt: skip
 _SCHEME = "kafka://"
-
-
-def is_secret(setting: str) -> bool:
-    """Tell whether the value of a setting must not be shown."""
-    return any(word in setting.lower() for word in _SECRETS)
-
-
-def masked(settings: Mapping[str, str]) -> dict[str, str]:
-    """Give settings as they may be shown."""
-    return {name: MASK if is_secret(name) else value for name, value in settings.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -56,7 +44,7 @@ class Connection:
 
     @classmethod
     def of(cls, address: "str | Connection | None" = None) -> "Connection":
-        """Give a connection for an address, ``THULAWA_KAFKA`` where there is none.
+        """Return the connection for an address, by default that of ``THULAWA_KAFKA``.
 
         Settings are those of the file that ``THULAWA_KAFKA_SETTINGS`` names, if it names one.
         """
@@ -71,11 +59,14 @@ class Connection:
         return cls(found, _settings_in(os.environ.get("THULAWA_KAFKA_SETTINGS")))
 
     def __repr__(self) -> str:
-        shown = [repr(self.bootstrap), *([repr(masked(self.settings))] if self.settings else [])]
-        return f"Connection({', '.join(shown)})"
+        masked = {
+            name: MASK if any(word in name.lower() for word in _SECRETS) else value
+            for name, value in self.settings.items()
+        }
+        return f"Connection({self.bootstrap!r}{f', {masked}' if masked else ''})"
 
     def client(self, **more: str | float | bool) -> dict[str, str | float | bool]:
-        """Give the settings of a Python client; dots in names are written as underscores."""
+        """Return the settings of a Python client; dots in names are written as underscores."""
         chosen: dict[str, str | float | bool] = {
             "bootstrap.servers": self.bootstrap,
             "log_level": 2,  # what matters is raised; the rest is chatter on stderr

@@ -1,76 +1,34 @@
-"""Read topics up to their end, committed records only: for restoring, checking and tools."""
+"""Read committed records of ranges of offsets, or up to the end of topics."""
 
 import time
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, Message
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as ClientPartition
 
-from thulawa.brokers.kafka.client_errors import (
-    transient,
-    translated,
-)
+from thulawa.brokers.kafka.client_errors import transient, translate_errors, translated
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.types import ConsumerRecord, Headers, TopicPartition
 from thulawa.errors import BrokerUnreachable
 from thulawa.priority.placement import LOOK_BACK
 
-__all__ = [
-    "columns_of",
-    "first_times",
-    "headers_of",
-    "newest",
-    "read_between",
-    "read_spans",
-    "read_to_end",
-    "record_of",
-    "topic_partition",
-]
-
 _CHUNK = 10_000
 _POLL = 0.02  # seconds
 
 
 def read_to_end(
-    connection: Connection,
-    topic: str,
-    *partitions: int,
-    timeout: float = 30.0,
-    since: MutableMapping[int, int] | None = None,
-    committed: bool = False,
+    connection: Connection, topic: str, *, timeout: float = 30.0
 ) -> Iterator[list[Message]]:
-    """Yield the records of partitions (all, unless some are named) up to their present ends.
-
-    ``since`` holds the offsets to begin at, and holds those behind the end when all is read.
-    Records of transactions that were aborted are left out; one that is still open is waited for,
-    or, with ``committed``, is where they end.
-    Raises `BrokerUnreachable` when nothing comes for ``timeout`` seconds although there is more:
-    never gives fewer records than there are.
-    """
-    admin = Topics(connection)
-    ends = admin.end_offsets(topic, committed=committed)[topic]
-    starts = admin.start_offsets(topic)[topic] | dict(since or {})
-    spans = {p: (starts[p], end) for p, end in ends.items() if p in (partitions or ends)}
-    yield from read_between(connection, topic, spans, timeout=timeout)
-    if since is not None:
-        since.update(ends)
-
-
-def read_between(
-    connection: Connection,
-    topic: str,
-    spans: Mapping[int, tuple[int, int]],
-    *,
-    timeout: float = 30.0,
-    keep: bool = False,
-) -> Iterator[list[Message]]:
-    """Yield records of one topic with offsets in [start, end) by partition, as `read_spans`."""
-    named = {TopicPartition(topic, partition): span for partition, span in spans.items()}
-    return read_spans(connection, named, timeout=timeout, keep=keep)
+    """Yield the records of a topic up to its end now; open transactions are waited for."""
+    topics = Topics(connection)
+    starts = topics.start_offsets(topic)[topic]
+    ends = topics.end_offsets(topic, committed=False)[topic]
+    spans = {TopicPartition(topic, number): (starts[number], end) for number, end in ends.items()}
+    return read_spans(connection, spans, timeout=timeout)
 
 
 def read_spans(
@@ -83,18 +41,18 @@ def read_spans(
 ) -> Iterator[list[Message]]:
     """Yield the records of topic-partitions with offsets in [start, end), each in offset order.
 
-    Only committed records. Raises `OffsetOutOfRange` where retention has removed the start, and
-    `BrokerUnreachable` when nothing comes for ``timeout`` seconds although there is more. With
-    ``keep`` the consumer is kept for the next call in this process, for those that read again and
-    again: to make one costs as much as to read thousands of records. ``ahead`` bounds how many
-    records of a partition the client fetches beyond what was taken, which are lost at the end.
+    Raise `OffsetOutOfRange` where retention has removed the start, and `BrokerUnreachable` when
+    nothing comes for ``timeout`` seconds although there is more. With ``keep`` the next call in
+    this process reuses the consumer: creating one costs as much as reading thousands of records.
+    ``ahead`` bounds how many records of a partition the client prefetches, which are discarded at
+    the end.
     """
-    left = {place: end for place, (start, end) in spans.items() if end > start}
+    left = {one: end for one, (start, end) in spans.items() if end > start}
     if not left:
         return
     with _consumer(connection, ahead=ahead, keep=keep) as consumer:
-        consumer.assign([ClientPartition(*place, spans[place][0]) for place in left])
-        count = sum(end - spans[place][0] for place, end in left.items())
+        consumer.assign([ClientPartition(*one, spans[one][0]) for one in left])
+        count = sum(end - spans[one][0] for one, end in left.items())
         yield from _until(consumer, left, count, timeout)
 
 
@@ -105,17 +63,17 @@ def first_times(
     timeout: float = 30.0,
 ) -> dict[TopicPartition, int]:
     """Return the timestamp of the first record of each topic-partition in [start, end), if any."""
-    left = {place: end for place, (start, end) in spans.items() if end > start}
+    left = {one: end for one, (start, end) in spans.items() if end > start}
     found: dict[TopicPartition, int] = {}
     with _consumer(connection, ahead=1, keep=True) as consumer:
-        consumer.assign([ClientPartition(*place, spans[place][0]) for place in left])
+        consumer.assign([ClientPartition(*one, spans[one][0]) for one in left])
         deadline = time.monotonic() + timeout
         while left:
-            for one in _records(consumer, len(left)):
-                place = topic_partition(one)
-                if (one.offset() or 0) < left.pop(place, 0):
-                    found[place] = one.timestamp()[1]
-                    consumer.pause([ClientPartition(*place)])
+            for message in _records(consumer, len(left)):
+                partition = topic_partition(message)
+                if (message.offset() or 0) < left.pop(partition, 0):
+                    found[partition] = message.timestamp()[1]
+                    consumer.pause([ClientPartition(*partition)])
             if left:
                 _drop_finished(consumer, left)
             if left and time.monotonic() > deadline:
@@ -127,7 +85,7 @@ def first_times(
 
 @contextmanager
 def _consumer(connection: Connection, *, ahead: int | None, keep: bool) -> Iterator[Consumer]:
-    """Make a consumer of committed records, or take one that was kept; keep it after no error."""
+    """Create or reuse a consumer of committed records; with ``keep``, keep it unless it failed."""
     settings: dict[str, str | float | bool] = {
         **connection.client(),
         "group.id": "thulawa-reader",
@@ -135,14 +93,14 @@ def _consumer(connection: Connection, *, ahead: int | None, keep: bool) -> Itera
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
         "auto.offset.reset": "error",
-        # a request that waits for more keeps one for other partitions from being sent: half a
-        # second for each assignment, if the client had its way
+        # a fetch request that waits for more records delays those for other partitions: by
+        # default half a second for each assignment
         "fetch.wait.max.ms": 10,
     }
     if ahead is not None:
         settings |= {"queued.min.messages": ahead, "fetch.queue.backoff.ms": 10}
     key = tuple(sorted(settings.items()))
-    consumer = _kept.pop(key, None) or Consumer(settings)
+    consumer = _idle.pop(key, None) or Consumer(settings)
     done = False
     try:
         yield consumer
@@ -151,14 +109,14 @@ def _consumer(connection: Connection, *, ahead: int | None, keep: bool) -> Itera
         if done and keep:
             # a partition that is paused would be so when it is assigned again
             consumer.resume(consumer.assignment())
-            consumer.unassign()  # else it would go on fetching
-            _kept[key] = consumer
+            consumer.unassign()  # else it would continue to fetch
+            _idle[key] = consumer
         else:
             consumer.close()
 
 
-# Only consumers that came to the end of what they were to read.
-_kept: dict[tuple[tuple[str, object], ...], Consumer] = {}
+# Only consumers that have read everything they were asked for.
+_idle: dict[tuple[tuple[str, object], ...], Consumer] = {}
 
 
 def columns_of(
@@ -195,8 +153,11 @@ def newest(connection: Connection, topic: str, most: int = LOOK_BACK) -> dict[in
     topics = Topics(connection)
     starts, ends = topics.start_offsets(topic)[topic], topics.end_offsets(topic)[topic]
     found: dict[int, list[Headers]] = {partition: [] for partition in ends}
-    spans = {p: (max(starts[p], end - most), end) for p, end in ends.items()}
-    for messages in read_between(connection, topic, spans):
+    spans = {
+        TopicPartition(topic, number): (max(starts[number], end - most), end)
+        for number, end in ends.items()
+    }
+    for messages in read_spans(connection, spans):
         for message in messages:
             found[message.partition() or 0].append(headers_of(message))
     return found
@@ -208,12 +169,12 @@ def _until(
     last = time.monotonic()
     partitions = len(left)
     while left:
-        # No more than there are: it waits for as many as it is asked for. There may be fewer, for
-        # what ends a transaction has an offset: so it does not wait for long.
+        # No more than there are: the client waits for as many as it is asked for. There may be
+        # fewer, since the end of a transaction has an offset: so the wait is short.
         messages = _records(consumer, min(_CHUNK, ahead))
         ends = dict(left)
         ahead, beyond = _drop_finished(consumer, left)
-        if beyond or len(ends) < partitions:  # only then is there anything to leave out
+        if beyond or len(ends) < partitions:  # else all of them are within their ranges
             messages = [
                 one for one in messages if (one.offset() or 0) < ends.get(topic_partition(one), 0)
             ]
@@ -230,11 +191,11 @@ def _until(
 def _records(consumer: Consumer, most: int) -> list[Message]:
     """Return the next records; raise where there is an error that does not pass."""
     messages = consumer.consume(most, timeout=_POLL)
-    told = [(error, one) for one in messages if (error := one.error()) is not None]
-    for error, one in told:
+    failed = [(error, one) for one in messages if (error := one.error()) is not None]
+    for error, one in failed:
         if error.code() != Code._PARTITION_EOF and not transient(error):  # noqa: SLF001
             raise translated(error, "reading", topic=one.topic(), partition=one.partition())
-    return [one for one in messages if one.error() is None] if told else messages
+    return [one for one in messages if one.error() is None] if failed else messages
 
 
 def topic_partition(message: Message) -> TopicPartition:
@@ -244,26 +205,24 @@ def topic_partition(message: Message) -> TopicPartition:
 
 
 def _drop_finished(consumer: Consumer, left: dict[TopicPartition, int]) -> tuple[int, bool]:
-    """Forget partitions that are read.
+    """Drop and pause partitions whose position, not their last record, has reached their end.
 
-    Return how many records may be ahead in the others, and whether any was read beyond its end.
-    The position tells, not the last record: what ends a transaction has an offset too.
+    The end of a transaction has an offset too. Return how many records may be ahead in the others,
+    and whether any was read beyond its end.
     """
-    try:
-        places = consumer.position([ClientPartition(*place) for place in left])
-    except KafkaException as error:
-        raise translated(error, "reading", topic=next(iter(left))[0]) from error
+    with translate_errors("reading", topic=next(iter(left))[0]):
+        positions = consumer.position([ClientPartition(*one) for one in left])
     ahead, beyond = 0, False
     finished = []
-    for one in places:
-        place = TopicPartition(one.topic, one.partition)
-        end = left[place]
+    for one in positions:
+        partition = TopicPartition(one.topic, one.partition)
+        end = left[partition]
         beyond = beyond or one.offset > end
         if one.offset >= end:
-            finished.append(ClientPartition(*place))
-            del left[place]
+            finished.append(ClientPartition(*partition))
+            del left[partition]
         else:
             ahead += end - one.offset if one.offset >= 0 else _CHUNK
     if finished and left:
-        consumer.pause(finished)  # what the client would fetch of them now is of no use
+        consumer.pause(finished)  # else the client would fetch more of them
     return ahead, beyond

@@ -1,7 +1,7 @@
-"""Where the records of a sink go: their topic, or what the policies say when they cannot.
+"""Route the records of a sink to their topic, or by the policies where that is not possible.
 
-A topic is looked up before the first record goes there, once a batch, so one that was deleted
-meanwhile is seen. Its largest record is asked for once, and only where a policy needs it.
+A topic is looked up once a batch, before its first record, so that a deleted one is noticed. The
+size of its largest record is requested once, and only where a policy needs it.
 """
 
 import hashlib
@@ -11,22 +11,15 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.core.types import Headers
-from thulawa.errors import (
-    BrokerError,
-    ConfigurationError,
-    RecordTooLarge,
-    UnknownTopic,
-)
+from thulawa.errors import BrokerError, ConfigurationError, RecordTooLarge, UnknownTopic
 from thulawa.priority.placement import Placing
-
-__all__ = ["Missing", "OutRecord", "Oversized", "Policies", "Router"]
 
 Missing: TypeAlias = Literal["fail", "create", "dead_letter"]
 Oversized: TypeAlias = Literal["fail", "dead_letter"]
 
 _BATCH_OVERHEAD = 61 + 21  # of a batch of one record, at most
 _HEADER_OVERHEAD = 10
-_KEPT = 64 * 1024
+_MAX_DEAD_BYTES = 64 * 1024
 
 
 class OutRecord(NamedTuple):
@@ -42,9 +35,9 @@ class OutRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What is done with records for a topic that is not there, or that are larger than it takes.
+    """What is done with records whose topic is missing, or that are larger than it accepts.
 
-    ``create`` makes the topic after ``spec``. A dead letter carries Kafka Streams' error headers;
+    ``create`` creates the topic by ``spec``. A dead letter carries Kafka Streams' error headers;
     of an oversized value it has the first 64 KiB, with the size and the SHA-256 of the whole.
     """
 
@@ -65,11 +58,10 @@ class Policies:
 
 
 class Router:
-    """Applies the policies; with ``placing``, gives records their partition and their stamp too.
+    """Applies the policies; with ``placing``, sets the partition and the stamp of records too.
 
-    Buckets are about all topics but that of the dead letters, and about records that do not name
-    their partition. How many partitions a topic has is asked once a batch, so that the layout
-    follows when there are more.
+    Buckets apply to all topics but that of the dead letters, and to records that do not name their
+    partition. The number of partitions is requested once a batch, since it may grow.
     """
 
     def __init__(self, topics: Topics, policies: Policies, placing: Placing | None = None) -> None:
@@ -82,24 +74,24 @@ class Router:
 
     @property
     def dropped(self) -> int:
-        """The number of records of this batch that the buckets' answer to unknown ones dropped."""
+        """The number of records of this batch that were dropped because their bucket is unknown."""
         return 0 if self._placing is None else self._placing.dropped
 
     def new_batch(self) -> None:
-        """Look topics up anew from here on."""
+        """Look topics up again from here on."""
         self._known.clear()
         self.dead_letters = 0
         if self._placing is not None:
             self._placing.dropped = 0
 
     def look_up(self, wanted: Iterable[str]) -> None:
-        """See that topics are there, all new ones with one question."""
+        """Look up topics that are not known yet, all with one request."""
         new = set(wanted) - self._known.keys()
         if not new:
             return
         if self._policies.dead_letter is not None:
             new.add(self._policies.dead_letter)
-        self._known |= self._topics.partitions(*sorted(new))
+        self._known |= dict.fromkeys(new) | self._topics.partitions(*sorted(new))
         for topic in sorted(new):
             if self._known[topic] is None:
                 self._miss(topic)
@@ -111,11 +103,11 @@ class Router:
 
     @property
     def plain(self) -> bool:
-        """Tell whether every record known so far goes where it wants to, whatever its size."""
+        """Whether every record goes to its topic unchanged, whatever its size."""
         return self._placing is None and not self._limits and None not in self._known.values()
 
     def route_all(self, records: Iterable[OutRecord]) -> list[OutRecord]:
-        """Give the records to be sent in place of these."""
+        """Return the records to be sent in place of these."""
         routed = (self.route(record) for record in records)
         if self._placing is None:
             return list(routed)
@@ -126,12 +118,12 @@ class Router:
         if record.partition >= 0 or record.topic == self._policies.dead_letter:
             return record
         found = placing(record.topic, record.key, record.headers)
-        return (
-            None if found is None else record._replace(partition=found[0], headers=tuple(found[1]))
-        )
+        if found is None:
+            return None
+        return record._replace(partition=found[0], headers=tuple(found[1]))
 
     def route(self, record: OutRecord) -> OutRecord:
-        """Give the record to be sent in place of this one: itself, or a dead letter."""
+        """Return the record to be sent in place of this one: itself, or a dead letter."""
         if self._known[record.topic] is None:
             return self._dead(record, UnknownTopic("there is no such topic", topic=record.topic))
         limit = self._limits.get(record.topic)
@@ -141,7 +133,7 @@ class Router:
         return record
 
     def _miss(self, topic: str) -> None:
-        # a dead letter that cannot be sent is a lost record: its topic must be there or be made
+        # a dead letter that cannot be sent is a lost record: its topic must exist or be created
         if self._policies.missing == "create":
             self._topics.ensure(topic, self._policies.spec)
             self._known[topic] = self._policies.spec.partitions
@@ -158,17 +150,17 @@ class Router:
         }
         headers = [(name, text.encode()) for name, text in facts.items()]
         key, value = record.key, record.value
-        kept = record.headers or ()
+        own = record.headers or ()
         if isinstance(why, RecordTooLarge):
             whole = value or b""
             headers += [
                 ("thulawa.errors.size", str(len(whole)).encode()),
                 ("thulawa.errors.sha256", hashlib.sha256(whole).hexdigest().encode()),
             ]
-            key, value = key and key[:_KEPT], value and value[:_KEPT]
-            kept = tuple((name, data and data[:_KEPT]) for name, data in kept[:8])
+            key, value = key and key[:_MAX_DEAD_BYTES], value and value[:_MAX_DEAD_BYTES]
+            own = tuple((name, data and data[:_MAX_DEAD_BYTES]) for name, data in own[:8])
         return OutRecord(
-            self._policies.dead_letter, key, value, -1, record.timestamp, (*kept, *headers)
+            self._policies.dead_letter, key, value, -1, record.timestamp, (*own, *headers)
         )
 
 

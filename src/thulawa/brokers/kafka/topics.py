@@ -1,13 +1,15 @@
-"""Topics: see that they are there, make them, read where they begin and end.
+"""Topics of Kafka: create, describe and delete them, and read their start and end offsets.
 
-Whatever is asked for is answered, or refused with an error of `errors`, within a time limit: an
-address where nobody listens, or a wrong password, does not hang.
+Every call returns, or raises an error of `thulawa.errors`, within a time limit: an address where
+nobody listens, or a wrong password, does not hang.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition, Uuid
@@ -22,10 +24,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from thulawa.brokers.kafka.client_errors import (
-    retry_transient,
-    translated,
-)
+from thulawa.brokers.kafka.client_errors import retry_transient, translated
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.core.types import Offsets
 from thulawa.errors import (
@@ -37,8 +36,6 @@ from thulawa.errors import (
     UnknownTopic,
 )
 
-__all__ = ["Cleanup", "TopicSpec", "Topics", "reachable"]
-
 Cleanup: TypeAlias = Literal["delete", "compact", "compact,delete"]
 
 _TIMEOUT = 10.0
@@ -48,7 +45,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic as it is to be made. ``copies`` -1: as many as is the brokers' default."""
+    """The settings of a topic to be created. ``copies`` -1: the brokers' default."""
 
     partitions: int = 1
     cleanup: Cleanup = "delete"
@@ -62,7 +59,7 @@ class TopicSpec:
             raise ConfigurationError(f"cleanup is one of {', '.join(get_args(Cleanup))}")
 
     def named(self, topic: str) -> NewTopic:
-        """Give it a name, as the client wants it."""
+        """Return the topic as the client creates it."""
         return NewTopic(
             topic,
             num_partitions=self.partitions,
@@ -72,17 +69,20 @@ class TopicSpec:
 
 
 def reachable(connection: Connection, *, timeout: float = _TIMEOUT, brokers: int = 1) -> None:
-    """Raise unless this many brokers answer and let us in."""
+    """Raise unless this many brokers answer and accept the credentials."""
     reasons: list[Code] = []
-    client = _client(connection, error_cb=reasons.append)
+    client = _admin_client(connection, error_cb=reasons.append)
     deadline = time.monotonic() + timeout
     while True:
         late = time.monotonic() > deadline
         try:
             found = len(client.list_topics(timeout=min(timeout, 1.0)).brokers)
         except KafkaException as error:
-            client.poll(0)  # hands over the client's complaints, which say why
-            _refuse_stranger(connection, reasons)
+            client.poll(0)  # calls back with the client's errors, which say why
+            for reason in reasons:
+                cause = translated(reason, f"connecting to {connection.bootstrap}")
+                if isinstance(cause, AuthenticationFailed):
+                    raise cause from error
             if late:
                 raise translated(error, f"nobody answered at {connection.bootstrap}") from error
         else:
@@ -92,200 +92,143 @@ def reachable(connection: Connection, *, timeout: float = _TIMEOUT, brokers: int
                 raise BrokerUnreachable(
                     f"{found} of {brokers} brokers answer at {connection.bootstrap}"
                 )
-            client.poll(0.1)  # one that is busy or has just begun may know of none
+            client.poll(0.1)  # one that is busy or has just started may know of none
 
 
-def _client(connection: Connection, **more: Any) -> AdminClient:
-    """Make a client: the first that any use of Kafka makes, so bad settings are seen here."""
+def _admin_client(connection: Connection, **more: Any) -> AdminClient:
+    """Create a client: the first that any use of Kafka creates, so bad settings raise here."""
     try:
         return AdminClient({**connection.client(), **more})
     except KafkaException as error:
         raise ConfigurationError(f"{error.args[0].str()}; see librdkafka's settings") from error
 
 
-def _refuse_stranger(connection: Connection, reasons: Iterable[Code]) -> None:
-    for reason in reasons:
-        told = translated(reason, f"connecting to {connection.bootstrap}")
-        if isinstance(told, AuthenticationFailed):
-            raise told
-
-
 class Topics:
-    """The topics of some brokers."""
+    """The topics of a Kafka cluster. Every call returns or raises within ``timeout`` seconds.
 
-    def __init__(self, connection: Connection, *, timeout: float = _TIMEOUT) -> None:
-        self._connection = connection
+    With ``lazy`` the client is created, and rejects bad settings, with the first call.
+    """
+
+    def __init__(
+        self, connection: Connection, *, timeout: float = _TIMEOUT, lazy: bool = False
+    ) -> None:
+        self.connection = connection
         self._timeout = timeout
         self._limit: dict[str, Any] = {"request_timeout": timeout}
-        self._client = _client(connection)
+        if not lazy:
+            self._client = _admin_client(connection)
 
-    def partitions(self, *topics: str) -> dict[str, int | None]:
-        """Give how many partitions each topic has; None where there is no such topic."""
-        found = self._described(topics)
-        return {topic: None if one is None else len(one.partitions) for topic, one in found.items()}
+    @cached_property
+    def _client(self) -> AdminClient:
+        return _admin_client(self.connection)
 
-    def names(self) -> list[str]:
+    def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
         try:
             return sorted(self._client.list_topics(timeout=self._timeout).topics)
         except KafkaException as error:
-            raise self._told(error, "") from error
+            raise self._translated(error, "") from error
 
-    def ids_and_ends(self, *topics: str) -> tuple[dict[str, str], Offsets]:
-        """Return the id of each topic, and its end offsets as `end_offsets` does.
+    def partitions(self, *topics: str) -> dict[str, int]:
+        """Return the number of partitions of those of the topics that exist."""
+        return {topic: len(one.partitions) for topic, one in self._described(topics).items()}
 
-        A topic that is deleted and created again has another id. Brokers before Kafka 2.8 give
-        topics none: they are left out.
-        """
-        found = self._described(topics)
-        counts = {name: None if one is None else len(one.partitions) for name, one in found.items()}
-        return _ids(found), self._offsets_of(counts, OffsetSpec.latest)
-
-    def ids(self, *topics: str) -> dict[str, str]:
-        """Return the id of each topic that exists, as `ids_and_ends` does."""
+    def topic_ids(self, *topics: str) -> dict[str, str]:
+        """Return the ids of those of the topics that exist; brokers before 2.8 have none."""
         return _ids(self._described(topics))
 
-    def _described(self, topics: Iterable[str]) -> dict[str, TopicDescription | None]:
-        """Describe topics; None where there is no such topic."""
-        if not (names := list(dict.fromkeys(topics))):  # the client refuses one named twice
+    def ids_and_ends(self, *topics: str) -> tuple[dict[str, str], Offsets]:
+        """Return `topic_ids` and `end_offsets` of topics with one request less."""
+        found = self._described(topics)
+        return _ids(found), self._offsets(topics, found, OffsetSpec.latest)
+
+    def _described(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
+        """Describe those of the topics that exist."""
+        if not (names := list(dict.fromkeys(topics))):  # the client accepts no name twice
             return {}
         asked = self._client.describe_topics(TopicCollection(names), **self._limit)
-        found: dict[str, TopicDescription | None] = {}
+        found: dict[str, TopicDescription] = {}
         for topic, answer in asked.items():
-            try:
+            with suppress(UnknownTopic):
                 found[topic] = self._result(answer, topic)
-            except UnknownTopic:
-                found[topic] = None
         return found
 
     def ensure(self, topic: str, spec: TopicSpec | None = None) -> bool:
-        """Make a topic unless it is there; True when this call made it.
+        """Create a topic unless it exists; return whether this call created it.
 
-        A topic that is there with another number of partitions or another clean-up is refused:
-        records of a key would not be where they are looked for.
+        Raise `TopicDiffers` if it exists with another number of partitions or another clean-up:
+        the records of a key would be in other partitions than expected.
         """
         spec = spec or TopicSpec()
         try:
-            self._done(self._client.create_topics([spec.named(topic)], **self._limit), topic)
-        except _AlreadyThere:
-            self._refuse_differences(topic, spec)
+            self._create(topic, spec)
+        except _TopicExists:
+            self._check_settings(topic, spec)
             return False
         self._await_usable(topic)
         return True
 
+    def _create(self, topic: str, spec: TopicSpec) -> None:
+        answers = self._client.create_topics([spec.named(topic)], **self._limit)
+        self._result(answers[topic], topic)
+
     def ensure_partitions(self, topic: str, least: int) -> None:
-        """Make a topic, or give it more partitions, until it has at least so many."""
-        there = self.partitions(topic)[topic]
-        if there is not None and there >= least:
+        """Create a topic, or add partitions, until it has at least so many."""
+        count = self.partitions(topic).get(topic)
+        if count is not None and count >= least:
             return
         try:
-            if there is None:
-                made = TopicSpec(partitions=least).named(topic)
-                self._done(self._client.create_topics([made], **self._limit), topic)
+            if count is None:
+                self._create(topic, TopicSpec(partitions=least))
             else:
-                more = NewPartitions(topic, least)
-                self._done(self._client.create_partitions([more], **self._limit), topic)
-        except (BrokerError, _AlreadyThere):
+                more = [NewPartitions(topic, least)]
+                self._result(self._client.create_partitions(more, **self._limit)[topic], topic)
+        except (BrokerError, _TopicExists):
             # another task may have done the same at this moment, for fewer or for more
-            there = self.partitions(topic)[topic]
-            if there is None:
+            count = self.partitions(topic).get(topic)
+            if count is None:
                 raise
-            if there < least:
+            if count < least:
                 self.ensure_partitions(topic, least)
         self._await_usable(topic)
 
     def _await_usable(self, topic: str) -> None:
-        """Wait until all brokers know a topic that was just made."""
+        """Wait until all brokers know a topic that was just created."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
                 self.end_offsets(topic)
-            except BrokerError:  # unknown here still, or its leader not yet in office
+            except BrokerError:  # not known here yet, or without a leader
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
             else:
                 return
 
-    def delete(self, topic: str) -> None:
-        """Delete a topic and everything in it; return when the brokers no longer list it.
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its records; return when the brokers no longer list it.
 
         The controller acknowledges a deletion before the brokers have heard of it.
         """
-        self._done(self._client.delete_topics([topic], **self._limit), topic)
+        self._result(self._client.delete_topics([topic], **self._limit)[topic], topic)
         deadline = time.monotonic() + self._timeout
-        while self.partitions(topic)[topic] is not None:
+        while self.partitions(topic):
             if time.monotonic() > deadline:
                 raise BrokerUnreachable(
                     f"topic {topic!r} is still listed {self._timeout:g} s after its deletion"
                 )
             time.sleep(0.05)
 
-    def delete_records(self, offsets: Offsets) -> None:
-        """Delete the records before an offset of each partition; their space is freed in time."""
-        places = [
+    def delete_records(self, before: Offsets) -> None:
+        """Delete the records before an offset of each partition; their space is freed later."""
+        partitions = [
             TopicPartition(topic, number, offset)
-            for topic, partitions in offsets.items()
-            for number, offset in partitions.items()
+            for topic, offsets in before.items()
+            for number, offset in offsets.items()
         ]
-        answers = self._client.delete_records(places, **self._limit) if places else {}
-        for place, answer in answers.items():
-            self._result(answer, place.topic)
-
-    def largest_record(self, topic: str) -> int:
-        """Give how many bytes a batch of one record may have in this topic."""
-        return int(self.settings(topic)["max.message.bytes"])
-
-    def start_offsets(self, *topics: str) -> Offsets:
-        """Give the offset of the first record of each partition."""
-        return self._offsets(topics, OffsetSpec.earliest)
-
-    def end_offsets(self, *topics: str, committed: bool = True) -> Offsets:
-        """Give the offset after the last record; with ``committed``, before open transactions.
-
-        A transaction that was committed a moment ago may count as open for a little longer.
-        """
-        return self._offsets(topics, OffsetSpec.latest, committed=committed)
-
-    def _refuse_differences(self, topic: str, spec: TopicSpec) -> None:
-        there = self.partitions(topic)[topic]
-        if there != spec.partitions:
-            raise TopicDiffers(
-                f"it has {there} partitions, {spec.partitions} were asked for", topic=topic
-            )
-        cleanup = self.settings(topic)["cleanup.policy"]
-        if set(cleanup.split(",")) != set(spec.cleanup.split(",")):
-            raise TopicDiffers(
-                f"its cleanup.policy is {cleanup}, {spec.cleanup} was asked for", topic=topic
-            )
-
-    def _offsets(
-        self, topics: Iterable[str], spec: Callable[[], Any], *, committed: bool = True
-    ) -> Offsets:
-        return self._offsets_of(self.partitions(*topics), spec, committed=committed)
-
-    def _offsets_of(
-        self, counts: Mapping[str, int | None], spec: Callable[[], Any], *, committed: bool = True
-    ) -> Offsets:
-        asked: dict[TopicPartition, Any] = {}
-        for topic, count in counts.items():
-            if count is None:
-                raise UnknownTopic("there is no such topic", topic=topic)
-            asked |= {TopicPartition(topic, number): spec() for number in range(count)}
-        if not asked:
-            return {}
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        try:
-            return retry_transient(lambda: self._listed(asked, level), self._timeout)
-        except KafkaException as error:
-            raise self._told(error, ", ".join(counts)) from error
-
-    def _listed(self, asked: dict[TopicPartition, Any], level: IsolationLevel) -> Offsets:
-        answers = self._client.list_offsets(asked, isolation_level=level, **self._limit)
-        found: Offsets = {place.topic: {} for place in asked}
-        for place, answer in answers.items():
-            found[place.topic][place.partition] = answer.result(self._timeout + 1).offset
-        return found
+        answers = self._client.delete_records(partitions, **self._limit) if partitions else {}
+        for one, answer in answers.items():
+            self._result(answer, one.topic)
 
     def settings(self, topic: str) -> dict[str, str]:
         """Return the settings of a topic, by their names in Kafka."""
@@ -294,31 +237,86 @@ class Topics:
         found = self._result(answers[resource], topic)
         return {name: str(entry.value) for name, entry in found.items()}
 
-    def _done(self, answers: Mapping[str, "Future[None]"], topic: str) -> None:
-        self._result(answers[topic], topic)
+    def largest_record(self, topic: str) -> int:
+        """Return how many bytes a batch of one record may have in this topic."""
+        return int(self.settings(topic)["max.message.bytes"])
+
+    def start_offsets(self, *topics: str) -> Offsets:
+        """Return the offset of the first record that each partition still has."""
+        return self._offsets(topics, self._described(topics), OffsetSpec.earliest)
+
+    def end_offsets(self, *topics: str, committed: bool = True) -> Offsets:
+        """Return the offset after the last record; with ``committed``, before open transactions.
+
+        A transaction that was committed a moment ago may count as open for a little longer.
+        """
+        found = self._described(topics)
+        return self._offsets(topics, found, OffsetSpec.latest, committed=committed)
+
+    def _offsets(
+        self,
+        topics: Iterable[str],
+        found: Mapping[str, TopicDescription],
+        spec: Callable[[], Any],
+        *,
+        committed: bool = True,
+    ) -> Offsets:
+        asked: dict[TopicPartition, Any] = {}
+        for topic in topics:
+            if topic not in found:
+                raise UnknownTopic("there is no such topic", topic=topic)
+            count = len(found[topic].partitions)
+            asked |= {TopicPartition(topic, number): spec() for number in range(count)}
+        if not asked:
+            return {}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+
+        def listed() -> Offsets:
+            answers = self._client.list_offsets(asked, isolation_level=level, **self._limit)
+            offsets: Offsets = {one.topic: {} for one in asked}
+            for one, answer in answers.items():
+                offsets[one.topic][one.partition] = answer.result(self._timeout + 1).offset
+            return offsets
+
+        try:
+            return retry_transient(listed, self._timeout)
+        except KafkaException as error:
+            raise self._translated(error, ", ".join(found)) from error
+
+    def _check_settings(self, topic: str, spec: TopicSpec) -> None:
+        count = self.partitions(topic).get(topic)
+        if count != spec.partitions:
+            raise TopicDiffers(
+                f"it has {count} partitions, {spec.partitions} were asked for", topic=topic
+            )
+        cleanup = self.settings(topic)["cleanup.policy"]
+        if set(cleanup.split(",")) != set(spec.cleanup.split(",")):
+            raise TopicDiffers(
+                f"its cleanup.policy is {cleanup}, {spec.cleanup} was asked for", topic=topic
+            )
 
     def _result(self, answer: "Future[_T]", topic: str) -> _T:
         try:
             return answer.result(self._timeout + 1)
         except TimeoutError as error:
-            raise BrokerUnreachable(f"no answer from {self._connection.bootstrap}") from error
+            raise BrokerUnreachable(f"no answer from {self.connection.bootstrap}") from error
         except KafkaException as error:
             if error.args[0].code() == Code.TOPIC_ALREADY_EXISTS:
-                raise _AlreadyThere from error
-            raise self._told(error, topic) from error
+                raise _TopicExists from error
+            raise self._translated(error, topic) from error
 
-    def _told(self, error: KafkaException, topic: str) -> BrokerError:
-        told = translated(error, f"asking {self._connection.bootstrap}", topic=topic)
-        if isinstance(told, BrokerUnreachable):
+    def _translated(self, error: KafkaException, topic: str) -> BrokerError:
+        result = translated(error, f"asking {self.connection.bootstrap}", topic=topic)
+        if isinstance(result, BrokerUnreachable):
             # ask once more, in a way that says why: a wrong password looks like silence here
-            reachable(self._connection, timeout=3)
-        return told
+            reachable(self.connection, timeout=3)
+        return result
 
 
-def _ids(found: Mapping[str, TopicDescription | None]) -> dict[str, str]:
-    ids = {name: str(one.topic_id) for name, one in found.items() if one is not None}
+def _ids(found: Mapping[str, TopicDescription]) -> dict[str, str]:
+    ids = {name: str(one.topic_id) for name, one in found.items()}
     return {name: one for name, one in ids.items() if one != _NO_ID}
 
 
-class _AlreadyThere(Exception):
-    """The topic was there already."""
+class _TopicExists(Exception):
+    pass

@@ -1,4 +1,4 @@
-"""Write batches to Kafka, each exactly once, whoever is killed and whatever is run again.
+"""Write batches to Kafka, each exactly once, whatever is killed or run again.
 
 A *task* of a sink writes its part of a batch in one Kafka transaction. In the same transaction
 it commits a *marker*: the number of the batch, as the offset of a consumer group on a topic of its
@@ -10,19 +10,19 @@ error (`thulawa.core.markers`).
 Two attempts of one task share a ``transactional.id``: the later one to begin *fences* the earlier,
 whose records never become visible. The order of the steps is what makes this safe:
 
-1. ``init_transactions`` ends whatever an earlier attempt left: committed or aborted, no longer
-   open. Only after that is the marker read, so it cannot change behind our back without fencing us.
-2. The marker is sent *before* the records. A producer that was kept from an earlier batch and has
-   been fenced since learns it here, while no row has been taken, and is built anew.
-3. The records, then the commit.
+1. ``init_transactions`` ends the transaction of an earlier attempt: committed or aborted, no longer
+   open. Only after that is the marker read, so it cannot change without fencing this producer.
+2. The marker is sent *before* the records. A reused producer that has been fenced since its last
+   batch fails here, while no row has been taken, and is replaced by a new one.
+3. The records are sent, then the transaction is committed.
 
-Producers are kept between batches, one per task in each worker process: building one costs about
-as much as a small batch. A kept producer is one whose last transaction was committed, so its marker
-is known and is not read again. After any error it is dropped.
+A producer is reused for the next batch of its task in the same process: creating one costs about as
+much as a small batch. Only a producer whose last transaction was committed is reused, so its marker
+is known and is not read again. After any error it is discarded.
 
-A producer whose broker went away while it was claiming a batch may not find back until its
-transaction times out, and may not even heed the time it is given (librdkafka 2.16). A claim is
-therefore given little time and then made by a new producer: no row has been taken yet.
+A producer whose broker went away while it was claiming a batch may not recover until its
+transaction times out, and may not even heed the timeout it is given (librdkafka 2.16). A claim
+therefore has a short timeout, and a new producer retries it: no row has been taken yet.
 """
 
 import logging
@@ -40,6 +40,7 @@ from confluent_kafka import KafkaError as Code
 from thulawa.brokers.kafka.client_errors import (
     call_with_timeout,
     retry_transient,
+    translate_errors,
     translated,
 )
 from thulawa.brokers.kafka.connection import Connection
@@ -47,31 +48,9 @@ from thulawa.brokers.kafka.reading import newest
 from thulawa.brokers.kafka.routing import OutRecord, Policies, Router
 from thulawa.brokers.kafka.topics import Topics
 from thulawa.core.markers import LastBatch, is_written
-from thulawa.errors import (
-    BrokerError,
-    BrokerUnreachable,
-    ConfigurationError,
-    Fenced,
-)
+from thulawa.errors import BrokerError, BrokerUnreachable, ConfigurationError, Fenced
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
-
-__all__ = [
-    "Guarantee",
-    "SinkBatch",
-    "SinkProducer",
-    "SinkResult",
-    "SinkSpec",
-    "claim",
-    "fence",
-    "forget_kept",
-    "last_batch",
-    "last_batches",
-    "marker_width",
-    "markers",
-    "transaction",
-    "write",
-]
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 
@@ -79,12 +58,12 @@ _ANSWER = 30.0
 _CLAIM = 10.0  # less than a broker takes to come back: another producer waits for it
 _ABORT = 5.0
 _REPORT = 1.0
-_FIRST_MARKERS = 8
-_AT_ONCE = 8  # writers that are fenced at a time: each mostly waits for answers
+_MIN_MARKERS = 8
+_FENCING_THREADS = 8  # each mostly waits for answers
 
 
 class _Unexpected(logging.Filter):
-    """Leaves out that a producer was fenced: it was by us, and whoever it matters to is told."""
+    """Drops the client's message that a producer was fenced: it is raised as `Fenced`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "fenced by a newer instance" not in record.getMessage()
@@ -96,17 +75,14 @@ _client_log.addFilter(_Unexpected())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
-    """A sink: who writes, where to, and what is guaranteed.
+    """A sink: its identity, its brokers and its guarantee. Times are in seconds.
 
     ``application`` and ``name`` together are the sink's identity: two queries that run at the
     same time must not share it, a query that is started again must keep it. The transaction must
-    outlive a batch; the brokers allow 15 minutes at most unless told otherwise
-    (``transaction.max.timeout.ms``), and after a crash a read-committed reader waits for that
-    long if the application is not started again. With ``buckets`` records go to the partitions of
-    their bucket. Times are in seconds.
-
-    ``markers`` is the topic on whose partitions markers are committed, one to each task; without
-    it, one of the sink's own.
+    outlive a batch; the brokers allow 15 minutes by default (``transaction.max.timeout.ms``), and
+    after a crash a read-committed reader waits for that long if the application is not started
+    again. With ``buckets`` records go to the partitions of their bucket. ``markers`` is the topic
+    on whose partitions markers are committed, one to each task; None: one of the sink's own.
     """
 
     connection: Connection
@@ -132,16 +108,16 @@ class SinkSpec:
 
     @property
     def group(self) -> str:
-        """Name the consumer group that holds the markers."""
+        """The consumer group that holds the markers."""
         return f"{self.application}-{self.name}"
 
     @property
     def marker_topic(self) -> str:
-        """Name the topic on whose partitions markers are committed; nothing is written there."""
+        """The topic on whose partitions markers are committed; no record is written there."""
         return self.markers or f"{self.application}-markers"
 
     def transactional_id(self, task: int) -> str:
-        """Name the writer of a task."""
+        """Return the ``transactional.id`` of a task."""
         return f"{self.application}-{self.name}-{task}"
 
 
@@ -165,9 +141,9 @@ class SinkBatch:
 
 @dataclass(frozen=True, slots=True)
 class SinkResult:
-    """What became of it: how many records went out, dead letters among them; or all was there.
+    """The number of records that were sent, with dead letters; or the batch was ``skipped``.
 
-    ``dropped`` counts those of unknown buckets that did not.
+    ``dropped`` counts records of unknown buckets that were not sent.
     """
 
     records: int
@@ -179,15 +155,15 @@ class SinkResult:
 def write(spec: SinkSpec, batch: SinkBatch, chunks: Iterable[Sequence[OutRecord]]) -> SinkResult:
     """Write a task's part of a batch; with ``exactly_once`` at most once, however often it is run.
 
-    Returns when all of it is stored. Raises an error of `errors` when it is not, and then no
-    read-committed reader will ever see any of it (with ``at_least_once``: it may see some).
+    Return when all of it is stored. Raise an error of `thulawa.errors` when it is not, and then no
+    read-committed reader ever sees any of it (with ``at_least_once``: it may see some).
     """
     if spec.guarantee == "at_least_once":
         sender = _reused(spec, batch.task) or SinkProducer(spec, batch.task)
         sender.new_batch()
         written = sender.send_all(chunks)
         sender.flush()
-        _kept[spec.transactional_id(batch.task)] = sender
+        _idle[spec.transactional_id(batch.task)] = sender
         return written
     with transaction(spec, batch) as opened:
         if opened is not None:
@@ -211,40 +187,16 @@ def transaction(spec: SinkSpec, batch: SinkBatch) -> "Iterator[SinkProducer | No
         sender.new_batch()
         yield sender
         sender.commit(batch)
-    _kept[spec.transactional_id(batch.task)] = sender
+    _idle[spec.transactional_id(batch.task)] = sender
 
 
 def _reused(spec: SinkSpec, task: int) -> "SinkProducer | None":
-    """Return the producer that an earlier batch of the task has left, if it is of this sink."""
-    sender = _kept.pop(spec.transactional_id(task), None)
+    """Return the idle producer of a task, if it is of this sink."""
+    sender = _idle.pop(spec.transactional_id(task), None)
     if sender is not None and sender.spec != spec:
         sender.close()
         return None
     return sender
-
-
-def claim(spec: SinkSpec, task: int, query: str) -> int | None:
-    """Take a task over before there is a batch: fence earlier attempts, end what they left.
-
-    Gives the number of the last batch that was committed.
-    """
-    key = spec.transactional_id(task)
-    if (kept := _kept.pop(key, None)) is not None:
-        kept.close()
-    sender = SinkProducer(spec, task)
-    last = sender.take_over(query)
-    _kept[key] = sender
-    return None if last is None else last.number
-
-
-def last_batch(spec: SinkSpec, task: int, query: str) -> int | None:
-    """Give the number of the last batch that a task of a query has committed."""
-    return last_batches(spec, query).get(task)
-
-
-def last_batches(spec: SinkSpec, query: str) -> dict[int, int]:
-    """Return the last batch that each task of a query has committed, of those that have."""
-    return {task: last.number for task, last in markers(spec, query).items()}
 
 
 def markers(
@@ -256,8 +208,8 @@ def markers(
 ) -> dict[int, LastBatch]:
     """Return the last batch and the layout of these tasks of a query, or of all.
 
-    While a transaction of one of them is open Kafka does not tell: raise `BrokerUnreachable` after
-    ``timeout`` seconds, or after those that a delivery may take.
+    Kafka does not answer while one of them has an open transaction: raise `BrokerUnreachable` after
+    ``timeout`` seconds, by default after the delivery timeout.
     """
     if not (width := marker_width(spec)):
         return {}
@@ -269,7 +221,7 @@ def markers(
 def marker_width(spec: SinkSpec) -> int:
     """Return how many partitions the marker topic has: no task ever had a higher number."""
     topics = Topics(spec.connection, timeout=spec.delivery_timeout)
-    return topics.partitions(spec.marker_topic)[spec.marker_topic] or 0
+    return topics.partitions(spec.marker_topic).get(spec.marker_topic, 0)
 
 
 def fence(spec: SinkSpec, tasks: Collection[int] | None = None) -> None:
@@ -278,34 +230,34 @@ def fence(spec: SinkSpec, tasks: Collection[int] | None = None) -> None:
     Without ``tasks``, up to the width of the marker topic: an earlier query may have had more.
     """
 
-    def take(task: int) -> None:
-        if (kept := _kept.pop(spec.transactional_id(task), None)) is not None:
-            kept.close()
+    def fence_task(task: int) -> None:
+        if (idle := _idle.pop(spec.transactional_id(task), None)) is not None:
+            idle.close()
         sender = SinkProducer(spec, task)
         sender.initialize()
         sender.close()
 
-    with ThreadPoolExecutor(_AT_ONCE, "fence") as pool:
-        list(pool.map(take, range(marker_width(spec)) if tasks is None else tasks))
+    with ThreadPoolExecutor(_FENCING_THREADS, "fence") as pool:
+        list(pool.map(fence_task, range(marker_width(spec)) if tasks is None else tasks))
 
 
-def forget_kept() -> None:
-    """Close the producers that this process keeps."""
-    while _kept:
-        _kept.popitem()[1].close()
+def close_producers() -> None:
+    """Close the idle producers of this process."""
+    while _idle:
+        _idle.popitem()[1].close()
 
 
 def _claimed(
-    kept: "SinkProducer | None", spec: SinkSpec, batch: SinkBatch
+    idle: "SinkProducer | None", spec: SinkSpec, batch: SinkBatch
 ) -> "SinkProducer | None":
-    """Give a sender with an open transaction that holds the marker; None when all is written."""
-    if kept is not None and kept.steady:
-        if kept.holds(batch):
+    """Return a producer with an open transaction that has the marker; None if all is written."""
+    if idle is not None and idle.steady:
+        if idle.holds(batch):
             return None
         # fenced when another worker has had this task since
         with suppress(Fenced, BrokerUnreachable):
-            kept.begin(batch)
-            return kept
+            idle.begin(batch)
+            return idle
     deadline = time.monotonic() + spec.delivery_timeout
     while True:
         sender = SinkProducer(spec, batch.task)
@@ -322,14 +274,14 @@ def _claimed(
 
 
 class SinkProducer:
-    """One producer, and what it takes to claim its batches."""
+    """The producer of one task: it claims, sends and commits batches."""
 
     def __init__(self, spec: SinkSpec, task: int) -> None:
         self.spec = spec
         self._task = task
         self._failed: Code | None = None
         self._fatal: Code | None = None
-        self._shaken = False
+        self._unsteady = False
         self._last: tuple[str, LastBatch | None] = ("", None)
         self._failed_at: tuple[str | None, int | None] = (None, None)
         self._transactional = spec.guarantee == "exactly_once"
@@ -352,8 +304,8 @@ class SinkProducer:
             "enable.idempotence": True,
             "message.timeout.ms": int(spec.delivery_timeout * 1_000),
             "delivery.report.only.error": True,
-            "on_delivery": self._remember,
-            "error_cb": self._shake,
+            "on_delivery": self._on_delivery,
+            "error_cb": self._on_error,
             **spec.connection.client(),
         }
         if self._transactional:
@@ -363,20 +315,20 @@ class SinkProducer:
 
     @property
     def steady(self) -> bool:
-        """Tell whether nothing has happened to its connections since it was made.
+        """Whether its connections have had no error since it was created.
 
         After a broker was away the client may wait for a coordinator until the transaction times
         out, minutes later, whatever time limit it is given; a new one does not.
         """
         try:
-            with self._told("looking after connections"):
+            with self._translate_errors("polling connections"):
                 self._producer.poll(0)
         except BrokerError:
-            self._shaken = True
-        return not self._shaken
+            self._unsteady = True
+        return not self._unsteady
 
     def holds(self, batch: SinkBatch) -> bool:
-        """Return whether a batch is written, as far as this sender knows: see `take_over`.
+        """Return whether a batch is written, by the last marker that this producer has seen.
 
         Raise `StateError` where its number or its layout does not fit the marker.
         """
@@ -390,18 +342,18 @@ class SinkProducer:
         )
 
     def initialize(self) -> None:
-        """Fence earlier attempts and end what they left."""
-        with self._told("beginning to write"):
+        """Fence earlier attempts and end their transactions."""
+        with self._translate_errors("beginning to write"):
             retry_transient(
                 lambda: call_with_timeout(self._producer.init_transactions, _ANSWER),
                 self.spec.delivery_timeout,
             )
 
     def take_over(self, query: str) -> LastBatch | None:
-        """Fence earlier attempts and end what they left; learn which batch was the last."""
+        """Fence earlier attempts and end their transactions; then read the marker."""
         spec, task = self.spec, self._task
         if spec.markers is None:
-            least = max(_FIRST_MARKERS, _doubled(task + 1))
+            least = max(_MIN_MARKERS, 1 << task.bit_length())  # a power of two: it grows seldom
             self._topics.ensure_partitions(spec.marker_topic, least)
         self.initialize()
         with _reading(spec) as consumer:
@@ -411,12 +363,12 @@ class SinkProducer:
         return last
 
     def begin(self, batch: SinkBatch) -> None:
-        """Open a transaction that says the batch is written."""
+        """Begin a transaction, and send the marker of the batch in it."""
         marker = TopicPartition(
             self.spec.marker_topic, self._task, batch.number + 1, metadata=batch.marker
         )
         send = self._producer.send_offsets_to_transaction
-        with self._told("claiming a batch"):
+        with self._translate_errors("claiming a batch"):
             self._producer.begin_transaction()
             retry_transient(
                 lambda: call_with_timeout(partial(send, [marker], self._group), _CLAIM), _CLAIM
@@ -427,22 +379,22 @@ class SinkProducer:
         self._router.new_batch()
 
     def send_all(self, chunks: Iterable[Sequence[OutRecord]]) -> SinkResult:
-        """Hand records to the producer; what cannot go out is raised here or by `commit`."""
+        """Send records; a failed delivery is raised here or by `commit`."""
         count = 0
         for records in chunks:
             self._router.look_up({record.topic for record in records})
             if not self._router.plain:
                 records = self._router.route_all(records)  # noqa: PLW2901
                 self._router.look_up({record.topic for record in records})
-            with self._told("sending"):
+            with self._translate_errors("sending"):
                 self._send(records)
             self._raise_failed()
             count += len(records)
         return SinkResult(count, self._router.dead_letters, dropped=self._router.dropped)
 
     def commit(self, batch: SinkBatch) -> None:
-        """Make records and marker visible."""
-        with self._told("committing"):
+        """Commit the transaction: records and marker become visible."""
+        with self._translate_errors("committing"):
             try:
                 self._flush()
                 retry_transient(
@@ -456,17 +408,17 @@ class SinkProducer:
 
     def flush(self) -> None:
         """Wait until everything is stored."""
-        with self._told("sending"):
+        with self._translate_errors("sending"):
             self._flush()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         with suppress(KafkaException):
             self._producer.close()
 
     @contextmanager
     def aborted_on_error(self) -> Iterator[None]:
-        """Abort the transaction when something goes wrong, so that no reader waits for it."""
+        """Abort the transaction when the block raises, so that no reader waits for it."""
         try:
             yield
         except BaseException:
@@ -506,27 +458,27 @@ class SinkProducer:
                 raise BrokerUnreachable(f"{left} records are not stored in the time they have")
         self._raise_failed()
 
-    def _shake(self, error: Code) -> None:
-        self._shaken = True
+    def _on_error(self, error: Code) -> None:
+        self._unsteady = True
         if error.fatal():
             self._fatal = error
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _translate_errors(self, doing: str) -> Iterator[None]:
         try:
-            with _told(doing):
+            with translate_errors(doing):
                 yield
         except SystemError:
-            # the client trips over a fatal error that it hears of while it is calling back
+            # the client raises this for a fatal error that it gets while it is calling back
             if self._fatal is not None:
                 raise translated(self._fatal, doing) from None
             self._raise_failed()
             raise
 
-    def _remember(self, error: Code | None, message: Any) -> None:
+    def _on_delivery(self, error: Code | None, message: Any) -> None:
         if error is None:
             return
-        # what is purged because of another failure is not the cause
+        # a record that is purged because of another failure is not the cause
         if self._failed is None or self._failed.code() == Code._PURGE_QUEUE:  # noqa: SLF001
             self._failed = error
             self._failed_at = (message.topic(), message.partition())
@@ -537,7 +489,8 @@ class SinkProducer:
             raise translated(self._failed, "sending", topic=topic, partition=partition)
 
 
-_kept: dict[str, SinkProducer] = {}
+# producers that can be reused, by transactional id
+_idle: dict[str, SinkProducer] = {}
 
 
 @contextmanager
@@ -563,12 +516,18 @@ def _markers(
     query: str,
     timeout: float | None = None,
 ) -> dict[int, LastBatch]:
-    places = [TopicPartition(spec.marker_topic, task) for task in tasks]
-    with _told("reading the last batch"):
-        found = retry_transient(
-            lambda: _committed(consumer, places, _ANSWER if timeout is None else timeout),
-            spec.delivery_timeout if timeout is None else 0.0,
-        )
+    partitions = [TopicPartition(spec.marker_topic, task) for task in tasks]
+
+    def committed() -> list[TopicPartition]:
+        limit = _ANSWER if timeout is None else timeout
+        found: list[TopicPartition] = consumer.committed(partitions, timeout=limit)
+        for one in found:
+            if one.error is not None:
+                raise KafkaException(one.error)
+        return found
+
+    with translate_errors("reading the last batch"):
+        found = retry_transient(committed, spec.delivery_timeout if timeout is None else 0.0)
     last = {}
     for one in found:
         # a query that began anew, from an empty checkpoint, counts its batches from 0 again
@@ -576,35 +535,3 @@ def _markers(
         if one.offset > 0 and of == query:
             last[one.partition] = LastBatch(one.offset - 1, layout)
     return last
-
-
-def _committed(
-    consumer: Consumer, places: list[TopicPartition], timeout: float
-) -> list[TopicPartition]:
-    found: list[TopicPartition] = consumer.committed(places, timeout=timeout)
-    for one in found:
-        if one.error is not None:
-            raise KafkaException(one.error)
-    return found
-
-
-@contextmanager
-def _told(doing: str) -> Iterator[None]:
-    try:
-        yield
-    except KafkaException as error:
-        raise translated(error, doing) from error
-    except SystemError as error:
-        # the client raises a fatal error while it is calling back, and trips over that itself,
-        # once more with each call back that it still makes
-        cause: BaseException | None = error
-        while isinstance(cause, SystemError):
-            cause = cause.__cause__
-        if isinstance(cause, KafkaException):
-            raise translated(cause, doing) from cause
-        raise
-
-
-def _doubled(least: int) -> int:
-    """Give the next power of two: markers grow seldom."""
-    return 1 << (least - 1).bit_length()

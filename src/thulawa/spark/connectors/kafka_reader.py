@@ -74,7 +74,7 @@ class KafkaReader(LogReader):
     def _names(self) -> tuple[str, ...]:
         if self.pattern is None:
             return self.topics
-        return tuple(filter(self.reads, _topics(self.connection).names()))
+        return tuple(filter(self.reads, _topics(self.connection).topics()))
 
     def _firsts(self) -> Offsets:
         return _all_named(_topics(self.connection).start_offsets(*self._names()))

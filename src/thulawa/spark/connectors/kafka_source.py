@@ -69,8 +69,8 @@ def kafka_source(
     more = {_known_option(name): value for name, value in (options or {}).items()}
     reachable(connection)
     counts = Topics(connection).partitions(*names)
-    for name, count in counts.items():
-        if count is None:
+    for name in names:
+        if name not in counts:
             raise UnknownTopic("there is no such topic to read", topic=name)
     few = topics if isinstance(topics, Mapping) else {}
     cores = spark.sparkContext.defaultParallelism

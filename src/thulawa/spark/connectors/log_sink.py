@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.brokers.embedded.bucket_placement import newest, placed
+from thulawa.brokers.embedded.producer import newest, placed
 from thulawa.core.gc_freeze import freeze_gc
 from thulawa.core.markers import LastBatch
 from thulawa.errors import ConfigurationError

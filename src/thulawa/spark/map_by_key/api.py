@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from thulawa.core.signatures import accepts
+from thulawa.core.callers import accepts
 from thulawa.engine.resources import check_resource
 from thulawa.errors import ConfigurationError
 from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_places

@@ -8,8 +8,7 @@ Limits are cached in the worker while the application runs; a missing topic, for
 import time
 from dataclasses import dataclass
 
-from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
-from thulawa.brokers.port import Broker
+from thulawa.brokers.port import LARGEST_RECORD, Broker
 from thulawa.errors import ProductionError, UnknownTopic
 
 _MISSING_SECONDS = 1.0
