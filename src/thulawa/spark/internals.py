@@ -26,38 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import DataType, StructType
 
-__all__ = [
-    "READ_IN",
-    "active_session",
-    "add_scheduler_pool",
-    "analyzed_plan",
-    "arrow_schema",
-    "builder_options",
-    "clone_session",
-    "connect_to_jvm",
-    "end_jvm",
-    "has_active_context",
-    "is_jvm_running",
-    "is_schema_process",
-    "last_progress",
-    "list_folder",
-    "plan_children",
-    "plan_nodes",
-    "query_execution",
-    "read_text",
-    "scala_items",
-    "set_read_limit",
-    "silence_logger",
-    "spark_home",
-    "spark_schema",
-    "spark_type",
-    "started_by_spark_submit",
-    "streaming_batch",
-    "task_accumulators",
-    "unpersist_local_checkpoint",
-    "worker_input",
-]
-
 READ_IN = "4.2.0"
 """The version of Spark that these functions were written against."""
 

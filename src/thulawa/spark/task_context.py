@@ -7,8 +7,6 @@ from typing import NamedTuple
 from thulawa.errors import ThulawaError
 from thulawa.spark.internals import streaming_batch
 
-__all__ = ["SparkTask", "StreamingTask", "current_task", "streaming_task"]
-
 
 class StreamingTask(NamedTuple):
     """A task of a streaming query: query id, micro-batch number, partition number."""

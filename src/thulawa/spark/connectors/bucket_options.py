@@ -1,22 +1,18 @@
 """Source options that divide the record limit of a micro-batch between buckets and partitions."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from thulawa.core.types import TopicPartition
 from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.quotas import evenly, grouped, in_turn, weighted
 
-__all__ = ["Admission", "Assigned", "Place", "Split", "assigned", "chosen"]
-
-Place: TypeAlias = tuple[str, str]
-"""Topic and partition, which offsets in JSON write as text."""
-
-Split: TypeAlias = Callable[[Mapping[Place, int], int], Mapping[Place, int]]
-Assigned: TypeAlias = Mapping[str, tuple[str, ...]]
+Split: TypeAlias = Callable[[Mapping[TopicPartition, int], int], Mapping[TopicPartition, int]]
 _ORDERS = ("weighted", "strict")
 
 
@@ -37,50 +33,33 @@ class Admission:
             raise ConfigurationError('bucketOrder goes with .option("buckets", buckets.text)')
         return cls(None if known is None else Buckets.of(known), order == "strict")
 
-    def split(self, counts: Mapping[str, int]) -> Split:
-        """Return the split function for topics with these numbers of partitions."""
+    def split(self, partitions: Iterable[TopicPartition]) -> Split:
+        """Return the split function for topics with these partitions."""
         buckets = self.buckets
         if buckets is None:
             return evenly
+        counts = Counter(at.topic for at in partitions)
         groups = {
-            (topic, str(place)): bucket
+            TopicPartition(topic, number): bucket
             for topic, count in counts.items()
-            for place, bucket in buckets.members(count).items()
+            for number, bucket in buckets.members(count).items()
         }
-        shares = dict(buckets.shares)
         between = (
             partial(in_turn, order=buckets.urgency)
             if self.strict
-            else partial(weighted, weights=shares)
+            else partial(weighted, weights=dict(buckets.shares))
         )
         return partial(grouped, groups=groups, split=between)
 
 
-def assigned(options: Mapping[str, str]) -> Assigned | None:
+def assigned(options: Mapping[str, str]) -> dict[str, list[int]] | None:
     """Return the partitions that the option ``assign`` names, as in Spark's Kafka source."""
     text = options.get("assign")
     if text is None:
         return None
     try:
-        return {
-            topic: tuple(str(int(place)) for place in places)
-            for topic, places in json.loads(text).items()
-        }
+        return {topic: list(map(int, numbers)) for topic, numbers in json.loads(text).items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f"assign={text!r} is no assignment; write '{{\"orders\": [0, 1]}}'"
         ) from error
-
-
-def chosen(offsets: dict[str, dict[str, int]], to: Assigned | None) -> dict[str, dict[str, int]]:
-    """Return the offsets of the assigned partitions; of all if none are assigned."""
-    if to is None:
-        return offsets
-    for topic, places in to.items():
-        if missing := [place for place in places if place not in offsets[topic]]:
-            raise ConfigurationError(
-                f"topic {topic} has no partition {missing[0]}: it has {len(offsets[topic])}"
-            )
-    return {
-        topic: {place: offsets[topic][place] for place in places} for topic, places in to.items()
-    }

@@ -8,8 +8,6 @@ from thulawa.spark.connectors.kafka_reader import KafkaReader
 from thulawa.spark.connectors.kafka_sink import connection_of
 from thulawa.spark.connectors.log_packed import OPTIONS, PackedReader, packed_reader
 
-__all__ = ["NAME", "register"]
-
 NAME = "thulawa-kafka-packed"
 
 

@@ -18,8 +18,6 @@ from thulawa.core.types import Offsets
 from thulawa.errors import BrokerError
 from thulawa.spark.connectors.offsets import KAFKA, Notes, of_topics
 
-__all__ = ["GroupCommits", "progress_offsets"]
-
 _log = logging.getLogger("thulawa.kafka")
 
 

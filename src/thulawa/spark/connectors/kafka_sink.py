@@ -34,27 +34,18 @@ from thulawa.core.gc_freeze import freeze_gc
 from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.kafka_clients import check_layout
-from thulawa.spark.connectors.complete_input import require_complete_input
-from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter, layout_of
+from thulawa.spark.connectors.exactly_once import (
+    LAYOUT,
+    ExactlyOnceWriter,
+    layout_of,
+    require_complete_input,
+)
 from thulawa.spark.connectors.kafka_reader import KafkaReader
 from thulawa.spark.connectors.log_source import SCHEMA, LogBatchReader, check_names, count_of
 from thulawa.spark.connectors.record_columns import check_columns, column_values, header_pairs
 from thulawa.spark.connectors.stream_reader import LogStreamReader
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.task_context import streaming_task
-
-__all__ = [
-    "FORMAT",
-    "KafkaFormat",
-    "KafkaStreamWriter",
-    "connection_of",
-    "connection_options",
-    "kafka_sink",
-    "options_of",
-    "register",
-    "sink_of",
-    "writer_of",
-]
 
 FORMAT = "thulawa-kafka"
 _PREFIX = "kafka."

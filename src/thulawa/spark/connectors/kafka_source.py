@@ -19,8 +19,6 @@ from thulawa.core.types import Offsets
 from thulawa.errors import ConfigurationError, UnknownTopic
 from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, register
 
-__all__ = ["Starting", "kafka_source"]
-
 Starting: TypeAlias = Literal["earliest", "latest"] | Offsets
 
 _STARTING = ("earliest", "latest")

@@ -16,12 +16,7 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
@@ -29,25 +24,11 @@ from thulawa.brokers.embedded import Log
 from thulawa.brokers.embedded.arrow import gathered
 from thulawa.core.gc_freeze import freeze_gc
 from thulawa.spark.connectors.chunks import Behind, Chunk
-from thulawa.spark.connectors.complete_input import require_complete_input
 from thulawa.spark.connectors.exactly_once import layout_of
-from thulawa.spark.connectors.log_sink import exactly_once
+from thulawa.spark.connectors.log_sink import LogStreamWriter, LogWriter, exactly_once
 from thulawa.spark.connectors.log_source import LogReader, SourcePartition, count_of
 from thulawa.spark.connectors.stream_reader import LogStreamReader
 from thulawa.spark.internals import spark_schema
-from thulawa.spark.task_context import streaming_task
-
-__all__ = [
-    "NAME",
-    "OPTIONS",
-    "ChunkFunction",
-    "PackedReader",
-    "chunks_of",
-    "packed_reader",
-    "packed_sink",
-    "read_chunks",
-    "register",
-]
 
 ChunkFunction: TypeAlias = Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
 """A function over chunks, or over rows that hold chunks (`chunks_of`)."""
@@ -138,7 +119,8 @@ class PackedLogFormat(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
-        return PackedWriter(self.options["path"], layout_of(self.options, "Streams"))
+        writer = LogWriter(self.options["path"], topic=None)
+        return PackedWriter(writer, layout_of(self.options, "Streams"))
 
 
 class PackedReader(LogStreamReader):
@@ -158,25 +140,11 @@ class PackedReader(LogStreamReader):
         return function(chain(partition.behind, self._reader.chunks(partition.ranges)))
 
 
-class PackedWriter(DataSourceStreamArrowWriter):
-    """Writes each micro-batch exactly once."""
+class PackedWriter(LogStreamWriter):
+    """Writes packed rows, each micro-batch exactly once."""
 
-    def __init__(self, address: str, layout: str) -> None:
-        self._address = address
-        self._layout = layout
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the records of one task together with its micro-batch number."""
-        freeze_gc()
-        task = streaming_task()
-        with Log(self._address) as log:
-            log.append_packed(
-                _outgoing(require_complete_input(iterator)),
-                marker=(task.query, task.partition),
-                batch=task.batch,
-                layout=self._layout,
-            )
-        return WriterCommitMessage()
+    def _append(self, log: Log, rows: Iterator[pa.RecordBatch], **batch: Any) -> None:
+        log.append_packed(_outgoing(rows), **batch)
 
 
 def _outgoing(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, int | None, bytes]]:

@@ -1,4 +1,4 @@
-"""The embedded log as a Spark sink that writes each micro-batch exactly once.
+"""The embedded log as a Spark format, with a sink that writes each micro-batch exactly once.
 
 Every Spark task writes its records and the number of the micro-batch in one transaction, under a
 marker of the query and the task. A rerun after a failure finds its number there and writes nothing.
@@ -9,10 +9,12 @@ rows in each task, so plans that move rows between tasks are rejected.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
+    DataSource,
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
@@ -27,19 +29,28 @@ from thulawa.core.markers import LastBatch
 from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
-from thulawa.spark.connectors.complete_input import require_complete_input
-from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter
-from thulawa.spark.connectors.log_source import check_names
+from thulawa.spark.connectors.exactly_once import (
+    LAYOUT,
+    ExactlyOnceWriter,
+    layout_of,
+    require_complete_input,
+)
+from thulawa.spark.connectors.log_source import (
+    SCHEMA,
+    LogBatchReader,
+    LogReader,
+    check_names,
+    count_of,
+)
 from thulawa.spark.connectors.record_columns import (
     COLUMNS,
     check_columns,
     column_values,
     header_pairs,
 )
+from thulawa.spark.connectors.stream_reader import LogStreamReader
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.task_context import streaming_task
-
-__all__ = ["FORMAT", "LogBatchWriter", "LogStreamWriter", "LogWriter", "exactly_once", "log_sink"]
 
 FORMAT = "thulawa"
 _OPTIONS = ("path", "topic", "buckets", "checkpointLocation", "queryName", LAYOUT)
@@ -163,11 +174,62 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         """Write the records of one task together with its micro-batch number."""
         freeze_gc()
         task = streaming_task()
+        marker = (task.query, task.partition)
         with Log(self._writer.address) as log:
-            log.append(
-                self._writer.placed(require_complete_input(iterator), log),
-                marker=(task.query, task.partition),
+            self._append(
+                log,
+                require_complete_input(iterator),
+                marker=marker,
                 batch=task.batch,
                 layout=self._layout,
             )
         return WriterCommitMessage()
+
+    def _append(self, log: Log, rows: Iterator[pa.RecordBatch], **batch: Any) -> None:
+        log.append(self._writer.placed(rows, log), **batch)
+
+
+def register(spark: SparkSession) -> None:
+    """Register the format ``thulawa`` with a session."""
+    spark.dataSource.register(LogFormat)
+
+
+class LogFormat(DataSource):
+    """The embedded log as source and sink, batch and streaming."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns that are read: those of Spark's Kafka source."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 it is fixed
+        """Create the batch reader."""
+        return LogBatchReader(LogReader.of(self.options))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
+        """Create the streaming reader."""
+        most = count_of(self.options, "maxOffsetsPerTrigger")
+        return LogStreamReader(LogReader.of(self.options), most)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: FBT001
+        """Create the batch writer."""
+        _check_append(overwrite)
+        return LogBatchWriter(LogWriter.of(dict(self.options), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001
+        """Create the streaming writer."""
+        _check_append(overwrite)
+        writer = LogWriter.of(dict(self.options), schema)
+        return LogStreamWriter(writer, layout_of(self.options, "log_sink"))
+
+
+def _check_append(overwrite: object) -> None:
+    if overwrite:
+        raise ConfigurationError(
+            "a topic can only be appended to: use mode('append'), or outputMode('append') or "
+            "('update') in a stream; delete_topic() empties it"
+        )

@@ -19,8 +19,6 @@ from thulawa.core.types import Headers
 from thulawa.errors import ConfigurationError
 from thulawa.priority.placement import unstamped
 
-__all__ = ["COLUMNS", "check_columns", "column_values", "header_pairs"]
-
 _BYTES = (BinaryType(), StringType())
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: dict[str, tuple[DataType, ...]] = {

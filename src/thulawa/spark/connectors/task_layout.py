@@ -48,8 +48,6 @@ from thulawa.errors import ConfigurationError
 from thulawa.spark.internals import analyzed_plan, plan_children, plan_nodes, scala_items
 from thulawa.spark.map_by_key.order_guard import operator_in
 
-__all__ = ["STABLE_SOURCES", "keeps_record_rows_together", "row_places", "task_layout"]
-
 STABLE_SOURCES = frozenset({"thulawa", "thulawa-packed", "thulawa-kafka", "thulawa-kafka-packed"})
 _ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
                       "CollectMetrics", "ResolvedHint", "Generate"})  # fmt: skip

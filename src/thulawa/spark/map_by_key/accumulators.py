@@ -15,8 +15,6 @@ from pyspark.accumulators import Accumulator
 
 from thulawa.spark.internals import task_accumulators
 
-__all__ = ["adopt_accumulators"]
-
 _adding = Lock()
 _known: dict[int, WeakSet[Accumulator[Any]]] = {}  # by id, while they are referenced
 

@@ -39,8 +39,6 @@ from thulawa.spark.map_by_key.worker import process
 from thulawa.spark.session.shipping import ship
 from thulawa.spark.session.worker_pools import dedicated_workers
 
-__all__ = ["flat_map_by_key", "map_by_key"]
-
 _POSITION_TYPES = (StringType(), IntegerType(), LongType())
 _NO_KEYS = (ArrayType, MapType, StructType, VariantType)
 _TIMES = (IntegralType, TimestampType, TimestampNTZType)

@@ -15,8 +15,6 @@ from thulawa.spark.map_by_key.dead_letters import DeadLetters
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.map_by_key.rows import LazyBatch, Results
 
-__all__ = ["MISFITS", "ArrowOutput"]
-
 _ROWS = 10_000
 MISFITS = (pa.ArrowException, WrongResult, TypeError, ValueError, OverflowError)
 

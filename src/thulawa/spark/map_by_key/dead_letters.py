@@ -44,16 +44,6 @@ from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
 from thulawa.spark.task_context import SparkTask
 
-__all__ = [
-    "POSITION",
-    "UNKNOWN",
-    "DeadLetterTopic",
-    "DeadLetters",
-    "RowIdentity",
-    "dead_letter_topic",
-    "topic_position",
-]
-
 POSITION = ("topic", "partition", "offset")
 """The columns that name the record a row comes from."""
 

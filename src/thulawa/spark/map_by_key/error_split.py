@@ -19,8 +19,6 @@ from thulawa.spark.internals import unpersist_local_checkpoint
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN
 from thulawa.spark.map_by_key.order_guard import name_earlier_operators
 
-__all__ = ["ErrorSplit", "split_errors"]
-
 
 def split_errors(df: DataFrame) -> "ErrorSplit":
     """Compute the result of ``on_error="column"`` once; return its good and its failed rows.

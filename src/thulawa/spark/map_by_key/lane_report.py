@@ -9,8 +9,6 @@ from pyspark.sql import SparkSession
 
 from thulawa.engine.lane_sums import LaneFigures, LaneSums, merge_lane_sums, summarize_lanes
 
-__all__ = ["LaneReport"]
-
 
 class _LaneSumsParam(AccumulatorParam[LaneSums]):
     """Accumulator that merges lane statistics."""

@@ -22,8 +22,6 @@ from thulawa.errors import ConfigurationError
 from thulawa.runtime.caches import Cache
 from thulawa.spark.map_by_key.lane_report import LaneReport
 
-__all__ = ["MapByKeyOptions", "check_names", "engine_options"]
-
 
 class MapByKeyOptions(TypedDict, total=False):
     """Options of one operator, as keyword arguments of `map_by_key`; all have defaults."""

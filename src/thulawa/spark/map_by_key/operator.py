@@ -13,8 +13,6 @@ from thulawa.engine.options import OnError
 from thulawa.spark.map_by_key.dead_letters import UNKNOWN, DeadLetterTopic, RowIdentity
 from thulawa.spark.map_by_key.lane_report import LaneReport
 
-__all__ = ["ERROR_COLUMN", "ERROR_TYPE", "Operator"]
-
 ERROR_COLUMN = "_error"
 ERROR_TYPE = pa.struct(
     [

@@ -27,8 +27,6 @@ from thulawa.errors import (
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.operator import Operator
 
-__all__ = ["OperatorState", "close_all", "lease"]
-
 _log = logging.getLogger("thulawa.spark")
 
 _MOST = 16  # operators whose state a worker retains

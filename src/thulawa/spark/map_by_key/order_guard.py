@@ -23,14 +23,6 @@ from thulawa.spark.map_by_key.source_order import (
 )
 from thulawa.topology.determinism import nondeterminism_of
 
-__all__ = [
-    "name_earlier_operators",
-    "operator_in",
-    "refuse_broken_order",
-    "refuse_speculation",
-    "title_of",
-]
-
 _SPLITTING_OPTIONS = ("minPartitions", "maxRecordsPerPartition")
 _KEEPING_SOURCES = {
     "thulawa",

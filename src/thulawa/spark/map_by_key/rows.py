@@ -16,8 +16,6 @@ import pyarrow as pa
 from thulawa.errors import WrongResult
 from thulawa.spark.map_by_key.values import named, to_arrow
 
-__all__ = ["LazyBatch", "Results", "Row", "row_type"]
-
 
 class LazyBatch:
     """An Arrow batch whose columns are converted to Python values on first access."""

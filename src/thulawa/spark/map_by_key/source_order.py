@@ -12,8 +12,6 @@ from pyspark.sql import DataFrame
 
 from thulawa.spark.internals import scala_items
 
-__all__ = ["is_one_slice", "keeps_order_when_coalesced", "reads_files", "source_name"]
-
 _FILE_RDD = "FileScanRDD"
 _FILE_TABLES = ("ParquetTable", "OrcTable", "CSVTable", "JsonTable", "TextTable", "AvroTable")
 _ORDERED_PARTITIONS = {"Range", "LocalRelation", "OneRowRelation", "LogicalRDD"}

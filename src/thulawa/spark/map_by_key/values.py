@@ -14,8 +14,6 @@ import pyarrow as pa
 
 from thulawa.errors import WrongResult
 
-__all__ = ["named", "to_arrow"]
-
 Adapt: TypeAlias = Callable[[Any], Any]
 
 

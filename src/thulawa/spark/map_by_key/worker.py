@@ -36,8 +36,6 @@ from thulawa.spark.map_by_key.rows import LazyBatch, Row, row_type
 from thulawa.spark.map_by_key.worker_exit import close_resources_at_exit
 from thulawa.spark.task_context import SparkTask, current_task
 
-__all__ = ["process"]
-
 _BATCHES_AHEAD = 4
 _CHUNK = 1_000
 _IN_PASSING = 10_000

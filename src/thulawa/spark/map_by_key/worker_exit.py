@@ -17,8 +17,6 @@ from typing import NoReturn
 
 from thulawa.spark.map_by_key.operator_states import close_all
 
-__all__ = ["close_resources_at_exit"]
-
 _AT_EXIT = 10.0  # seconds for closing
 _leave = os._exit
 _closing = threading.Lock()

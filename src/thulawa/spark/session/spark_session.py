@@ -9,7 +9,7 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from thulawa.spark.connectors.log_format import register
+from thulawa.spark.connectors.log_sink import register
 from thulawa.spark.internals import (
     builder_options,
     connect_to_jvm,
