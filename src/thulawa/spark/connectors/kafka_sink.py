@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
@@ -41,9 +41,9 @@ from thulawa.spark.connectors.exactly_once import (
     require_complete_input,
 )
 from thulawa.spark.connectors.kafka_reader import KafkaReader
-from thulawa.spark.connectors.log_source import SCHEMA, LogBatchReader, check_names, count_of
-from thulawa.spark.connectors.record_columns import check_columns, column_values, header_pairs
-from thulawa.spark.connectors.stream_reader import LogStreamReader
+from thulawa.spark.connectors.log_source import check_names, count_of
+from thulawa.spark.connectors.record_columns import check_columns, header_pairs, sink_rows
+from thulawa.spark.connectors.stream_reader import SourceFormat
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.task_context import streaming_task
 
@@ -59,40 +59,30 @@ class _SinkOption(NamedTuple):
     read: Callable[[str], Any] = str
 
 
-def _write_seconds(seconds: float) -> str:
-    return f"{seconds} s"
-
-
-def _read_seconds(name: str, text: str) -> float:
-    return milliseconds(text, name=name) / 1_000
-
-
-def _optional(value: str | None) -> str | None:
-    return value
+def _seconds(field: str, name: str) -> _SinkOption:
+    return _SinkOption(
+        field, lambda seconds: f"{seconds} s", lambda text: milliseconds(text, name=name) / 1_000
+    )
 
 
 # Defaults are those of `SinkSpec`, `Policies` and `TopicSpec`.
 _SINK_OPTIONS = {
     "application": _SinkOption("application"),
     "sink": _SinkOption("name"),
-    "buckets": _SinkOption("buckets", lambda one: None if one is None else one.text, Buckets.of),
+    "buckets": _SinkOption("buckets", attrgetter("text"), Buckets.of),
     "processingGuarantee": _SinkOption("guarantee"),
-    "transactionTimeout": _SinkOption(
-        "transaction_timeout", _write_seconds, partial(_read_seconds, "transactionTimeout")
-    ),
-    "deliveryTimeout": _SinkOption(
-        "delivery_timeout", _write_seconds, partial(_read_seconds, "deliveryTimeout")
-    ),
+    "transactionTimeout": _seconds("transaction_timeout", "transactionTimeout"),
+    "deliveryTimeout": _seconds("delivery_timeout", "deliveryTimeout"),
     "missingTopic": _SinkOption("policies.missing"),
     "oversized": _SinkOption("policies.oversized"),
-    "deadLetterTopic": _SinkOption("policies.dead_letter", _optional),
+    "deadLetterTopic": _SinkOption("policies.dead_letter"),
     "partitions": _SinkOption("policies.spec.partitions", str, int),
     "cleanup": _SinkOption("policies.spec.cleanup"),
     "copies": _SinkOption("policies.spec.copies", lambda n: None if n < 0 else str(n), int),
     "topicSettings": _SinkOption(
         "policies.spec.settings", lambda s: json.dumps(dict(s)), json.loads
     ),
-    "markers": _SinkOption("markers", _optional),
+    "markers": _SinkOption("markers"),
 }
 _OTHER_OPTIONS = ("topic", "checkpointLocation", "queryName", LAYOUT)
 _COUNTS = ("partitions", "copies")
@@ -150,26 +140,14 @@ class TaskCommit(WriterCommitMessage):
     written: SinkResult
 
 
-class KafkaFormat(DataSource):
+class KafkaFormat(SourceFormat):
     """Kafka as a source, batch and streaming, and as a streaming sink."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return FORMAT
+    FORMAT = FORMAT
 
-    def schema(self) -> str:
-        """Return the columns that are read: those of the embedded log's source."""
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 it is fixed
-        """Create the batch reader."""
-        return LogBatchReader(KafkaReader.of_kafka(self.options, connection_of(self.options)))
-
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
-        """Create the streaming reader."""
-        reader = KafkaReader.of_kafka(self.options, connection_of(self.options))
-        return LogStreamReader(reader, count_of(self.options, "maxOffsetsPerTrigger"))
+    def log_reader(self, *also: str) -> KafkaReader:
+        """Create a reader from the options."""
+        return KafkaReader.of_kafka(self.options, connection_of(self.options), also=also)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
@@ -199,7 +177,6 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
 def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
     """Return the rows of an Arrow batch as records to send."""
-    names = ("topic", "key", "value", "partition", "timestamp", "headers")
     return [
         OutRecord(
             topic or own or "",
@@ -209,16 +186,16 @@ def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
             timestamp,
             header_pairs(headers, placed=partition is not None) if headers else None,
         )
-        for own, key, value, partition, timestamp, headers in zip(
-            *(column_values(batch, name) for name in names), strict=True
-        )
+        for key, value, own, partition, timestamp, headers in sink_rows(batch)
     ]
 
 
 def options_of(sink: SinkSpec, topic: str | None) -> dict[str, str]:
     """Return a sink as options of the format."""
     written = {
-        name: option.write(attrgetter(option.field)(sink)) for name, option in _SINK_OPTIONS.items()
+        name: option.write(value)
+        for name, option in _SINK_OPTIONS.items()
+        if (value := attrgetter(option.field)(sink)) is not None
     }
     written["topic"] = topic
     chosen = {name: value for name, value in written.items() if value is not None}

@@ -17,7 +17,13 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics, reachable
 from thulawa.core.types import Offsets
 from thulawa.errors import ConfigurationError, UnknownTopic
-from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, register
+from thulawa.spark.connectors.kafka_sink import (
+    FORMAT,
+    KafkaFormat,
+    connection_options,
+    register,
+)
+from thulawa.spark.connectors.log_packed import PackedSource
 
 Starting: TypeAlias = Literal["earliest", "latest"] | Offsets
 
@@ -31,6 +37,12 @@ _OURS = {
     "maxoffsetspertrigger": "max_records",
 }
 _SPLITTING = ("minpartitions", "maxrecordsperpartition")
+
+
+class PackedKafkaFormat(PackedSource, KafkaFormat):
+    """Streaming source of chunks of Kafka topics, for stream programs."""
+
+    FORMAT = "thulawa-kafka-packed"
 
 
 def kafka_source(

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
@@ -35,20 +34,9 @@ from thulawa.spark.connectors.exactly_once import (
     layout_of,
     require_complete_input,
 )
-from thulawa.spark.connectors.log_source import (
-    SCHEMA,
-    LogBatchReader,
-    LogReader,
-    check_names,
-    count_of,
-)
-from thulawa.spark.connectors.record_columns import (
-    COLUMNS,
-    check_columns,
-    column_values,
-    header_pairs,
-)
-from thulawa.spark.connectors.stream_reader import LogStreamReader
+from thulawa.spark.connectors.log_source import LogReader, check_names
+from thulawa.spark.connectors.record_columns import check_columns, header_pairs, sink_rows
+from thulawa.spark.connectors.stream_reader import SourceFormat
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.task_context import streaming_task
 
@@ -139,13 +127,9 @@ class LogWriter:
         """Return the rows as records, by topic."""
         by_topic: dict[str, list[ProducerRecord]] = {}
         for batch in batches:
-            columns = {name: column_values(batch, name) for name in COLUMNS}
-            topics = columns.pop("topic")
-            for topic, key, value, partition, timestamp, headers in zip(
-                topics, *(columns[name] for name in COLUMNS if name != "topic"), strict=True
-            ):
-                pairs = () if not headers else header_pairs(headers, placed=partition is not None)
-                record = ProducerRecord(key, value, tuple(pairs), timestamp, partition)
+            for key, value, topic, partition, timestamp, headers in sink_rows(batch):
+                pairs = header_pairs(headers, placed=partition is not None) if headers else ()
+                record = ProducerRecord(key, value, pairs, timestamp, partition)
                 by_topic.setdefault(self.topic or topic or "", []).append(record)
         return by_topic
 
@@ -194,26 +178,14 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(LogFormat)
 
 
-class LogFormat(DataSource):
+class LogFormat(SourceFormat):
     """The embedded log as source and sink, batch and streaming."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return FORMAT
+    FORMAT = FORMAT
 
-    def schema(self) -> str:
-        """Return the columns that are read: those of Spark's Kafka source."""
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 it is fixed
-        """Create the batch reader."""
-        return LogBatchReader(LogReader.of(self.options))
-
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
-        """Create the streaming reader."""
-        most = count_of(self.options, "maxOffsetsPerTrigger")
-        return LogStreamReader(LogReader.of(self.options), most)
+    def log_reader(self, *also: str) -> LogReader:
+        """Create a reader from the options."""
+        return LogReader.of(self.options, also=also)
 
     def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: FBT001
         """Create the batch writer."""

@@ -1,5 +1,6 @@
 """The columns that sinks accept, and their values from Arrow batches."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -59,15 +60,19 @@ def header_pairs(headers: list[dict[str, Any]], *, placed: bool) -> Headers:
     return pairs if placed else tuple(unstamped(pairs))
 
 
-def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """Return a column as Python values, times in milliseconds; None values if it is missing."""
-    place = batch.schema.get_field_index(name)
-    if place < 0:
+def sink_rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of `COLUMNS` row by row; those of a missing column are None."""
+    return zip(*(_values(batch, name) for name in COLUMNS), strict=True)
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    index = batch.schema.get_field_index(name)
+    if index < 0:
         return [None] * batch.num_rows
-    column = batch.column(place)
+    column = batch.column(index)
     if name in ("key", "value"):
         column = column.cast(pa.binary())
-    elif name == "timestamp":
+    elif name == "timestamp":  # in milliseconds
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     values: list[Any] = column.to_pylist()
     return values

@@ -11,24 +11,33 @@ again raises `StateError`, because its offsets no longer say what was read.
 """
 
 import time
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from thulawa.core.types import TopicPartition
 from thulawa.errors import StateError
 from thulawa.priority.quotas import evenly
 from thulawa.spark.connectors.bucket_options import Split
 from thulawa.spark.connectors.chunks import Behind
-from thulawa.spark.connectors.log_source import LogReader, SourcePartition, TopicEnds
+from thulawa.spark.connectors.log_source import (
+    SCHEMA,
+    LogBatchReader,
+    LogReader,
+    SourcePartition,
+    TopicEnds,
+    count_of,
+)
 from thulawa.spark.connectors.offsets import (
     NOTES,
     Notes,
@@ -191,6 +200,33 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if seen.ends.get(at, -1) < end or not _is_same(at.topic, ids, seen.ids):
                 return at
         return None
+
+
+class SourceFormat(DataSource):
+    """A format with a batch and a streaming reader of records, one per row."""
+
+    FORMAT: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return cls.FORMAT
+
+    def schema(self) -> str:
+        """Return the columns that are read: those of Spark's Kafka source."""
+        return SCHEMA
+
+    @abstractmethod
+    def log_reader(self, *also: str) -> LogReader:
+        """Create a reader from the options; ``also`` are options that it does not read."""
+
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 it is fixed
+        """Create the batch reader."""
+        return LogBatchReader(self.log_reader())
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
+        """Create the streaming reader."""
+        return LogStreamReader(self.log_reader(), count_of(self.options, "maxOffsetsPerTrigger"))
 
 
 def _is_same(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:

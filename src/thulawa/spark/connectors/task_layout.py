@@ -2,41 +2,18 @@
 
 A sink that writes exactly once knows what is written by query, micro-batch and task. So a row must
 be in the same task when its micro-batch is run again, in another driver, on other hosts, with other
-settings. Of Spark's operators only these are known to keep to that (Spark 4.2, read from the last
-operator towards the sources):
+settings. Of Spark's operators (4.2) only these are known to keep to that (ADR 0044):
 
-=====================================  ==========================================================
-operator                               why a row stays in its task
-=====================================  ==========================================================
-sources of `STABLE_SOURCES`            the offset log records the tasks of a micro-batch
-narrow operators (`_NARROW`)           each task reads the task of the same number before it
-coalesce(1), repartition(1)            there is one task
-stateful operators                     a row's task is the hash of its key, modulo a number of
-                                       partitions that the checkpoint holds; its key must be
-                                       computed by deterministic functions
-union                                  tasks of the inputs in their order, one after the other
-join with a broadcast static table     a task of the stream has its rows joined where they are
-=====================================  ==========================================================
+- sources of `STABLE_SOURCES`: the offset log records the tasks of a micro-batch;
+- narrow operators (`_NARROW`): each task reads the task of the same number before it;
+- coalesce(1) and repartition(1): there is one task, so what precedes it does not matter;
+- stateful operators: a row's task is the hash of its key, modulo a number of partitions that the
+  checkpoint holds. Functions before them must be deterministic (`topology.determinism`): with
+  another key in a rerun, two tasks may have written the row, or neither;
+- union: tasks of the inputs in their order, one after the other;
+- join with a broadcast static table: a task of the stream has its rows joined where they are.
 
-Everything else is rejected, for example:
-
-=====================================  ==========================================================
-operator                               what moves rows
-=====================================  ==========================================================
-coalesce(n), n > 1                     groups partitions by the hosts that run them
-repartition by n, by columns, range    ``spark.sql.shuffle.partitions`` of this run, adaptive
-                                       execution, or samples decide; the key may be computed
-                                       differently the second time
-Spark's reader of Kafka                up to four partitions in the order of a hash map
-files                                  splits depend on the number of cores
-rate, rate-micro-batch                 as many partitions as there are cores
-other joins with tables, subqueries    whether Spark shuffles depends on statistics
-=====================================  ==========================================================
-
-What precedes a single task does not matter: all rows are in it. A stateful operator shuffles rows
-by a key, which must be the same in a rerun: functions before it must be known to be deterministic
-(`topology.determinism`). If the answer is "LK" and then "US", the tasks of both may have written
-the row, or neither.
+Other operators go by hosts, cores, statistics, samples or settings of a run, and are rejected.
 """
 
 from hashlib import blake2b
@@ -138,7 +115,7 @@ def _layout(node: Any) -> str:
         return f"union({','.join(map(_layout, plan_children(node)))})"
     if name == "Join":
         return _joined(node)
-    raise _refusal(node)
+    raise _rejection(node)
 
 
 def _check_deterministic(plan: Any) -> None:
@@ -194,7 +171,7 @@ def _joined(node: Any) -> str:
         return "stateful"
     if str(node.joinType()) in _BROADCAST_JOINS and left.isStreaming() and _is_broadcast(right):
         return _layout(left)
-    raise _refusal(node)
+    raise _rejection(node)
 
 
 def _is_broadcast(node: Any) -> bool:
@@ -212,11 +189,8 @@ def _partitions(node: Any) -> int | None:
     return int(chosen.get()) if chosen.isDefined() else None
 
 
-def _refusal(node: Any) -> ConfigurationError:
-    return _moved(*_described(node))
-
-
-def _moved(what: str, cure: str) -> ConfigurationError:
+def _rejection(node: Any) -> ConfigurationError:
+    what, cure = _described(node)
     return ConfigurationError(
         f"{what} may put rows into other tasks when a micro-batch is run again, and a sink that "
         "writes exactly once goes by tasks: rows would be lost or written twice.\n"

@@ -34,7 +34,7 @@ from thulawa.spark.internals import arrow_schema, has_active_context, spark_type
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, dead_letter_topic
 from thulawa.spark.map_by_key.map_by_key_options import MapByKeyOptions, check_names, engine_options
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
-from thulawa.spark.map_by_key.order_guard import refuse_broken_order, refuse_speculation, title_of
+from thulawa.spark.map_by_key.order_guard import check_order, check_speculation, title_of
 from thulawa.spark.map_by_key.worker import process
 from thulawa.spark.session.shipping import ship
 from thulawa.spark.session.worker_pools import dedicated_workers
@@ -118,7 +118,7 @@ class _Mapping:
         ship(df.sparkSession)
         operator = self._operator(df)
         self._check_picklable(operator)
-        refuse_speculation(df, operator)
+        check_speculation(df, operator)
         if self._given.get("repartition"):
             if df.isStreaming:
                 raise self._error(
@@ -127,7 +127,7 @@ class _Mapping:
                 )
             df = df.repartition(*self._keys).sortWithinPartitions(*self._order_by)
         else:
-            refuse_broken_order(df, operator)
+            check_order(df, operator)
         function = partial(process, operator)
         function.__name__ = title_of(operator)  # type: ignore[attr-defined] # Spark looks for it
         with dedicated_workers(df.sparkSession, "map_by_key"):

@@ -7,7 +7,6 @@ never recomputed: reading it fails.
 """
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from pyspark import StorageLevel
@@ -63,12 +62,7 @@ class ErrorSplit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:

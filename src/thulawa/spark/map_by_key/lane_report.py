@@ -11,14 +11,10 @@ from thulawa.engine.lane_sums import LaneFigures, LaneSums, merge_lane_sums, sum
 
 
 class _LaneSumsParam(AccumulatorParam[LaneSums]):
-    """Accumulator that merges lane statistics."""
-
     def zero(self, value: LaneSums) -> LaneSums:  # noqa: ARG002 Spark's signature
-        """Return empty statistics."""
         return {}
 
     def addInPlace(self, value1: LaneSums, value2: LaneSums) -> LaneSums:  # noqa: N802 Spark's name
-        """Return the sum of two statistics, lane by lane."""
         return merge_lane_sums(value1, value2)
 
 

@@ -176,7 +176,7 @@ class Intake:
         self._left -= count
         records = list(map(WorkItem, offsets, keys, rows, times, repeat(size)))
         if self._dead_letters is not None:
-            records = self._dead_letters.fresh(records)
+            records = self._dead_letters.without_written(records)
         if self._operator.lane is not None:
             self._set_lanes(records, self._operator.lane)
         return records

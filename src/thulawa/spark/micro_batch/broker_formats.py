@@ -9,10 +9,10 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import Policies
 from thulawa.brokers.kafka.transactions import Guarantee, SinkSpec
 from thulawa.core.types import Offsets
-from thulawa.spark.connectors import kafka_packed, log_packed
 from thulawa.spark.connectors.kafka_sink import connection_options, writer_of
 from thulawa.spark.connectors.kafka_sink import register as register_kafka
-from thulawa.spark.connectors.log_packed import ChunkFunction
+from thulawa.spark.connectors.kafka_source import PackedKafkaFormat
+from thulawa.spark.connectors.log_packed import ChunkFunction, PackedLogFormat, packed_sink
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.micro_batch.inputs import ReadSpec, read_topics
 from thulawa.spark.micro_batch.output_limits import EmbeddedOutlets, KafkaOutlets, Outlets
@@ -81,7 +81,7 @@ class EmbeddedFormats:
 
     def register(self, spark: SparkSession) -> None:
         """Register the data source."""
-        log_packed.register(spark)
+        spark.dataSource.register(PackedLogFormat)
 
     def read(
         self,
@@ -94,12 +94,12 @@ class EmbeddedFormats:
         starts: Offsets | None = None,
     ) -> DataFrame:
         """Return the output of a function that runs where topics are read."""
-        reader = spark.readStream.format(log_packed.NAME)
+        reader = spark.readStream.format(PackedLogFormat.FORMAT)
         return read_topics(spark, reader, self.address, names, max_records, front, spec, starts)
 
     def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
         """Return a writer of packed rows to topics."""
-        return log_packed.packed_sink(rows, self.address)
+        return packed_sink(rows, self.address)
 
     def outlets(self) -> Outlets:
         """Return the size limits of topics."""
@@ -123,7 +123,7 @@ class KafkaFormats:
     def register(self, spark: SparkSession) -> None:
         """Register the data sources."""
         register_kafka(spark)
-        kafka_packed.register(spark)
+        spark.dataSource.register(PackedKafkaFormat)
 
     def read(
         self,
@@ -136,7 +136,7 @@ class KafkaFormats:
         starts: Offsets | None = None,
     ) -> DataFrame:
         """Return the output of a function that runs where topics are read."""
-        reader = spark.readStream.format(kafka_packed.NAME)
+        reader = spark.readStream.format(PackedKafkaFormat.FORMAT)
         reader = reader.options(**connection_options(self.connection))
         return read_topics(spark, reader, None, names, max_records, front, spec, starts)
 
