@@ -7,7 +7,6 @@ must have the same rows in each task, so plans that move rows between tasks are 
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
     SinkBatch,
-    SinkResult,
     SinkSpec,
     fence,
     markers,
@@ -132,14 +130,6 @@ def writer_of(df: DataFrame, sink: SinkSpec, topic: str | None, layout: str) -> 
     return writer.options(**options).format(FORMAT)
 
 
-@dataclass(slots=True)
-class TaskCommit(WriterCommitMessage):
-    """The commit message of a task."""
-
-    task: int
-    written: SinkResult
-
-
 class KafkaFormat(SourceFormat):
     """Kafka as a source, batch and streaming, and as a streaming sink."""
 
@@ -151,12 +141,11 @@ class KafkaFormat(SourceFormat):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
-        _check_option_names(self.options)
-        exact = self.options.get("processingGuarantee", "exactly_once") == "exactly_once"
-        layout = layout_of(self.options, "kafka_sink") if exact else ""
-        topic = self.options.get("topic")
+        sink, topic = sink_of(self.options), self.options.get("topic")
+        exactly_once = sink.guarantee == "exactly_once"
+        layout = layout_of(self.options, "kafka_sink") if exactly_once else ""
         check_columns(schema, topic)
-        return KafkaStreamWriter(sink_of(self.options), topic, layout)
+        return KafkaStreamWriter(sink, topic, layout)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
@@ -167,12 +156,13 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         self._topic = topic
         self._layout = layout
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task together with its micro-batch number."""
         freeze_gc()
         batch = SinkBatch(*streaming_task(), self._layout)
         rows = (out_records(one, self._topic) for one in require_complete_input(iterator))
-        return TaskCommit(batch.task, write(self._sink, batch, rows))
+        write(self._sink, batch, rows)
+        return WriterCommitMessage()
 
 
 def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
@@ -204,7 +194,7 @@ def options_of(sink: SinkSpec, topic: str | None) -> dict[str, str]:
 
 def sink_of(options: Mapping[str, str]) -> SinkSpec:
     """Return the sink that options of the format describe; names are not case-sensitive."""
-    _check_option_names(options)
+    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
     connection = connection_of(options)
     if connection is None or not options.get("application"):
         raise ConfigurationError(
@@ -219,10 +209,6 @@ def sink_of(options: Mapping[str, str]) -> SinkSpec:
             parts[part][field] = option.read(text)
     policies = Policies(**parts["policies"], spec=TopicSpec(**parts["policies.spec"]))
     return SinkSpec(connection=connection, policies=policies, **parts[""])
-
-
-def _check_option_names(options: Mapping[str, str]) -> None:
-    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
 
 
 def connection_of(options: Mapping[str, str]) -> Connection | None:

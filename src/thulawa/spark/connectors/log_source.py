@@ -6,9 +6,11 @@ decides which records a micro-batch has.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -17,8 +19,8 @@ from thulawa.brokers.embedded import Columns, Log
 from thulawa.core.gc_freeze import freeze_gc
 from thulawa.core.types import TopicPartition
 from thulawa.errors import ConfigurationError
-from thulawa.priority.quotas import evenly
-from thulawa.spark.connectors.bucket_options import Admission, Split, assigned
+from thulawa.priority.buckets import Buckets
+from thulawa.priority.quotas import evenly, grouped, in_turn, weighted
 from thulawa.spark.connectors.chunks import Behind, Chunk
 from thulawa.spark.connectors.offsets import PartitionOffsets, by_partition, topic_partitions
 
@@ -30,7 +32,12 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 _OPTIONS = ("path", "subscribe", "assign", "startingOffsets", "maxOffsetsPerTrigger",
             "maxPartitions", "buckets", "bucketOrder")  # fmt: skip
+_BUCKET_ORDERS = ("weighted", "strict")
 _EARLIEST, _LATEST = -2, -1  # as start offsets, as in Spark's Kafka source
+
+
+Split: TypeAlias = Callable[[Mapping[TopicPartition, int], int], Mapping[TopicPartition, int]]
+"""A function that divides a record limit between partitions with these numbers of records."""
 
 
 class OffsetRange(NamedTuple):
@@ -66,7 +73,8 @@ class LogReader:
     starting: str
     most_partitions: int | None = None
     assigned: Mapping[str, Sequence[int]] | None = None
-    admission: Admission = field(default_factory=Admission)
+    buckets: Buckets | None = None
+    bucket_order: str | None = None
 
     broker: ClassVar[str] = ""
     """The kind of broker, as offsets record it."""
@@ -88,7 +96,7 @@ class LogReader:
         check_names(options, (*_OPTIONS, *also), "source")
         address = address or options.get("path")
         subscribed = options.get("subscribe")
-        partitions = assigned(options)
+        partitions = _parsed_assignment(options.get("assign"))
         ways = [way for way in (subscribed, partitions, more.get("pattern")) if way]
         if not address or len(ways) != 1:
             raise ConfigurationError(
@@ -96,13 +104,21 @@ class LogReader:
                 '.option("subscribe", "visits").load("file:./topics")'
             )
         named = (name.strip() for name in subscribed.split(",")) if subscribed else ()
+        buckets, order = options.get("buckets"), options.get("bucketOrder")
+        if order not in (None, *_BUCKET_ORDERS):
+            raise ConfigurationError(
+                f"bucketOrder is one of {', '.join(_BUCKET_ORDERS)}, not {order!r}"
+            )
+        if buckets is None and order is not None:
+            raise ConfigurationError('bucketOrder goes with .option("buckets", buckets.text)')
         return cls(
             address,
             tuple(partitions or named),
             options.get("startingOffsets", "earliest"),
             count_of(options, "maxPartitions"),
             partitions,
-            Admission.of(options),
+            None if buckets is None else Buckets.of(buckets),
+            order,
             **more,
         )
 
@@ -160,7 +176,20 @@ class LogReader:
 
     def split(self) -> Split:
         """Return the function that divides the record limit."""
-        return evenly if self.admission.buckets is None else self.admission.split(self._look().ends)
+        if self.buckets is None:
+            return evenly
+        counts = Counter(at.topic for at in self._look().ends)
+        groups = {
+            TopicPartition(topic, number): bucket
+            for topic, count in counts.items()
+            for number, bucket in self.buckets.members(count).items()
+        }
+        if self.bucket_order == "strict":
+            return partial(
+                grouped, groups=groups, split=partial(in_turn, order=self.buckets.urgency)
+            )
+        weights = dict(self.buckets.shares)
+        return partial(grouped, groups=groups, split=partial(weighted, weights=weights))
 
     def partitions(
         self, start: PartitionOffsets, end: PartitionOffsets, most: int | None = None
@@ -179,8 +208,8 @@ class LogReader:
         assert isinstance(wanted, SourcePartition)
         freeze_gc()
         for one, columns in self._columns(wanted.ranges):
-            if self.admission.buckets is not None:
-                self.admission.buckets.check_headers(columns.headers)
+            if self.buckets is not None:
+                self.buckets.check_headers(columns.headers)
             yield _arrow(columns, one)
 
     def _columns(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
@@ -214,6 +243,18 @@ def count_of(options: Mapping[str, str], name: str) -> int | None:
     if not (text.isdecimal() and int(text)):
         raise ConfigurationError(f"{name}={text!r}: use a whole number from 1 on")
     return int(text)
+
+
+def _parsed_assignment(text: str | None) -> dict[str, list[int]] | None:
+    """Return the partitions that the option ``assign`` names, as in Spark's Kafka source."""
+    if text is None:
+        return None
+    try:
+        return {topic: list(map(int, numbers)) for topic, numbers in json.loads(text).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"assign={text!r} is no assignment; write '{{\"orders\": [0, 1]}}'"
+        ) from error
 
 
 def _starting(text: str, first: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:

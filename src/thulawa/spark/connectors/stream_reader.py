@@ -28,13 +28,13 @@ from pyspark.sql.types import StructType
 from thulawa.core.types import TopicPartition
 from thulawa.errors import StateError
 from thulawa.priority.quotas import evenly
-from thulawa.spark.connectors.bucket_options import Split
 from thulawa.spark.connectors.chunks import Behind
 from thulawa.spark.connectors.log_source import (
     SCHEMA,
     LogBatchReader,
     LogReader,
     SourcePartition,
+    Split,
     TopicEnds,
     count_of,
 )

@@ -37,7 +37,6 @@ _STATEFUL = _OVER_GROUPS | {"Aggregate", "Deduplicate", "DeduplicateWithinWaterm
 _FUNCTIONS = _OVER_GROUPS | {"MapInArrow", "MapInPandas", "MapPartitions", "MapElements"}
 _MULTIPLYING = _STATEFUL | {"Generate", "Expand", "MapInArrow", "MapInPandas", "MapPartitions",
                             "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}  # fmt: skip
-_REPARTITIONS = frozenset({"Repartition", "RepartitionByExpression"})
 _BROADCAST_JOINS = frozenset({"Inner", "LeftOuter", "LeftSemi", "LeftAnti"})
 _THROUGH_A_TOPIC = "Write the rows to a topic by that key and read them from there"
 _LONGEST = 100  # characters: a marker has room for little
@@ -107,7 +106,7 @@ def _layout(node: Any) -> str:
         return str(node.sourceName())
     if name in _STATEFUL and node.isStreaming():
         return "stateful"
-    if name in _REPARTITIONS and _partitions(node) == 1:
+    if _is_one_task(node):
         return "one"
     if _is_narrow(node):
         return _layout(node.children().apply(0))
@@ -120,10 +119,9 @@ def _layout(node: Any) -> str:
 
 def _check_deterministic(plan: Any) -> None:
     """Raise where the key of a stateful operator may be another when a batch is run again."""
-    name = str(plan.nodeName())
-    if name in _REPARTITIONS and _partitions(plan) == 1:
+    if _is_one_task(plan):
         return
-    inputs = plan_children(plan)
+    name, inputs = str(plan.nodeName()), plan_children(plan)
     if name in _STATEFUL or (name == "Join" and all(one.isStreaming() for one in inputs)):
         _check_functions(plan, name)
     for child in inputs:
@@ -181,12 +179,14 @@ def _is_broadcast(node: Any) -> bool:
     return node.nodeName() == "ResolvedHint" and str(node.hints().strategy()) == "Some(broadcast)"
 
 
-def _partitions(node: Any) -> int | None:
-    """Return the number of partitions that the plan names; None if Spark chooses."""
+def _is_one_task(node: Any) -> bool:
+    """Return whether a node brings all rows into one task, by a number that the plan names."""
     if node.nodeName() == "Repartition":
-        return int(node.numPartitions())
-    chosen = node.optNumPartitions()
-    return int(chosen.get()) if chosen.isDefined() else None
+        return bool(node.numPartitions() == 1)
+    if node.nodeName() != "RepartitionByExpression":
+        return False
+    count = node.optNumPartitions()
+    return count.isDefined() and int(count.get()) == 1
 
 
 def _rejection(node: Any) -> ConfigurationError:

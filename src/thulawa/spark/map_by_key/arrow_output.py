@@ -26,7 +26,7 @@ class ArrowOutput:
         self._operator = operator
         self._dead_letters = dead_letters
         self._results = Results(operator.returns)
-        self._with_errors = operator.on_error == "column"
+        self._with_errors = operator.options.on_error == "column"
 
     def batches(self, passed: Iterable[list[Outcome]]) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches of many outcomes each."""
@@ -95,10 +95,10 @@ class ArrowOutput:
                 kept.append(outcome)
             except MISFITS as error:
                 wrong = self._wrong(outcome, error)
-                if self._operator.on_error == "fail":
+                if self._operator.options.on_error == "fail":
                     raise wrong from error
                 failed = Outcome(outcome.record, None, wrong, outcome.attempts)
-                if self._operator.on_error == "column":
+                if self._operator.options.on_error == "column":
                     kept.append(failed)
                 elif self._dead_letters is not None:
                     self._dead_letters.add(failed)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import date, time
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
 from thulawa.core.markers import LastBatch, is_written
@@ -38,6 +38,9 @@ from thulawa.runtime.dead_letter_records import ROW
 from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
 from thulawa.spark.task_context import SparkTask
+
+if TYPE_CHECKING:
+    from thulawa.spark.map_by_key.operator import Operator
 
 POSITION = ("topic", "partition", "offset")
 """The columns that name the record a row comes from."""
@@ -130,17 +133,12 @@ class DeadLetters:
     """The dead letters of one operator in one task."""
 
     def __init__(
-        self,
-        topic: DeadLetterTopic,
-        name: str,
-        signature: str,
-        task: SparkTask | None,
-        rows: RowIdentity,
+        self, topic: DeadLetterTopic, operator: "Operator", task: SparkTask | None
     ) -> None:
         self._topic = topic
-        self._name = name
+        self._name = operator.name
         self._task = task or SparkTask()
-        self._rows = rows
+        self._rows = operator.row_identity
         self._letters: list[ProducerRecord] = []
         self._writer: WriterId | None = None  # None outside a streaming query
         self._number = 0
@@ -149,7 +147,7 @@ class DeadLetters:
         self._seen: set[_Position] = set()
         self._written: dict[str, str] = {}  # by the name of a row, the digest of its key
         if self._task.query is not None and self._task.batch is not None:
-            self._begin(self._task.query, self._task.batch, signature)
+            self._begin(self._task.query, self._task.batch, operator.signature)
 
     def without_written(self, records: list[WorkItem]) -> list[WorkItem]:
         """Return the rows that have no letter of an earlier attempt at this batch."""

@@ -31,10 +31,9 @@ from thulawa.spark.map_by_key.accumulators import adopt_accumulators
 from thulawa.spark.map_by_key.arrow_output import ArrowOutput
 from thulawa.spark.map_by_key.dead_letters import DeadLetters, topic_position
 from thulawa.spark.map_by_key.operator import Operator
-from thulawa.spark.map_by_key.operator_states import OperatorState, lease
+from thulawa.spark.map_by_key.operator_states import OperatorState, close_resources_at_exit, lease
 from thulawa.spark.map_by_key.rows import LazyBatch, Row, row_type
-from thulawa.spark.map_by_key.worker_exit import close_resources_at_exit
-from thulawa.spark.task_context import SparkTask, current_task
+from thulawa.spark.task_context import current_task
 
 _BATCHES_AHEAD = 4
 _CHUNK = 1_000
@@ -50,7 +49,8 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
         close_resources_at_exit()
     loop = event_loop()
     state = lease(operator)
-    dead_letters = _dead_letters(operator, task)
+    topic = operator.dead_letters
+    dead_letters = None if topic is None else DeadLetters(topic, operator, task)
     intake = Intake(operator, batches, loop, dead_letters)
     outlet = Outlet(loop)
     running = _run(operator, state, intake, outlet)
@@ -61,7 +61,8 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
         run.result()
     except Exception as error:
         _name_source(error)
-        error.add_note(f"operator {operator.name}, in {_partition(task)}")
+        where = "the partition" if task is None else f"Spark partition {task.partition}"
+        error.add_note(f"operator {operator.name}, in {where}")
         raise
     finally:
         run.cancel()
@@ -81,13 +82,6 @@ async def _run(
         operator.report.add(lanes)
 
 
-def _dead_letters(operator: Operator, task: SparkTask | None) -> DeadLetters | None:
-    if operator.dead_letters is None:
-        return None
-    place, rows = operator.dead_letters, operator.row_identity
-    return DeadLetters(place, operator.name, operator.signature, task, rows)
-
-
 def _name_source(error: Exception) -> None:
     """Set the topic-partition and offset in the error of a row that was read from a topic."""
     if isinstance(error, RecordError) and isinstance(error.record, WorkItem):
@@ -95,11 +89,6 @@ def _name_source(error: Exception) -> None:
         if (position := topic_position(row)) is not None:
             topic, partition, error.offset = position
             error.source = f"{topic}-{partition}"
-
-
-def _partition(task: SparkTask | None) -> str:
-    """Return a description of the Spark partition."""
-    return "the partition" if task is None else f"Spark partition {task.partition}"
 
 
 class Intake:
