@@ -14,10 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.errors import (
-    ConfigurationError,
-    StateError,
-)
+from thulawa.errors import ConfigurationError, StateError
 from thulawa.spark.connectors.kafka_sink import out_records
 from thulawa.spark.connectors.log_packed import PackedLogFormat
 from thulawa.spark.connectors.log_sink import LogFormat, LogWriter, log_sink

@@ -12,11 +12,7 @@ import pytest
 
 from thulawa.brokers.embedded import ConsumerRecord, Log, UnknownTopic
 from thulawa.engine import Options
-from thulawa.errors import (
-    ConfigurationError,
-    StateError,
-    ThulawaError,
-)
+from thulawa.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.api import map_by_key
 from thulawa.spark.map_by_key.dead_letters import UNKNOWN, RowIdentity, dead_letter_topic

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -93,26 +93,17 @@ class ExactlyOnceWriter(DataStreamWriter):
 
     def _checkpoint(self) -> tuple[str, int, int] | None:
         """Return query id, last begun and last committed batch; None if there is no checkpoint."""
-        location = self._location
+        location, spark = self._location, self._session
         if location is None and self._query_name is not None:
-            root = self._session.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
+            root = spark.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
             location = None if root is None else f"{root}/{self._query_name}"
-        return None if location is None else _read_checkpoint(self._session, location)
-
-
-def _read_checkpoint(spark: SparkSession, location: str) -> tuple[str, int, int] | None:
-    """Read a checkpoint through Spark, because it may be on any file system that Spark reads."""
-    metadata = read_text(spark, location, "metadata")
-    if metadata is None:
-        return None
-    begun, committed = (_last_entry(spark, location, name) for name in ("offsets", "commits"))
-    return str(json.loads(metadata)["id"]), begun, committed
-
-
-def _last_entry(spark: SparkSession, location: str, log: str) -> int:
-    """Return the highest number in one of the logs of a checkpoint; -1 if it is empty."""
-    names = list_folder(spark, location, log)
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
+        # read through Spark, because it may be on any file system that Spark reads
+        metadata = None if location is None else read_text(spark, location, "metadata")
+        if location is None or metadata is None:
+            return None
+        logs = (list_folder(spark, location, log) for log in ("offsets", "commits"))
+        begun, committed = (max(map(int, filter(str.isdecimal, log)), default=-1) for log in logs)
+        return str(json.loads(metadata)["id"]), begun, committed
 
 
 def layout_of(options: Mapping[str, str], sink: str) -> str:

@@ -20,13 +20,7 @@ from pyspark.sql.types import StructType
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import TopicSpec, reachable
-from thulawa.brokers.kafka.transactions import (
-    SinkBatch,
-    SinkSpec,
-    fence,
-    markers,
-    write,
-)
+from thulawa.brokers.kafka.transactions import SinkBatch, SinkSpec, fence, markers, write
 from thulawa.core.durations import milliseconds
 from thulawa.core.gc_freeze import freeze_gc
 from thulawa.errors import ConfigurationError

@@ -17,12 +17,7 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics, reachable
 from thulawa.core.types import Offsets
 from thulawa.errors import ConfigurationError, UnknownTopic
-from thulawa.spark.connectors.kafka_sink import (
-    FORMAT,
-    KafkaFormat,
-    connection_options,
-    register,
-)
+from thulawa.spark.connectors.kafka_sink import FORMAT, KafkaFormat, connection_options, register
 from thulawa.spark.connectors.log_packed import PackedSource
 
 Starting: TypeAlias = Literal["earliest", "latest"] | Offsets

@@ -46,7 +46,6 @@ _ROWS, _BYTES = 1_000, 2**23  # at most, per Arrow batch
 
 
 def _to_rows(chunks: Iterator[Chunk | Behind]) -> Iterator[pa.RecordBatch]:
-    """Yield chunks as Spark rows."""
     return gathered(map(_row, chunks), rows=_ROWS, size=_BYTES)
 
 

@@ -146,7 +146,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the Spark partitions of a micro-batch."""
         known, ends, notes = by_partition(start), by_partition(end), Notes.of(end)
         if end != self._planned:  # planned before a restart
-            _check_layout_known(end)
+            if NOTES not in end:
+                raise StateError(
+                    "the checkpoint has a batch that is not committed and was planned by Spark's "
+                    "Kafka connector: its tasks are not known; finish it with the version that "
+                    "planned it, or begin with a new checkpoint"
+                )
             self._seen(ends, notes.ids)
         position = known | by_partition(notes.begins)
         if ends.keys() - position.keys():
@@ -234,16 +239,6 @@ def _is_same(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> b
     return topic not in before or topic not in now or before[topic] == now[topic]
 
 
-def _check_layout_known(end: Mapping[str, Any]) -> None:
-    """Raise `StateError` for a batch of Spark's connector, whose task layout is not known."""
-    if NOTES not in end:
-        raise StateError(
-            "the checkpoint has a batch that is not committed and was planned by Spark's Kafka "
-            "connector: its tasks are not known; finish it with the version that planned it, or "
-            "begin with a new checkpoint"
-        )
-
-
 def _changes(before: Notes, now: Notes) -> list[Behind]:
     """Return each partition with unread records, and each that had some and is read now.
 
@@ -262,5 +257,4 @@ def share(
 
 
 def _waiting(start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
-    """Return the number of records between two offsets, by partition."""
     return {at: end - start.get(at, 0) for at, end in ends.items()}

@@ -173,7 +173,6 @@ def _joined(node: Any) -> str:
 
 
 def _is_broadcast(node: Any) -> bool:
-    """Return whether a side of a join is marked with ``broadcast()``."""
     while node.nodeName() != "ResolvedHint" and node.children().size() == 1:
         node = node.children().apply(0)
     return node.nodeName() == "ResolvedHint" and str(node.hints().strategy()) == "Some(broadcast)"

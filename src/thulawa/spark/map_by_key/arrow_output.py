@@ -6,11 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from thulawa.engine import Outcome
-from thulawa.errors import (
-    RecordError,
-    WrongResult,
-    message_of,
-)
+from thulawa.errors import RecordError, WrongResult, message_of
 from thulawa.spark.map_by_key.dead_letters import DeadLetters
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.map_by_key.rows import LazyBatch, Results
@@ -42,7 +38,6 @@ class ArrowOutput:
             self._dead_letters.flush()
 
     def _batch(self, outcomes: list[Outcome]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of these outcomes, unless there are none."""
         if self._dead_letters is not None:
             outcomes = self._without_failures(outcomes, self._dead_letters)
         try:
@@ -118,7 +113,6 @@ class ArrowOutput:
 
 
 def _spread(outcome: Outcome) -> list[Outcome]:
-    """Return one outcome for each row that a flat function returned."""
     if outcome.error is not None:
         return [outcome]
     results: list[Any] = outcome.result

@@ -274,14 +274,20 @@ class DeadLetters:
         record = outcome.record
         assert outcome.error is not None
         row: Row = record.value
-        source = topic_position(row) or (None, self._task.partition, record.offset)
+        topic, partition, offset = topic_position(row) or (
+            None,
+            self._task.partition,
+            record.offset,
+        )
         about = ErrorRecord(
             node=self._name,
             key=_key(record.key),
             value=_json(row.as_dict()),
             timestamp=0,
             headers=((ROW, f"{self._origin}{self._identity(record)}".encode()),),
-            **dict(zip(POSITION, source, strict=True)),
+            topic=topic,
+            partition=partition,
+            offset=offset,
         )
         error = ProcessingError(message_of(outcome.error), node=self._name, offset=record.offset)
         error.__cause__ = outcome.error

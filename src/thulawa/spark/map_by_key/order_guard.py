@@ -134,7 +134,6 @@ def _reasons(df: DataFrame, plan: Any, operator: Operator) -> Iterator[str]:
 
 
 def _splitting_options(node: Any) -> list[str]:
-    """Return the options of a source node that split its partitions."""
     match node.nodeName():
         case "StreamingRelationV2":
             options = node.extraOptions()
@@ -251,7 +250,6 @@ def _partitions(df: DataFrame, keys: tuple[str, ...]) -> int | None:
 
 
 def _ends_in_one_partition(plan: Any) -> bool:
-    """Return whether a coalesce brings all rows into one partition."""
     return any(_is_coalesce(node) and node.numPartitions() == 1 for node in _line(plan))
 
 

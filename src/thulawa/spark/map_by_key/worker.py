@@ -9,7 +9,6 @@ its rows.
 import asyncio
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import repeat
@@ -22,10 +21,7 @@ from thulawa.core.gc_freeze import freeze_gc
 from thulawa.engine import Outcome, WorkItem
 from thulawa.engine.lane_sums import sample_lanes
 from thulawa.engine.work_items import NoLane
-from thulawa.errors import (
-    RecordError,
-    message_of,
-)
+from thulawa.errors import RecordError, message_of
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.accumulators import adopt_accumulators
 from thulawa.spark.map_by_key.arrow_output import ArrowOutput
@@ -106,8 +102,7 @@ class Intake:
         self._batches = batches
         self._loop = loop
         self._slots = threading.Semaphore(_BATCHES_AHEAD)
-        self._arrived: deque[LazyBatch | BaseException | None] = deque()
-        self._more = asyncio.Event()
+        self._arrived: asyncio.Queue[LazyBatch | BaseException | None] = asyncio.Queue()
         self._row_type: type[Row] | None = None
         self._offset = 0
         self._batch: LazyBatch | None = None
@@ -129,10 +124,7 @@ class Intake:
 
     async def _next_batch(self) -> bool:
         """Open the next batch; return whether there is one."""
-        while not self._arrived:
-            self._more.clear()
-            await self._more.wait()
-        batch = self._arrived.popleft()
+        batch = await self._arrived.get()
         if batch is None:
             return False
         if isinstance(batch, BaseException):
@@ -192,6 +184,7 @@ class Intake:
 
     def _read(self) -> None:
         """Read batches ahead of the engine, on the reader's thread."""
+        arrive = self._arrived.put_nowait
         end: BaseException | None = None
         try:
             for batch in self._batches:
@@ -199,16 +192,12 @@ class Intake:
                 if self._closed:
                     return
                 if batch.num_rows:
-                    self._loop.call_soon_threadsafe(self._arrive, LazyBatch(batch))
+                    self._loop.call_soon_threadsafe(arrive, LazyBatch(batch))
                 else:
                     self._slots.release()
         except BaseException as error:  # noqa: BLE001 the engine raises it
             end = error
-        self._loop.call_soon_threadsafe(self._arrive, end)
-
-    def _arrive(self, batch: LazyBatch | BaseException | None) -> None:
-        self._arrived.append(batch)
-        self._more.set()
+        self._loop.call_soon_threadsafe(arrive, end)
 
     def _keys_of(self, batch: LazyBatch) -> Sequence[Any]:
         schema = batch.arrow.schema
