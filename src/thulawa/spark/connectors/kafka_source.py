@@ -107,14 +107,14 @@ def kafka_source(
 
 def _starting(starting: Offsets, reads: Mapping[str, Sequence[int]] | None) -> str:
     """Return the start offsets as JSON; raise for partitions that are not read."""
-    strangers = [
+    unread = [
         f"{name}-{number}"
         for name, some in starting.items()
         for number in some
         if reads is not None and int(number) not in reads.get(name, ())
     ]
-    if strangers:
-        raise ConfigurationError(f"starting names {', '.join(strangers)}, which is not read")
+    if unread:
+        raise ConfigurationError(f"starting names {', '.join(unread)}, which is not read")
     return json.dumps(starting)
 
 

@@ -167,12 +167,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the records of one Spark partition."""
         return self._reader.read(partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the retention of the topic deletes records."""
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to close."""
-
     def _seen(self, read: PartitionOffsets, ids: Mapping[str, str]) -> TopicEnds:
         """Return the ends of topics; raise `StateError` if a topic was created again.
 
@@ -189,8 +183,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise StateError(
                     f"topic {wrong.topic!r} was deleted and created again since the checkpoint "
                     f"read partition {wrong.partition} up to offset {read[wrong]} (it ends at "
-                    f"{seen.ends.get(wrong, 'none')} now): its new records cannot be told from the "
-                    "old ones; begin with a new checkpoint"
+                    f"{seen.ends.get(wrong, 'none')} now): its new records cannot be distinguished "
+                    "from the old ones; begin with a new checkpoint"
                 )
             time.sleep(_POLL)
 

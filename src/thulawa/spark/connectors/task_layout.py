@@ -62,7 +62,7 @@ def task_layout(df: DataFrame, *, deterministic: bool = False) -> str:
     return f"{text[:_LONGEST]}…{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
-def row_places(df: DataFrame) -> str | None:
+def row_positions(df: DataFrame) -> str | None:
     """Return an identifier of the plan if every run has a row at the same position in its task.
 
     Return None if that may differ or is not known. This is stricter than `task_layout`: no operator

@@ -44,7 +44,7 @@ from thulawa.engine.options import EmitOrder, OnError, Order, Unkeyed
 from thulawa.engine.resources import check_resource
 from thulawa.errors import ConfigurationError
 from thulawa.runtime.caches import Cache
-from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_places
+from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_positions
 from thulawa.spark.internals import arrow_schema, has_active_context, spark_type
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, dead_letter_topic
 from thulawa.spark.map_by_key.lane_report import LaneReport
@@ -158,10 +158,8 @@ class _Mapping:
         self._keep = self._columns("keep", keep)
         self._flat = flat
         self._options = self._engine_options()
-        order_by = given.get("order_by", ())
-        self._order_by = (
-            (order_by,) if isinstance(order_by, str) else self._columns("order_by", order_by)
-        )
+        by = given.get("order_by", ())
+        self._order_by = (by,) if isinstance(by, str) else self._columns("order_by", by)
         self._identity = uuid4().hex
         self._check()
         self._check_functions()
@@ -287,8 +285,8 @@ class _Mapping:
             return RowIdentity("record")
         if not df.isStreaming:  # a batch is computed once; foreachBatch is detected in the task
             return UNKNOWN
-        if (layout := row_places(df)) is not None:
-            return RowIdentity("place", layout)
+        if (layout := row_positions(df)) is not None:
+            return RowIdentity("position", layout)
         raise self._error(
             "rows may be in other tasks when a micro-batch is run again, so that dead letters "
             "would hide others; keep the columns topic, partition and offset of one source, one "
@@ -354,12 +352,12 @@ class _Mapping:
             raise self._error(f"returns={self._returns!r:.60}: {error}") from error
 
     def _schema(self, df: DataFrame, operator: Operator) -> StructType:
-        fields = [df.schema[name] for name in operator.keep]
+        columns = [df.schema[name] for name in operator.keep]
         # a failed row has no results, so declared columns are nullable
-        fields += [StructField(one.name, one.dataType) for one in self._declared()]
+        columns += [StructField(one.name, one.dataType) for one in self._declared()]
         if operator.options.on_error == "column":
-            fields.append(StructField(ERROR_COLUMN, spark_type(ERROR_TYPE)))
-        return StructType(fields)
+            columns.append(StructField(ERROR_COLUMN, spark_type(ERROR_TYPE)))
+        return StructType(columns)
 
     def _error(self, reason: str) -> ConfigurationError:
         return ConfigurationError(f"{self._name}: {reason}")

@@ -70,9 +70,9 @@ class ArrowOutput:
         for batch in starts:
             starts[batch] = start
             start += batch.arrow.num_rows
-        places = [starts[row._batch] + row._index for row in rows]  # noqa: SLF001 its own layer
+        indexes = [starts[row._batch] + row._index for row in rows]  # noqa: SLF001 its own layer
         table = pa.Table.from_batches([batch.arrow.select(keep) for batch in starts])
-        taken = table.take(pa.array(places, type=pa.int64()))
+        taken = table.take(pa.array(indexes, type=pa.int64()))
         return [column.combine_chunks() for column in taken.columns]
 
     def _without_failures(self, outcomes: list[Outcome], dead: DeadLetters) -> list[Outcome]:

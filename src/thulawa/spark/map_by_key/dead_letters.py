@@ -59,11 +59,11 @@ class RowIdentity(NamedTuple):
     """What identifies a row when its batch is run again.
 
     ``record``: its columns topic, partition and offset, of which no two rows have the same;
-    ``place``: its task and its number there, under a plan that is named by ``layout``;
+    ``position``: its task and its number there, under a plan that is named by ``layout``;
     ``unknown``: nothing, so that a streaming query is rejected.
     """
 
-    by: Literal["record", "place", "unknown"]
+    by: Literal["record", "position", "unknown"]
     layout: str = ""
 
 
@@ -200,13 +200,13 @@ class DeadLetters:
             timeout=_TRANSACTION_TIMEOUT,
         )
         own = self._task.partition
-        self._origin = f"{writer.query}/{own if self._rows.by == 'place' else '*'}/{batch}/"
+        self._origin = f"{writer.query}/{own if self._rows.by == 'position' else '*'}/{batch}/"
         self._number = batch * _WRITES
         found = self._last_writes(batch, writer)
         if own in found:
             self._number = found[own].number + 1
         since: dict[int, int] = {}
-        if self._rows.by == "place":
+        if self._rows.by == "position":
             self._layout = self._rows.layout
             found = {own: found[own]} if own in found else {}
         else:
@@ -247,7 +247,7 @@ class DeadLetters:
         return True
 
     def _identity(self, record: WorkItem) -> str:
-        if self._writer is None or self._rows.by == "place":
+        if self._writer is None or self._rows.by == "position":
             return str(record.offset)
         name = "/".join(map(str, self._position(record)))
         return f"{name}#{sha256(_key(record.key) or b'').hexdigest()[:16]}"

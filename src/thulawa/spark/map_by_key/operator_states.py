@@ -16,7 +16,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Hashable, MutableMapping
 from concurrent.futures import Future, wait
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import cache
 from typing import Any, NoReturn
 
@@ -78,7 +78,7 @@ class OperatorState:
             operator.function,
             operator.options,
             argument=VALUE,
-            resource=None if operator.resource is None else self._lend,
+            resource=None if operator.resource is None else lambda: nullcontext(self._opened),
             cache=self.cache,
             check=_check_list if operator.flat else None,
             learned=self._learned,
@@ -91,9 +91,6 @@ class OperatorState:
         finally:
             if self._run is asyncio.current_task():  # else another task has begun
                 self._run = None
-
-    def _lend(self) -> AbstractAsyncContextManager[Any]:
-        return nullcontext(self._opened)
 
     def release(self) -> None:
         """Mark it as unused when a task has ended; may be called on any thread."""

@@ -129,8 +129,10 @@ def _reasons(df: DataFrame, plan: Any, operator: Operator) -> Iterator[str]:
     sources = [node for node in plan_nodes(plan) if node.children().isEmpty()]
     one_topic = len(sources) == 1 and _source_name(sources[0]) in _KEEPING_SOURCES
     if operator.keys and not one_topic:
-        scattered = _scattered_stream if df.isStreaming else _scattered_batch
-        yield from scattered(df, plan, sources, operator)
+        if df.isStreaming:
+            yield from _scattered_stream(plan, sources, operator)
+        else:
+            yield from _scattered_batch(df, plan, sources, operator)
 
 
 def _splitting_options(node: Any) -> list[str]:
@@ -163,12 +165,7 @@ def _reordered(earlier: dict[str, Any], operator: Operator) -> Iterator[str]:
         )
 
 
-def _scattered_stream(
-    df: DataFrame,  # noqa: ARG001 as for a batch
-    plan: Any,
-    sources: list[Any],
-    operator: Operator,
-) -> Iterator[str]:
+def _scattered_stream(plan: Any, sources: list[Any], operator: Operator) -> Iterator[str]:
     """Yield why rows of a key may be in several partitions; warn if that is not known."""
     names = map(_source_name, sources)
     unknown = next((name for name in names if name not in _KEEPING_SOURCES), None)
@@ -238,12 +235,12 @@ def _partitions(df: DataFrame, keys: tuple[str, ...]) -> int | None:
     execution = query_execution(df)
     partitioning = execution.sparkPlan().outputPartitioning()
     kind = partitioning.getClass().getSimpleName()
+    if kind == "SinglePartition$":
+        return 1
     if kind == "HashPartitioning":
         hashed = {column.sql().strip("`") for column in scala_items(partitioning.expressions())}
         if hashed <= set(keys):
             return 1
-    if kind == "SinglePartition$":
-        return 1
     if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
         return None  # known only after it has run
     return int(execution.toRdd().getNumPartitions())

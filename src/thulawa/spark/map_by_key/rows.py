@@ -83,7 +83,7 @@ class Row(msgspec.Struct, eq=False, gc=False):
         return self._batch.column(column)[self._index]
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(len(self._names)))
+        return (self[index] for index in range(len(self._names)))
 
     def __len__(self) -> int:
         return len(self._names)
@@ -106,21 +106,21 @@ def row_type(names: Sequence[str]) -> type[Row]:
     ``__getattr__`` for this error would slow down every access.)
     """
     body: dict[str, Any] = {"_names": tuple(names)}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if name.isidentifier() and not hasattr(Row, name):
-            body[name] = property(_getter(place))
-    made: type[Row] = types.new_class(
+            body[name] = property(_getter(index))
+    created: type[Row] = types.new_class(
         f"Row({', '.join(names)})", (Row,), exec_body=lambda space: space.update(body)
     )
-    return made
+    return created
 
 
-def _getter(place: int) -> Callable[[Row], Any]:
+def _getter(index: int) -> Callable[[Row], Any]:
     def get(row: Row) -> Any:
         batch = row._batch  # noqa: SLF001 its own class's accessor
-        values = batch.values[place]
+        values = batch.values[index]
         if values is None:  # checked here, not in column(), to save a call per value
-            values = batch.column(place)
+            values = batch.column(index)
         return values[row._index]  # noqa: SLF001
 
     return get
@@ -156,7 +156,7 @@ class Results:
             return (results,)
         if types != {tuple} or set(map(len, results)) != {self._width}:
             results = [self._tuple(result) for result in results]
-        return [list(map(itemgetter(place), results)) for place in range(self._width)]
+        return [list(map(itemgetter(index), results)) for index in range(self._width)]
 
     def _tuple(self, result: Any) -> tuple[Any, ...]:
         if type(result) is tuple and len(result) == self._width:

@@ -166,10 +166,9 @@ class Intake:
         of = itemgetter(lane) if isinstance(lane, str) else lane
         for record in records:
             try:
-                wanted = of(record.value)
-                record.lane = (
-                    self._lanes[wanted] if wanted in self._lanes else self._no_lane(wanted)
-                )
+                name = of(record.value)
+                known = name in self._lanes
+                record.lane = self._lanes[name] if known else self._no_lane(name)
             except Exception as error:  # noqa: BLE001 the error policy decides
                 record.lane = NoLane(f"lane=: {type(error).__name__}: {message_of(error)}")
 
