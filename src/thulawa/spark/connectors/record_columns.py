@@ -4,31 +4,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from thulawa.core.types import Headers
 from thulawa.errors import ConfigurationError
 from thulawa.priority.placement import unstamped
 
-_BYTES = (BinaryType(), StringType())
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-_TYPES: dict[str, tuple[DataType, ...]] = {
-    "key": _BYTES,
-    "value": _BYTES,
-    "topic": (StringType(),),
-    "partition": (IntegerType(),),
-    "timestamp": (TimestampType(), TimestampNTZType()),
-    "headers": (ArrayType(_HEADER),),
+_TYPES = {  # as Spark's `simpleString` writes them
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+    "headers": ("array<struct<key:string,value:binary>>",),
 }
 COLUMNS = tuple(_TYPES)
 
@@ -46,11 +34,11 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             f"the sink does not know the columns {sorted(unknown)}; it takes {COLUMNS}"
         )
     for field in schema:
-        kind, taken = field.dataType.simpleString(), _TYPES[field.name]
-        if kind not in (names := [one.simpleString() for one in taken]):
+        kind, accepted = field.dataType.simpleString(), _TYPES[field.name]
+        if kind not in accepted:
             raise ConfigurationError(
-                f"the sink takes {field.name} as {' or '.join(names)}, not as {kind}: cast it, or "
-                "use to_json() for what is nested"
+                f"the sink takes {field.name} as {' or '.join(accepted)}, not as {kind}: cast it, "
+                "or use to_json() for what is nested"
             )
 
 

@@ -14,19 +14,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import ParseException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    IntegerType,
-    IntegralType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import types as t
 
 from thulawa.core.signatures import accepts
 from thulawa.engine import (
@@ -54,9 +42,9 @@ from thulawa.spark.map_by_key.worker import process
 from thulawa.spark.session.shipping import ship
 from thulawa.spark.session.worker_pools import dedicated_workers
 
-_POSITION_TYPES = (StringType(), IntegerType(), LongType())
-_NO_KEYS = (ArrayType, MapType, StructType, VariantType)
-_TIMES = (IntegralType, TimestampType, TimestampNTZType)
+_POSITION_TYPES = (t.StringType(), t.IntegerType(), t.LongType())
+_NO_KEYS = (t.ArrayType, t.MapType, t.StructType, t.VariantType)
+_TIMES = (t.IntegralType, t.TimestampType, t.TimestampNTZType)
 
 
 class MapByKeyOptions(TypedDict, total=False):
@@ -102,7 +90,7 @@ def map_by_key(
     function: Callable[..., Any],
     *,
     key: str | Sequence[str] | None,
-    returns: str | StructType,
+    returns: str | t.StructType,
     keep: Sequence[str] = (),
     **options: Unpack[MapByKeyOptions],
 ) -> Callable[[DataFrame], DataFrame]:
@@ -123,7 +111,7 @@ def flat_map_by_key(
     function: Callable[..., Any],
     *,
     key: str | Sequence[str] | None,
-    returns: str | StructType,
+    returns: str | t.StructType,
     keep: Sequence[str] = (),
     **options: Unpack[MapByKeyOptions],
 ) -> Callable[[DataFrame], DataFrame]:
@@ -141,7 +129,7 @@ class _Mapping:
         self,
         function: Callable[..., Any],
         key: str | Sequence[str] | None,
-        returns: str | StructType,
+        returns: str | t.StructType,
         keep: Sequence[str],
         given: MapByKeyOptions,
         *,
@@ -293,7 +281,7 @@ class _Mapping:
             "row for each record, or use on_error='column' and write the failed rows yourself"
         )
 
-    def _check_types(self, schema: StructType) -> None:
+    def _check_types(self, schema: t.StructType) -> None:
         for name in self._keys:
             if isinstance(kind := schema[name].dataType, _NO_KEYS):
                 raise self._error(
@@ -317,18 +305,18 @@ class _Mapping:
                 "objects on the worker, with resource="
             ) from error
 
-    def _declared(self) -> StructType:
+    def _declared(self) -> t.StructType:
         returns: object = self._returns
         if isinstance(returns, str):
             try:
-                returns = StructType.fromDDL(returns)
+                returns = t.StructType.fromDDL(returns)
             except ParseException as error:
                 reason = str(error).strip().splitlines()[0]
                 raise self._error(
                     f"returns={returns!r} is not a schema: {reason}; "
                     "write names and types, as in 'country string, code int'"
                 ) from error
-        if not isinstance(returns, StructType):
+        if not isinstance(returns, t.StructType):
             raise self._error(
                 f"returns={self._returns!r:.60} names no columns: 'country string' does"
             )
@@ -351,13 +339,13 @@ class _Mapping:
         except PySparkTypeError as error:
             raise self._error(f"returns={self._returns!r:.60}: {error}") from error
 
-    def _schema(self, df: DataFrame, operator: Operator) -> StructType:
+    def _schema(self, df: DataFrame, operator: Operator) -> t.StructType:
         columns = [df.schema[name] for name in operator.keep]
         # a failed row has no results, so declared columns are nullable
-        columns += [StructField(one.name, one.dataType) for one in self._declared()]
+        columns += [t.StructField(one.name, one.dataType) for one in self._declared()]
         if operator.options.on_error == "column":
-            columns.append(StructField(ERROR_COLUMN, spark_type(ERROR_TYPE)))
-        return StructType(columns)
+            columns.append(t.StructField(ERROR_COLUMN, spark_type(ERROR_TYPE)))
+        return t.StructType(columns)
 
     def _error(self, reason: str) -> ConfigurationError:
         return ConfigurationError(f"{self._name}: {reason}")

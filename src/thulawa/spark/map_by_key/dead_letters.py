@@ -274,11 +274,8 @@ class DeadLetters:
         record = outcome.record
         assert outcome.error is not None
         row: Row = record.value
-        topic, partition, offset = topic_position(row) or (
-            None,
-            self._task.partition,
-            record.offset,
-        )
+        in_task = (None, self._task.partition, record.offset)
+        topic, partition, offset = topic_position(row) or in_task
         about = ErrorRecord(
             node=self._name,
             key=_key(record.key),
