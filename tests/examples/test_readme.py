@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import thulawa
-from thulawa.spark.map_by_key.map_by_key_options import MapByKeyOptions
+from thulawa.spark.map_by_key.api import MapByKeyOptions
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = ROOT / "docs" / "reference" / "map_by_key.md"

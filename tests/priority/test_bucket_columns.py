@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import thulawa
 from thulawa.brokers.embedded import Log, ProducerRecord
+from thulawa.core.types import TopicPartition
 from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import STAMP, Buckets
 from thulawa.spark.connectors.kafka_sink import KafkaFormat
@@ -224,9 +225,10 @@ def reader_of(log: Log, **options: Any) -> LogReader:
 def taken_by_bucket(log: Log, most: int, **options: Any) -> dict[str, int]:
     reader = reader_of(log, buckets=TWO.text, **options)
     start, end = reader.starts(), reader.look().ends
-    upto = share(start, end, most, reader.split())["orders"]
+    upto = share(start, end, most, reader.split())
     return {
-        name: sum(upto[str(place)] for place in places) for name, places in TWO.layout(6).items()
+        name: sum(upto[TopicPartition("orders", number)] for number in numbers)
+        for name, numbers in TWO.layout(6).items()
     }
 
 
@@ -259,7 +261,7 @@ def test_a_trigger_takes_of_each_bucket_what_the_order_says(
 def test_without_buckets_a_trigger_takes_the_same_of_each_partition(log: Log) -> None:
     flood(log, 1_000, 9_000)
     reader = reader_of(log)
-    upto = share(reader.starts(), reader.look().ends, 60, reader.split())["orders"]
+    upto = share(reader.starts(), reader.look().ends, 60, reader.split())
     assert [*upto.values()] == [10] * 6
 
 

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from thulawa.engine import new_event_loop
 
-__all__ = ["event_loop", "run_async"]
-
 _T = TypeVar("_T")
 
 

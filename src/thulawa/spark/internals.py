@@ -4,8 +4,8 @@ Spark has no public API for what these functions do. All were written against Sp
 ``tests/spark/test_internals.py`` fails when one of them no longer works, and when another module
 uses a private API. Each docstring names what the function depends on.
 
-PySpark is imported inside the functions, because Python workers import this module and need few of
-them.
+Modules of ``pyspark.sql`` are imported inside the functions, because Python workers import this
+module and need few of them.
 """
 
 import json
@@ -18,45 +18,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import SparkContext, TaskContext, accumulators
 
 if TYPE_CHECKING:
-    from pyspark import TaskContext
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import DataType, StructType
-
-__all__ = [
-    "READ_IN",
-    "active_session",
-    "add_scheduler_pool",
-    "analyzed_plan",
-    "arrow_schema",
-    "builder_options",
-    "clone_session",
-    "connect_to_jvm",
-    "end_jvm",
-    "has_active_context",
-    "is_jvm_running",
-    "is_schema_process",
-    "last_progress",
-    "list_folder",
-    "plan_children",
-    "plan_nodes",
-    "query_execution",
-    "read_text",
-    "scala_items",
-    "set_read_limit",
-    "silence_logger",
-    "spark_home",
-    "spark_schema",
-    "spark_type",
-    "started_by_spark_submit",
-    "streaming_batch",
-    "task_accumulators",
-    "unpersist_local_checkpoint",
-    "worker_input",
-]
 
 READ_IN = "4.2.0"
 """The version of Spark that these functions were written against."""
@@ -77,15 +45,11 @@ def spark_home() -> str:
 
 def is_jvm_running() -> bool:
     """Return whether this process has started a JVM (``SparkContext._gateway``)."""
-    from pyspark import SparkContext
-
     return SparkContext._gateway is not None
 
 
 def connect_to_jvm() -> None:
     """Connect to the JVM that ``spark-submit`` started (``SparkContext._ensure_initialized``)."""
-    from pyspark import SparkContext
-
     SparkContext._ensure_initialized()
 
 
@@ -108,8 +72,6 @@ def end_jvm(spark: "SparkSession", timeout: float) -> None:
 
 def has_active_context() -> bool:
     """Return whether a context is active (``SparkContext._active_spark_context``)."""
-    from pyspark import SparkContext
-
     return SparkContext._active_spark_context is not None
 
 
@@ -295,12 +257,10 @@ def spark_type(kind: pa.DataType) -> "DataType":
 
 def task_accumulators() -> list[tuple[int, "Accumulator[Any]"]]:
     """Return the accumulators of the current task by id (``_accumulatorRegistry``)."""
-    from pyspark import accumulators
-
     return list(accumulators._accumulatorRegistry.items())
 
 
-def streaming_batch(context: "TaskContext") -> tuple[str, int] | None:
+def streaming_batch(context: TaskContext) -> tuple[str, int] | None:
     """Return the query id and the micro-batch number of a task; None outside a streaming query.
 
     Spark passes both to its tasks as local properties.

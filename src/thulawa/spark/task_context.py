@@ -1,13 +1,12 @@
-"""The Spark task that runs in this worker process. Does not import PySpark."""
+"""The Spark task that runs in this worker process."""
 
-import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pyspark import TaskContext
+
 from thulawa.errors import ThulawaError
 from thulawa.spark.internals import streaming_batch
-
-__all__ = ["SparkTask", "StreamingTask", "current_task", "streaming_task"]
 
 
 class StreamingTask(NamedTuple):
@@ -36,8 +35,7 @@ class SparkTask:
 
 def current_task() -> SparkTask | None:
     """Return the task that runs in this process; None outside Spark."""
-    spark = sys.modules.get("pyspark")  # already loaded in a Spark worker
-    context = None if spark is None else spark.TaskContext.get()
+    context = TaskContext.get()
     if context is None:
         return None
     return SparkTask(context.partitionId(), *(streaming_batch(context) or ()))

@@ -19,10 +19,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.kafka.transactions import SinkSpec
-from thulawa.spark.connectors.kafka_sink import KafkaFormat, KafkaStreamWriter, TaskCommit
+from thulawa.spark.connectors.kafka_sink import KafkaFormat, KafkaStreamWriter
 from thulawa.spark.micro_batch import stages, task_host
 
 __all__ = [
@@ -123,7 +124,7 @@ class _CrashingWriter(KafkaStreamWriter):
         super().__init__(sink, topic, layout)
         self._points = points
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         self._points.reach("offset log")
         committed = super().write(self._watched(iterator))
         self._points.reach("one committed")

@@ -16,10 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.errors import (
-    ConfigurationError,
-    StateError,
-)
+from thulawa.errors import ConfigurationError, StateError
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.log_sink import log_sink
 from thulawa.spark.connectors.task_layout import task_layout

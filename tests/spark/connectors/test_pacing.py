@@ -1,8 +1,9 @@
 """How far partitions are read ahead of each other: pure figures."""
 
+from thulawa.core.types import TopicPartition
 from thulawa.spark.connectors.pacing import Pace
 
-A, B, C = ("a", "0"), ("b", "0"), ("c", "0")
+A, B, C = (TopicPartition(topic, 0) for topic in "abc")
 
 
 def test_the_earliest_is_read_without_a_bound_and_others_up_to_their_share() -> None:

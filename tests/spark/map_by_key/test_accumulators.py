@@ -1,9 +1,11 @@
 """Accumulators of Spark that a function, or its resource, adds to count every call."""
 
 import asyncio
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,37 @@ def test_accumulators_of_earlier_tasks_have_the_value_of_the_current_one(
             one += 1  # noqa: PLW2901 as users write it
         assert made[-1]._value == task + 1
     _accumulatorRegistry.clear()
+
+
+class Interrupted(AddingAccumulatorParam[int]):
+    """Calls a function while a term is added."""
+
+    meanwhile: Callable[[], object] = int
+
+    def addInPlace(self, value1: int, value2: int) -> int:  # noqa: N802 Spark's name
+        self.meanwhile()
+        return value1 + value2
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("way", ["signal handler", "__del__"])
+def test_adding_from_a_signal_handler_or_a_finalizer_while_adding_does_not_deadlock(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    param = Interrupted(0)
+    inner, outer = Accumulator(4712, 0, AddingAccumulatorParam(0)), Accumulator(4713, 0, param)
+    monkeypatch.setattr("pyspark.accumulators._accumulatorRegistry", {4712: inner, 4713: outer})
+    adopt_accumulators()
+
+    class AddsWhenDeleted:
+        def __del__(self) -> None:
+            inner.add(1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: inner.add(1))
+    raising = partial(signal.raise_signal, signal.SIGUSR1)
+    param.meanwhile = AddsWhenDeleted if way == "__del__" else raising
+    try:
+        outer.add(5)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (inner._value, outer._value) == (1, 5)

@@ -12,12 +12,7 @@ import pytest
 
 from thulawa.brokers.embedded import ConsumerRecord, Log
 from thulawa.engine import Options
-from thulawa.errors import (
-    ConfigurationError,
-    StateError,
-    ThulawaError,
-    UnknownTopic,
-)
+from thulawa.errors import ConfigurationError, StateError, ThulawaError, UnknownTopic
 from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.api import map_by_key
 from thulawa.spark.map_by_key.dead_letters import UNKNOWN, RowIdentity, dead_letter_topic
@@ -67,7 +62,7 @@ def run(
         "keep": (),
         "options": Options(on_error="dead_letter"),
         "dead_letters": log and dead_letter_topic(f"{log.address}#dead"),
-        "row_identity": RowIdentity("place", "plan"),
+        "row_identity": RowIdentity("position", "plan"),
     }
     operator = Operator(**settings | changes)
     out = worker.process(operator, arrow(rows, until))
@@ -274,9 +269,9 @@ def test_rows_that_are_known_by_their_place_are_refused_when_the_plan_has_change
     task[0] = SparkTask(0, QUERY, 4)
     run(log, failing(10), numbers(100))
     with pytest.raises(StateError, match=r"batch 4 with the tasks 'plan'.*again with 'edited'"):
-        run(log, failing(10), numbers(100)[5:], row_identity=RowIdentity("place", "edited"))
+        run(log, failing(10), numbers(100)[5:], row_identity=RowIdentity("position", "edited"))
     task[0] = SparkTask(0, QUERY, 5)
-    run(log, failing(11), numbers(100), row_identity=RowIdentity("place", "edited"))
+    run(log, failing(11), numbers(100), row_identity=RowIdentity("position", "edited"))
     assert set_aside(log) == [10, 11]
 
 
@@ -289,13 +284,13 @@ def test_rows_that_nothing_names_are_refused_in_a_streaming_query_alone(
         run(log, failing(10), numbers(100), row_identity=UNKNOWN)
 
 
-@pytest.mark.parametrize("by", ["record", "place"])
+@pytest.mark.parametrize("by", ["record", "position"])
 def test_dead_letters_of_an_older_checkpoint_are_refused(
     log: Log, task: list[SparkTask | None], by: Any
 ) -> None:
     task[0] = SparkTask(0, QUERY, 10)
     run(log, failing(10), of_topic(0, 50), row_identity=RowIdentity(by))
-    task[0] = SparkTask(0 if by == "place" else 1, QUERY, 6)
+    task[0] = SparkTask(0 if by == "position" else 1, QUERY, 6)
     with pytest.raises(StateError, match=r"dead letters of locate has written batch 10.*batch 6"):
         run(log, failing(), of_topic(0, 50), row_identity=RowIdentity(by))
 

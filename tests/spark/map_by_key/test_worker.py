@@ -11,10 +11,7 @@ import pyarrow as pa
 import pytest
 
 from thulawa.engine import Options
-from thulawa.errors import (
-    RecordError,
-    ThulawaError,
-)
+from thulawa.errors import RecordError, ThulawaError
 from thulawa.spark.map_by_key import operator_states, worker
 from thulawa.spark.map_by_key.operator import Operator
 

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from thulawa.brokers.embedded.batches import Columns, pack, span, unpack
 
-__all__ = ["Behind", "Chunk"]
-
 
 @dataclass(frozen=True, slots=True)
 class Behind:

@@ -1,4 +1,4 @@
-"""Compare a checkpoint with the markers of its sink before the query starts.
+"""What exactly-once sinks share: checks of the checkpoint at start, and of a task's input.
 
 A single task of a sink cannot distinguish the rerun of a micro-batch from a micro-batch of an older
 checkpoint that has the same number and other records. The offset log can: a marker of a micro-batch
@@ -7,23 +7,22 @@ only all markers together show that rows have moved between tasks.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from thulawa.core.markers import LastBatch, check_checkpoint
-from thulawa.errors import ConfigurationError
-from thulawa.spark.internals import list_folder, read_text
-
-__all__ = ["LAYOUT", "ExactlyOnceWriter", "layout_of"]
+from thulawa.errors import ConfigurationError, IncompleteInput, ThulawaError
+from thulawa.spark.internals import list_folder, read_text, worker_input
 
 LAYOUT = "layout"
 """The option that passes the task layout of the plan to the sink."""
 
 _LOCATION = "checkpointLocation"
+_T = TypeVar("_T")
 
 
 class ExactlyOnceWriter(DataStreamWriter):
@@ -94,26 +93,17 @@ class ExactlyOnceWriter(DataStreamWriter):
 
     def _checkpoint(self) -> tuple[str, int, int] | None:
         """Return query id, last begun and last committed batch; None if there is no checkpoint."""
-        location = self._location
+        location, spark = self._location, self._session
         if location is None and self._query_name is not None:
-            root = self._session.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
+            root = spark.conf.get(f"spark.sql.streaming.{_LOCATION}", None)
             location = None if root is None else f"{root}/{self._query_name}"
-        return None if location is None else _read_checkpoint(self._session, location)
-
-
-def _read_checkpoint(spark: SparkSession, location: str) -> tuple[str, int, int] | None:
-    """Read a checkpoint through Spark, because it may be on any file system that Spark reads."""
-    metadata = read_text(spark, location, "metadata")
-    if metadata is None:
-        return None
-    begun, committed = (_last_entry(spark, location, name) for name in ("offsets", "commits"))
-    return str(json.loads(metadata)["id"]), begun, committed
-
-
-def _last_entry(spark: SparkSession, location: str, log: str) -> int:
-    """Return the highest number in one of the logs of a checkpoint; -1 if it is empty."""
-    names = list_folder(spark, location, log)
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
+        # read through Spark, because it may be on any file system that Spark reads
+        metadata = None if location is None else read_text(spark, location, "metadata")
+        if location is None or metadata is None:
+            return None
+        logs = (list_folder(spark, location, log) for log in ("offsets", "commits"))
+        begun, committed = (max(map(int, filter(str.isdecimal, log)), default=-1) for log in logs)
+        return str(json.loads(metadata)["id"]), begun, committed
 
 
 def layout_of(options: Mapping[str, str], sink: str) -> str:
@@ -125,3 +115,22 @@ def layout_of(options: Mapping[str, str], sink: str) -> str:
             f"cannot check.\nWrite with thulawa.{sink} instead of writeStream.format(…)"
         )
     return found
+
+
+def require_complete_input(rows: Iterator[_T]) -> Iterator[_T]:
+    """Yield the rows of a sink's task; raise `IncompleteInput` after rows that were cut off.
+
+    When the task that computes the rows fails or is killed, Spark closes the connection to the
+    sink's worker, often between two Arrow batches, which Arrow reads as a regular end of stream.
+    Only after complete input does Spark send its end-of-stream marker, so a sink commits only when
+    the marker has arrived.
+    """
+    received = worker_input()
+    if received is None:
+        raise ThulawaError(
+            "this version of PySpark does not show whether a sink's rows were cut off; "
+            "use the version that is named in pyproject.toml"
+        )
+    yield from rows
+    if not received.peek(1):
+        raise IncompleteInput("Spark abandoned the task of this sink before its last row")

@@ -16,9 +16,7 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets
 from thulawa.core.types import Offsets
 from thulawa.errors import BrokerError
-from thulawa.spark.connectors.offsets import KAFKA, Notes, of_topics
-
-__all__ = ["GroupCommits", "progress_offsets"]
+from thulawa.spark.connectors.offsets import KAFKA, Notes, by_partition
 
 _log = logging.getLogger("thulawa.kafka")
 
@@ -30,8 +28,8 @@ def progress_offsets(progress: Any) -> Offsets:
         end = json.loads(source.endOffset)
         if "Kafka" not in source.description and Notes.of(end).broker != KAFKA:
             continue  # neither Spark's own reader of Kafka nor ours
-        for topic, partitions in of_topics(end).items():
-            found[topic] = {int(partition): offset for partition, offset in partitions.items()}
+        for (topic, partition), offset in by_partition(end).items():
+            found.setdefault(topic, {})[partition] = offset
     return found
 
 

@@ -6,8 +6,8 @@ be removed, has one limit for all topics, and divides it by the backlog of parti
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
 from confluent_kafka import Message
 
@@ -15,14 +15,11 @@ from thulawa.brokers.embedded import Columns
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import first_times, headers_of, read_spans, topic_partition
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.core.types import Offsets as KafkaOffsets
 from thulawa.core.types import TopicPartition
 from thulawa.errors import ConfigurationError
 from thulawa.spark.connectors.chunks import Chunk
-from thulawa.spark.connectors.log_source import LogReader, OffsetRange, TopicEnds, named
-from thulawa.spark.connectors.offsets import KAFKA, Offsets
-
-__all__ = ["KafkaReader"]
+from thulawa.spark.connectors.log_source import LogReader, OffsetRange, TopicEnds
+from thulawa.spark.connectors.offsets import KAFKA, PartitionOffsets, by_partition
 
 _INTERNAL = ("__consumer_offsets", "__transaction_state")  # never match a pattern
 _TIMEOUT = 60.0  # seconds to wait for brokers that restart
@@ -40,13 +37,11 @@ class KafkaReader(LogReader):
     connection: Connection = field(default_factory=Connection.of)
     pattern: str | None = None
 
+    broker: ClassVar[str] = KAFKA
+
     @classmethod
     def of_kafka(
-        cls,
-        options: Mapping[str, str],
-        connection: Connection | None,
-        *,
-        also: Sequence[str] = (),
+        cls, options: Mapping[str, str], connection: Connection | None, *, also: Sequence[str] = ()
     ) -> "KafkaReader":
         """Create a reader from the options of the source."""
         if connection is None:
@@ -54,16 +49,10 @@ class KafkaReader(LogReader):
         pattern = options.get("subscribePattern")
         if pattern is not None:
             _check_pattern(pattern)
-        known = LogReader.of(
-            options, connection.bootstrap, also=("subscribePattern", *also), pattern=pattern
+        also = ("subscribePattern", *also)
+        return cls.of(
+            options, connection.bootstrap, also=also, pattern=pattern, connection=connection
         )
-        of_log = {one.name: getattr(known, one.name) for one in fields(LogReader)}
-        return cls(**of_log, connection=connection, pattern=pattern)
-
-    @property
-    def broker(self) -> str:
-        """The kind of broker, as offsets record it."""
-        return KAFKA
 
     def reads(self, topic: str) -> bool:
         """Return whether a topic of this name is read."""
@@ -76,23 +65,18 @@ class KafkaReader(LogReader):
             return self.topics
         return tuple(filter(self.reads, _topics(self.connection).topics()))
 
-    def _firsts(self) -> Offsets:
-        return _all_named(_topics(self.connection).start_offsets(*self._names()))
+    def _firsts(self) -> PartitionOffsets:
+        return by_partition(_topics(self.connection).start_offsets(*self._names()))
 
     def _look(self) -> TopicEnds:
         ids, ends = _topics(self.connection).ids_and_ends(*self._names())
-        return TopicEnds(ids, _all_named(ends))
+        return TopicEnds(ids, by_partition(ends))
 
-    def times(self, spans: Mapping[tuple[str, str], tuple[int, int]]) -> dict[tuple[str, str], int]:
-        """Return the timestamp of the first record of each range of start and count."""
-        places = {
-            TopicPartition(topic, int(number)): (start, start + count)
-            for (topic, number), (start, count) in spans.items()
-        }
-        found = first_times(self.connection, places, timeout=_TIMEOUT)
-        return {(topic, str(number)): time for (topic, number), time in found.items()}
+    def times(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> PartitionOffsets:
+        """Return the timestamp of the first record of each range of offsets [start, end)."""
+        return first_times(self.connection, ranges, timeout=_TIMEOUT)
 
-    def _chunks(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
+    def _columns(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
         for one in ranges:
             for chunk in self.chunks([one]):
                 yield one, chunk.columns
@@ -112,9 +96,9 @@ class KafkaReader(LogReader):
             count += len(messages)
             size += sum(map(len, messages))
             if count >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
-                yield from _columns(waiting)
+                yield from _chunks_of(waiting)
                 count = size = 0
-        yield from _columns(waiting)
+        yield from _chunks_of(waiting)
 
 
 def _check_pattern(pattern: str) -> None:
@@ -137,11 +121,7 @@ def _topics(connection: Connection) -> Topics:
     return _clients[key]
 
 
-def _all_named(offsets: KafkaOffsets) -> Offsets:
-    return {topic: named(places) for topic, places in offsets.items()}
-
-
-def _columns(waiting: dict[TopicPartition, list[Message]]) -> Iterator[Chunk]:
+def _chunks_of(waiting: dict[TopicPartition, list[Message]]) -> Iterator[Chunk]:
     """Yield the waiting messages as chunks and clear them."""
     for (topic, partition), messages in waiting.items():
         columns = Columns(

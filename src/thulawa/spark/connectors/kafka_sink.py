@@ -7,54 +7,37 @@ must have the same rows in each task, so plans that move rows between tasks are 
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import TopicSpec, reachable
-from thulawa.brokers.kafka.transactions import (
-    SinkBatch,
-    SinkResult,
-    SinkSpec,
-    fence,
-    markers,
-    write,
-)
+from thulawa.brokers.kafka.transactions import SinkBatch, SinkSpec, fence, markers, write
 from thulawa.core.durations import milliseconds
 from thulawa.core.gc_freeze import freeze_gc
 from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.kafka_clients import check_layout
-from thulawa.spark.connectors.complete_input import require_complete_input
-from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter, layout_of
+from thulawa.spark.connectors.exactly_once import (
+    LAYOUT,
+    ExactlyOnceWriter,
+    layout_of,
+    require_complete_input,
+)
 from thulawa.spark.connectors.kafka_reader import KafkaReader
-from thulawa.spark.connectors.log_source import SCHEMA, LogBatchReader, check_names, count_of
-from thulawa.spark.connectors.record_columns import check_columns, column_values, header_pairs
-from thulawa.spark.connectors.stream_reader import LogStreamReader
+from thulawa.spark.connectors.log_source import check_names, count_of
+from thulawa.spark.connectors.record_columns import check_columns, header_pairs, sink_rows
+from thulawa.spark.connectors.stream_reader import SourceFormat
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.task_context import streaming_task
-
-__all__ = [
-    "FORMAT",
-    "KafkaFormat",
-    "KafkaStreamWriter",
-    "connection_of",
-    "connection_options",
-    "kafka_sink",
-    "options_of",
-    "register",
-    "sink_of",
-    "writer_of",
-]
 
 FORMAT = "thulawa-kafka"
 _PREFIX = "kafka."
@@ -68,40 +51,30 @@ class _SinkOption(NamedTuple):
     read: Callable[[str], Any] = str
 
 
-def _write_seconds(seconds: float) -> str:
-    return f"{seconds} s"
-
-
-def _read_seconds(name: str, text: str) -> float:
-    return milliseconds(text, name=name) / 1_000
-
-
-def _optional(value: str | None) -> str | None:
-    return value
+def _seconds(field: str, name: str) -> _SinkOption:
+    return _SinkOption(
+        field, lambda seconds: f"{seconds} s", lambda text: milliseconds(text, name=name) / 1_000
+    )
 
 
 # Defaults are those of `SinkSpec`, `Policies` and `TopicSpec`.
 _SINK_OPTIONS = {
     "application": _SinkOption("application"),
     "sink": _SinkOption("name"),
-    "buckets": _SinkOption("buckets", lambda one: None if one is None else one.text, Buckets.of),
+    "buckets": _SinkOption("buckets", attrgetter("text"), Buckets.of),
     "processingGuarantee": _SinkOption("guarantee"),
-    "transactionTimeout": _SinkOption(
-        "transaction_timeout", _write_seconds, partial(_read_seconds, "transactionTimeout")
-    ),
-    "deliveryTimeout": _SinkOption(
-        "delivery_timeout", _write_seconds, partial(_read_seconds, "deliveryTimeout")
-    ),
+    "transactionTimeout": _seconds("transaction_timeout", "transactionTimeout"),
+    "deliveryTimeout": _seconds("delivery_timeout", "deliveryTimeout"),
     "missingTopic": _SinkOption("policies.missing"),
     "oversized": _SinkOption("policies.oversized"),
-    "deadLetterTopic": _SinkOption("policies.dead_letter", _optional),
+    "deadLetterTopic": _SinkOption("policies.dead_letter"),
     "partitions": _SinkOption("policies.spec.partitions", str, int),
     "cleanup": _SinkOption("policies.spec.cleanup"),
     "copies": _SinkOption("policies.spec.copies", lambda n: None if n < 0 else str(n), int),
     "topicSettings": _SinkOption(
         "policies.spec.settings", lambda s: json.dumps(dict(s)), json.loads
     ),
-    "markers": _SinkOption("markers", _optional),
+    "markers": _SinkOption("markers"),
 }
 _OTHER_OPTIONS = ("topic", "checkpointLocation", "queryName", LAYOUT)
 _COUNTS = ("partitions", "copies")
@@ -151,43 +124,22 @@ def writer_of(df: DataFrame, sink: SinkSpec, topic: str | None, layout: str) -> 
     return writer.options(**options).format(FORMAT)
 
 
-@dataclass(slots=True)
-class TaskCommit(WriterCommitMessage):
-    """The commit message of a task."""
-
-    task: int
-    written: SinkResult
-
-
-class KafkaFormat(DataSource):
+class KafkaFormat(SourceFormat):
     """Kafka as a source, batch and streaming, and as a streaming sink."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return FORMAT
+    FORMAT = FORMAT
 
-    def schema(self) -> str:
-        """Return the columns that are read: those of the embedded log's source."""
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 it is fixed
-        """Create the batch reader."""
-        return LogBatchReader(KafkaReader.of_kafka(self.options, connection_of(self.options)))
-
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
-        """Create the streaming reader."""
-        reader = KafkaReader.of_kafka(self.options, connection_of(self.options))
-        return LogStreamReader(reader, count_of(self.options, "maxOffsetsPerTrigger"))
+    def log_reader(self, *also: str) -> KafkaReader:
+        """Create a reader from the options."""
+        return KafkaReader.of_kafka(self.options, connection_of(self.options), also=also)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
-        _check_option_names(self.options)
-        exact = self.options.get("processingGuarantee", "exactly_once") == "exactly_once"
-        layout = layout_of(self.options, "kafka_sink") if exact else ""
-        topic = self.options.get("topic")
+        sink, topic = sink_of(self.options), self.options.get("topic")
+        exactly_once = sink.guarantee == "exactly_once"
+        layout = layout_of(self.options, "kafka_sink") if exactly_once else ""
         check_columns(schema, topic)
-        return KafkaStreamWriter(sink_of(self.options), topic, layout)
+        return KafkaStreamWriter(sink, topic, layout)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
@@ -198,17 +150,17 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         self._topic = topic
         self._layout = layout
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the records of one task together with its micro-batch number."""
         freeze_gc()
         batch = SinkBatch(*streaming_task(), self._layout)
         rows = (out_records(one, self._topic) for one in require_complete_input(iterator))
-        return TaskCommit(batch.task, write(self._sink, batch, rows))
+        write(self._sink, batch, rows)
+        return WriterCommitMessage()
 
 
 def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
     """Return the rows of an Arrow batch as records to send."""
-    names = ("topic", "key", "value", "partition", "timestamp", "headers")
     return [
         OutRecord(
             topic or own or "",
@@ -218,16 +170,16 @@ def out_records(batch: pa.RecordBatch, topic: str | None) -> list[OutRecord]:
             timestamp,
             header_pairs(headers, placed=partition is not None) if headers else None,
         )
-        for own, key, value, partition, timestamp, headers in zip(
-            *(column_values(batch, name) for name in names), strict=True
-        )
+        for key, value, own, partition, timestamp, headers in sink_rows(batch)
     ]
 
 
 def options_of(sink: SinkSpec, topic: str | None) -> dict[str, str]:
     """Return a sink as options of the format."""
     written = {
-        name: option.write(attrgetter(option.field)(sink)) for name, option in _SINK_OPTIONS.items()
+        name: option.write(value)
+        for name, option in _SINK_OPTIONS.items()
+        if (value := attrgetter(option.field)(sink)) is not None
     }
     written["topic"] = topic
     chosen = {name: value for name, value in written.items() if value is not None}
@@ -236,7 +188,7 @@ def options_of(sink: SinkSpec, topic: str | None) -> dict[str, str]:
 
 def sink_of(options: Mapping[str, str]) -> SinkSpec:
     """Return the sink that options of the format describe; names are not case-sensitive."""
-    _check_option_names(options)
+    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
     connection = connection_of(options)
     if connection is None or not options.get("application"):
         raise ConfigurationError(
@@ -251,10 +203,6 @@ def sink_of(options: Mapping[str, str]) -> SinkSpec:
             parts[part][field] = option.read(text)
     policies = Policies(**parts["policies"], spec=TopicSpec(**parts["policies.spec"]))
     return SinkSpec(connection=connection, policies=policies, **parts[""])
-
-
-def _check_option_names(options: Mapping[str, str]) -> None:
-    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
 
 
 def connection_of(options: Mapping[str, str]) -> Connection | None:

@@ -17,22 +17,35 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics, reachable
 from thulawa.core.types import Offsets
 from thulawa.errors import ConfigurationError, UnknownTopic
-from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, register
-
-__all__ = ["Starting", "kafka_source"]
+from thulawa.spark.connectors.kafka_sink import FORMAT, KafkaFormat, connection_options, register
+from thulawa.spark.connectors.log_packed import PackedSource
 
 Starting: TypeAlias = Literal["earliest", "latest"] | Offsets
 
 _STARTING = ("earliest", "latest")
 _OPTIONS = ("maxPartitions", "buckets", "bucketOrder")
-_OURS = {
-    "subscribe": "topics",
-    "subscribepattern": "pattern",
-    "assign": "topics",
-    "startingoffsets": "starting",
-    "maxoffsetspertrigger": "max_records",
+_SPLITS = (
+    "it splits a topic-partition over several tasks, which breaks the order of keys; leave it out"
+)
+_REJECTED = {
+    "subscribe": "use the argument topics=…",
+    "subscribepattern": "use the argument pattern=…",
+    "assign": "use the argument topics=…",
+    "startingoffsets": "use the argument starting=…",
+    "maxoffsetspertrigger": "use the argument max_records=…",
+    "minpartitions": _SPLITS,
+    "maxrecordsperpartition": _SPLITS,
+    "failondataloss": (
+        "records that are deleted before they are read always end the query; leave it out, and "
+        "raise the topic's retention"
+    ),
 }
-_SPLITTING = ("minpartitions", "maxrecordsperpartition")
+
+
+class PackedKafkaFormat(PackedSource, KafkaFormat):
+    """Streaming source of chunks of Kafka topics, for stream programs."""
+
+    FORMAT = "thulawa-kafka-packed"
 
 
 def kafka_source(
@@ -94,32 +107,22 @@ def kafka_source(
 
 def _starting(starting: Offsets, reads: Mapping[str, Sequence[int]] | None) -> str:
     """Return the start offsets as JSON; raise for partitions that are not read."""
-    strangers = [
+    unread = [
         f"{name}-{number}"
         for name, some in starting.items()
         for number in some
         if reads is not None and int(number) not in reads.get(name, ())
     ]
-    if strangers:
-        raise ConfigurationError(f"starting names {', '.join(strangers)}, which is not read")
+    if unread:
+        raise ConfigurationError(f"starting names {', '.join(unread)}, which is not read")
     return json.dumps(starting)
 
 
 def _known_option(name: str) -> str:
     """Return the canonical spelling of an option; raise for one that does not exist."""
     lowered = name.lower()
-    if lowered in _OURS:
-        raise ConfigurationError(f"{name}: use the argument {_OURS[lowered]}=…")
-    if lowered in _SPLITTING:
-        raise ConfigurationError(
-            f"{name} splits a topic-partition over several tasks, which breaks the order of its "
-            "keys; leave it out"
-        )
-    if lowered == "failondataloss":
-        raise ConfigurationError(
-            f"{name}: records that are deleted before they are read always end the query; leave "
-            "it out, and raise the topic's retention"
-        )
+    if lowered in _REJECTED:
+        raise ConfigurationError(f"{name}: {_REJECTED[lowered]}")
     if lowered.startswith("kafka."):
         raise ConfigurationError(f"{name}: use Connection(address, settings)")
     for known in _OPTIONS:

@@ -4,24 +4,19 @@ Spark's costs grow with the number of rows, so a row holds a stored batch of up 
 records. The first stage of a program runs inside the source: passing its input through Spark to
 another operator costs as much as reading it. The columns are private to this format and
 `thulawa.spark.micro_batch`; users have the format ``thulawa``, with one row per record. Kafka's
-topics are read the same way (`thulawa.spark.connectors.kafka_packed`).
+topics are read the same way (`thulawa.spark.connectors.kafka_source`).
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
@@ -29,30 +24,15 @@ from thulawa.brokers.embedded import Log
 from thulawa.brokers.embedded.arrow import gathered
 from thulawa.core.gc_freeze import freeze_gc
 from thulawa.spark.connectors.chunks import Behind, Chunk
-from thulawa.spark.connectors.complete_input import require_complete_input
 from thulawa.spark.connectors.exactly_once import layout_of
-from thulawa.spark.connectors.log_sink import exactly_once
+from thulawa.spark.connectors.log_sink import LogFormat, LogStreamWriter, LogWriter, exactly_once
 from thulawa.spark.connectors.log_source import LogReader, SourcePartition, count_of
-from thulawa.spark.connectors.stream_reader import LogStreamReader
+from thulawa.spark.connectors.stream_reader import LogStreamReader, SourceFormat
 from thulawa.spark.internals import spark_schema
-from thulawa.spark.task_context import streaming_task
-
-__all__ = [
-    "NAME",
-    "OPTIONS",
-    "ChunkFunction",
-    "PackedReader",
-    "chunks_of",
-    "packed_reader",
-    "packed_sink",
-    "read_chunks",
-    "register",
-]
 
 ChunkFunction: TypeAlias = Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
 """A function over chunks, or over rows that hold chunks (`chunks_of`)."""
 
-NAME = "thulawa-packed"
 _SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -61,17 +41,11 @@ _SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-OPTIONS = ("function", "unboundedTopics", "orderedGroups", "pacedGroups")
+_OPTIONS = ("function", "unboundedTopics", "orderedGroups", "pacedGroups")
 _ROWS, _BYTES = 1_000, 2**23  # at most, per Arrow batch
 
 
-def register(spark: SparkSession) -> None:
-    """Register the format with a session."""
-    spark.dataSource.register(PackedLogFormat)
-
-
 def _to_rows(chunks: Iterator[Chunk | Behind]) -> Iterator[pa.RecordBatch]:
-    """Yield chunks as Spark rows."""
     return gathered(map(_row, chunks), rows=_ROWS, size=_BYTES)
 
 
@@ -107,38 +81,36 @@ def read_chunks(
     return rows
 
 
-def packed_reader(reader: LogReader, options: Mapping[str, str]) -> "PackedReader":
-    """Create the stream reader of a format that reads chunks."""
-    return PackedReader(
-        reader,
-        count_of(options, "maxOffsetsPerTrigger"),
-        unbounded_topics=frozenset(options.get("unboundedTopics", "").split(",")),
-        ordered_groups=json.loads(options.get("orderedGroups", "[]")),
-        paced_groups=json.loads(options.get("pacedGroups", "[]")),
-        function=options["function"],
-    )
-
-
 def packed_sink(df: DataFrame, log: str) -> DataStreamWriter:
     """Return a writer of packed rows to the topics of a log, exactly once."""
-    return exactly_once(df, log, NAME, deterministic=True)
+    return exactly_once(df, log, PackedLogFormat.FORMAT, deterministic=True)
 
 
-class PackedLogFormat(DataSource):
-    """Streaming source and sink of the embedded log's record batches."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return NAME
+class PackedSource(SourceFormat):
+    """Format whose streaming reader applies a function to chunks."""
 
     def streamReader(self, schema: StructType) -> "PackedReader":  # noqa: ARG002 `read_chunks` sets it
         """Create the streaming reader."""
-        return packed_reader(LogReader.of(self.options, also=OPTIONS), self.options)
+        options = self.options
+        return PackedReader(
+            self.log_reader(*_OPTIONS),
+            count_of(options, "maxOffsetsPerTrigger"),
+            unbounded_topics=frozenset(options.get("unboundedTopics", "").split(",")),
+            ordered_groups=json.loads(options.get("orderedGroups", "[]")),
+            paced_groups=json.loads(options.get("pacedGroups", "[]")),
+            function=options["function"],
+        )
+
+
+class PackedLogFormat(PackedSource, LogFormat):
+    """Streaming source and sink of the embedded log's record batches."""
+
+    FORMAT = "thulawa-packed"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PackedWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
-        return PackedWriter(self.options["path"], layout_of(self.options, "Streams"))
+        writer = LogWriter(self.options["path"], topic=None)
+        return PackedWriter(writer, layout_of(self.options, "Streams"))
 
 
 class PackedReader(LogStreamReader):
@@ -158,25 +130,11 @@ class PackedReader(LogStreamReader):
         return function(chain(partition.behind, self._reader.chunks(partition.ranges)))
 
 
-class PackedWriter(DataSourceStreamArrowWriter):
-    """Writes each micro-batch exactly once."""
+class PackedWriter(LogStreamWriter):
+    """Writes packed rows, each micro-batch exactly once."""
 
-    def __init__(self, address: str, layout: str) -> None:
-        self._address = address
-        self._layout = layout
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the records of one task together with its micro-batch number."""
-        freeze_gc()
-        task = streaming_task()
-        with Log(self._address) as log:
-            log.append_packed(
-                _outgoing(require_complete_input(iterator)),
-                marker=(task.query, task.partition),
-                batch=task.batch,
-                layout=self._layout,
-            )
-        return WriterCommitMessage()
+    def _append(self, log: Log, rows: Iterator[pa.RecordBatch], **batch: Any) -> None:
+        log.append_packed(_outgoing(rows), **batch)
 
 
 def _outgoing(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, int | None, bytes]]:

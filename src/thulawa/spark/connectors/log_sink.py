@@ -1,4 +1,4 @@
-"""The embedded log as a Spark sink that writes each micro-batch exactly once.
+"""The embedded log as a Spark format, with a sink that writes each micro-batch exactly once.
 
 Every Spark task writes its records and the number of the micro-batch in one transaction, under a
 marker of the query and the task. A rerun after a failure finds its number there and writes nothing.
@@ -9,9 +9,10 @@ rows in each task, so plans that move rows between tasks are rejected.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -27,19 +28,17 @@ from thulawa.core.markers import LastBatch
 from thulawa.errors import ConfigurationError
 from thulawa.priority.buckets import Buckets
 from thulawa.priority.placement import Placing
-from thulawa.spark.connectors.complete_input import require_complete_input
-from thulawa.spark.connectors.exactly_once import LAYOUT, ExactlyOnceWriter
-from thulawa.spark.connectors.log_source import check_names
-from thulawa.spark.connectors.record_columns import (
-    COLUMNS,
-    check_columns,
-    column_values,
-    header_pairs,
+from thulawa.spark.connectors.exactly_once import (
+    LAYOUT,
+    ExactlyOnceWriter,
+    layout_of,
+    require_complete_input,
 )
+from thulawa.spark.connectors.log_source import LogReader, check_names
+from thulawa.spark.connectors.record_columns import check_columns, header_pairs, sink_rows
+from thulawa.spark.connectors.stream_reader import SourceFormat
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.task_context import streaming_task
-
-__all__ = ["FORMAT", "LogBatchWriter", "LogStreamWriter", "LogWriter", "exactly_once", "log_sink"]
 
 FORMAT = "thulawa"
 _OPTIONS = ("path", "topic", "buckets", "checkpointLocation", "queryName", LAYOUT)
@@ -128,13 +127,9 @@ class LogWriter:
         """Return the rows as records, by topic."""
         by_topic: dict[str, list[ProducerRecord]] = {}
         for batch in batches:
-            columns = {name: column_values(batch, name) for name in COLUMNS}
-            topics = columns.pop("topic")
-            for topic, key, value, partition, timestamp, headers in zip(
-                topics, *(columns[name] for name in COLUMNS if name != "topic"), strict=True
-            ):
-                pairs = () if not headers else header_pairs(headers, placed=partition is not None)
-                record = ProducerRecord(key, value, tuple(pairs), timestamp, partition)
+            for key, value, topic, partition, timestamp, headers in sink_rows(batch):
+                pairs = header_pairs(headers, placed=partition is not None) if headers else ()
+                record = ProducerRecord(key, value, pairs, timestamp, partition)
                 by_topic.setdefault(self.topic or topic or "", []).append(record)
         return by_topic
 
@@ -163,11 +158,50 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         """Write the records of one task together with its micro-batch number."""
         freeze_gc()
         task = streaming_task()
+        marker = (task.query, task.partition)
         with Log(self._writer.address) as log:
-            log.append(
-                self._writer.placed(require_complete_input(iterator), log),
-                marker=(task.query, task.partition),
+            self._append(
+                log,
+                require_complete_input(iterator),
+                marker=marker,
                 batch=task.batch,
                 layout=self._layout,
             )
         return WriterCommitMessage()
+
+    def _append(self, log: Log, rows: Iterator[pa.RecordBatch], **batch: Any) -> None:
+        log.append(self._writer.placed(rows, log), **batch)
+
+
+def register(spark: SparkSession) -> None:
+    """Register the format ``thulawa`` with a session."""
+    spark.dataSource.register(LogFormat)
+
+
+class LogFormat(SourceFormat):
+    """The embedded log as source and sink, batch and streaming."""
+
+    FORMAT = FORMAT
+
+    def log_reader(self, *also: str) -> LogReader:
+        """Create a reader from the options."""
+        return LogReader.of(self.options, also=also)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: FBT001
+        """Create the batch writer."""
+        _check_append(overwrite)
+        return LogBatchWriter(LogWriter.of(dict(self.options), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001
+        """Create the streaming writer."""
+        _check_append(overwrite)
+        writer = LogWriter.of(dict(self.options), schema)
+        return LogStreamWriter(writer, layout_of(self.options, "log_sink"))
+
+
+def _check_append(overwrite: object) -> None:
+    if overwrite:
+        raise ConfigurationError(
+            "a topic can only be appended to: use mode('append'), or outputMode('append') or "
+            "('update') in a stream; delete_topic() empties it"
+        )

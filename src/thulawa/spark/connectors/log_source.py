@@ -6,39 +6,23 @@ decides which records a micro-batch has.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from thulawa.brokers.embedded import Columns, Log
 from thulawa.core.gc_freeze import freeze_gc
+from thulawa.core.types import TopicPartition
 from thulawa.errors import ConfigurationError
-from thulawa.priority.quotas import evenly
-from thulawa.spark.connectors.bucket_options import (
-    Admission,
-    Assigned,
-    Place,
-    Split,
-    assigned,
-    chosen,
-)
+from thulawa.priority.buckets import Buckets
+from thulawa.priority.quotas import evenly, grouped, in_turn, weighted
 from thulawa.spark.connectors.chunks import Behind, Chunk
-from thulawa.spark.connectors.offsets import Offsets
-
-__all__ = [
-    "SCHEMA",
-    "LogBatchReader",
-    "LogReader",
-    "OffsetRange",
-    "SourcePartition",
-    "TopicEnds",
-    "check_names",
-    "count_of",
-    "named",
-]
+from thulawa.spark.connectors.offsets import PartitionOffsets, by_partition, topic_partitions
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -46,18 +30,14 @@ SCHEMA = (
 )
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-_OPTIONS = (
-    "path",
-    "subscribe",
-    "assign",
-    "startingOffsets",
-    "maxOffsetsPerTrigger",
-    "maxPartitions",
-    "buckets",
-    "bucketOrder",
-)
-
+_OPTIONS = ("path", "subscribe", "assign", "startingOffsets", "maxOffsetsPerTrigger",
+            "maxPartitions", "buckets", "bucketOrder")  # fmt: skip
+_BUCKET_ORDERS = ("weighted", "strict")
 _EARLIEST, _LATEST = -2, -1  # as start offsets, as in Spark's Kafka source
+
+
+Split: TypeAlias = Callable[[Mapping[TopicPartition, int], int], Mapping[TopicPartition, int]]
+"""A function that divides a record limit between partitions with these numbers of records."""
 
 
 class OffsetRange(NamedTuple):
@@ -81,7 +61,7 @@ class TopicEnds(NamedTuple):
     """The ids of topics, and their end offsets."""
 
     ids: dict[str, str]
-    ends: Offsets
+    ends: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +72,12 @@ class LogReader:
     topics: tuple[str, ...]
     starting: str
     most_partitions: int | None = None
-    assigned: Assigned | None = None
-    admission: Admission = field(default_factory=Admission)
+    assigned: Mapping[str, Sequence[int]] | None = None
+    buckets: Buckets | None = None
+    bucket_order: str | None = None
 
-    @property
-    def broker(self) -> str:
-        """The kind of broker, as offsets record it."""
-        return ""
+    broker: ClassVar[str] = ""
+    """The kind of broker, as offsets record it."""
 
     @classmethod
     def of(
@@ -107,78 +86,89 @@ class LogReader:
         address: str | None = None,
         *,
         also: Sequence[str] = (),
-        pattern: str | None = None,
-    ) -> "LogReader":
+        **more: Any,
+    ) -> Self:
         """Create a reader from the options of the source; names are not case-sensitive.
 
-        ``also`` are options that the caller reads. With a ``pattern`` no topics are named.
+        ``also`` are options that the caller reads, ``more`` are fields of a subclass. With a
+        ``pattern`` among them no topics are named.
         """
         check_names(options, (*_OPTIONS, *also), "source")
         address = address or options.get("path")
         subscribed = options.get("subscribe")
-        places = assigned(options)
-        ways = [way for way in (subscribed, places, pattern) if way]
+        partitions = _parsed_assignment(options.get("assign"))
+        ways = [way for way in (subscribed, partitions, more.get("pattern")) if way]
         if not address or len(ways) != 1:
             raise ConfigurationError(
                 "the source needs a path and topics, or partitions of topics: "
                 '.option("subscribe", "visits").load("file:./topics")'
             )
         named = (name.strip() for name in subscribed.split(",")) if subscribed else ()
-        topics = tuple(places or named)
-        starting = options.get("startingOffsets", "earliest")
+        buckets, order = options.get("buckets"), options.get("bucketOrder")
+        if order not in (None, *_BUCKET_ORDERS):
+            raise ConfigurationError(
+                f"bucketOrder is one of {', '.join(_BUCKET_ORDERS)}, not {order!r}"
+            )
+        if buckets is None and order is not None:
+            raise ConfigurationError('bucketOrder goes with .option("buckets", buckets.text)')
         return cls(
             address,
-            topics,
-            starting,
+            tuple(partitions or named),
+            options.get("startingOffsets", "earliest"),
             count_of(options, "maxPartitions"),
-            places,
-            Admission.of(options),
+            partitions,
+            None if buckets is None else Buckets.of(buckets),
+            order,
+            **more,
         )
 
-    def starts(self) -> Offsets:
+    def starts(self) -> PartitionOffsets:
         """Return the start offsets."""
-        return chosen(self._starts(), self.assigned)
-
-    def _starts(self) -> Offsets:
         if self.starting == "latest":
-            return self._look().ends
-        first = self._firsts()
+            return self.look().ends
         if self.starting == "earliest":
-            return first
-        wanted, ends = _chosen(self.starting), self._look().ends
-        if others := sorted(wanted.keys() - ends.keys()):
-            raise ConfigurationError(f"startingOffsets names {others}, which are not subscribed to")
-        return {
-            topic: places | _within(topic, wanted.get(topic, {}), places, ends[topic])
-            for topic, places in first.items()
-        }
+            return self.firsts()
+        return self._assigned(_starting(self.starting, self._firsts(), self._look().ends))
 
-    def firsts(self) -> Offsets:
+    def firsts(self) -> PartitionOffsets:
         """Return the offsets of the first records that exist."""
-        return chosen(self._firsts(), self.assigned)
+        return self._assigned(self._firsts())
 
-    def _firsts(self) -> Offsets:
+    def _firsts(self) -> PartitionOffsets:
         with Log(self.address) as log:
-            return {topic: named(log.start_offsets(topic)) for topic in self.topics}
+            return by_partition({topic: log.start_offsets(topic) for topic in self.topics})
 
     def look(self) -> TopicEnds:
         """Return the ids and end offsets of the topics."""
         seen = self._look()
-        return TopicEnds(seen.ids, chosen(seen.ends, self.assigned))
+        return TopicEnds(seen.ids, self._assigned(seen.ends))
 
     def _look(self) -> TopicEnds:
         with Log(self.address) as log:
             ids = {topic: str(log.topic(topic).id) for topic in self.topics}
-            return TopicEnds(ids, {topic: named(log.end_offsets(topic)) for topic in self.topics})
+            ends = {topic: log.end_offsets(topic) for topic in self.topics}
+        return TopicEnds(ids, by_partition(ends))
 
-    def times(self, spans: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
-        """Return the timestamp of the first record of each range of start and count."""
-        found = {}
+    def _assigned(self, offsets: PartitionOffsets) -> PartitionOffsets:
+        """Return the offsets of the assigned partitions; of all if none are assigned."""
+        if self.assigned is None:
+            return offsets
+        wanted = topic_partitions(self.assigned)
+        if missing := next((at for at in wanted if at not in offsets), None):
+            count = sum(at.topic == missing.topic for at in offsets)
+            raise ConfigurationError(
+                f"topic {missing.topic} has no partition {missing.partition}: it has {count}"
+            )
+        return {at: offsets[at] for at in wanted}
+
+    def times(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> PartitionOffsets:
+        """Return the timestamp of the first record of each range of offsets [start, end)."""
         with Log(self.address) as log:
-            for (topic, number), (start, _) in spans.items():
-                for record in log.read(topic, int(number), start, limit=1):
-                    found[topic, number] = record.timestamp
-        return found
+            return {
+                at: record.timestamp
+                for at, (start, _) in ranges.items()
+                for record in log.read(*at, start, limit=1)
+            }
 
     def reads(self, topic: str) -> bool:
         """Return whether a topic of this name is read."""
@@ -186,44 +176,53 @@ class LogReader:
 
     def split(self) -> Split:
         """Return the function that divides the record limit."""
-        if self.admission.buckets is None:
+        if self.buckets is None:
             return evenly
-        counts = {topic: len(places) for topic, places in self._look().ends.items()}
-        return self.admission.split(counts)
+        counts = Counter(at.topic for at in self._look().ends)
+        groups = {
+            TopicPartition(topic, number): bucket
+            for topic, count in counts.items()
+            for number, bucket in self.buckets.members(count).items()
+        }
+        if self.bucket_order == "strict":
+            return partial(
+                grouped, groups=groups, split=partial(in_turn, order=self.buckets.urgency)
+            )
+        weights = dict(self.buckets.shares)
+        return partial(grouped, groups=groups, split=partial(weighted, weights=weights))
 
     def partitions(
-        self, start: Offsets, end: Offsets, most: int | None = None
+        self, start: PartitionOffsets, end: PartitionOffsets, most: int | None = None
     ) -> list[SourcePartition]:
         """Return the Spark partitions for the records between two offsets, at most ``most``."""
         ranges = [
-            OffsetRange(topic, int(partition), start[topic][partition], upto)
-            for topic, partitions in sorted(end.items())
-            for partition, upto in sorted(partitions.items(), key=lambda item: int(item[0]))
-            if upto > start[topic][partition]
+            OffsetRange(*at, start[at], upto)
+            for at, upto in sorted(end.items())
+            if upto > start[at]
         ]
         count = min(most or len(ranges), len(ranges))
-        return [SourcePartition(ranges[place::count]) for place in range(count)]
+        return [SourcePartition(ranges[number::count]) for number in range(count)]
 
     def read(self, wanted: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a Spark partition, each range in offset order."""
         assert isinstance(wanted, SourcePartition)
         freeze_gc()
-        for one, columns in self._chunks(wanted.ranges):
-            if self.admission.buckets is not None:
-                self.admission.buckets.check_headers(columns.headers)
+        for one, columns in self._columns(wanted.ranges):
+            if self.buckets is not None:
+                self.buckets.check_headers(columns.headers)
             yield _arrow(columns, one)
 
-    def _chunks(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
+    def _columns(self, ranges: list[OffsetRange]) -> Iterator[tuple[OffsetRange, Columns]]:
         with Log(self.address) as log:
             for one in ranges:
-                for columns in log.read_columns(one.topic, one.partition, one.start, one.end):
+                for columns in log.read_columns(*one):
                     yield one, columns
 
     def chunks(self, ranges: list[OffsetRange]) -> Iterator[Chunk]:
         """Yield the records of ranges as chunks, for stream programs."""
         with Log(self.address) as log:
             for one in ranges:
-                for first, data in log.read_packed(one.topic, one.partition, one.start, one.end):
+                for first, data in log.read_packed(*one):
                     yield Chunk(one.topic, one.partition, first, data)
 
 
@@ -246,36 +245,51 @@ def count_of(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _chosen(text: str) -> dict[str, dict[str, Any]]:
-    """Return offsets from the JSON of Spark's Kafka source."""
+def _parsed_assignment(text: str | None) -> dict[str, list[int]] | None:
+    """Return the partitions that the option ``assign`` names, as in Spark's Kafka source."""
+    if text is None:
+        return None
     try:
-        chosen = json.loads(text)
-        if isinstance(chosen, dict) and all(isinstance(one, dict) for one in chosen.values()):
-            return chosen
+        return {topic: list(map(int, numbers)) for topic, numbers in json.loads(text).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"assign={text!r} is no assignment; write '{{\"orders\": [0, 1]}}'"
+        ) from error
+
+
+def _starting(text: str, first: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+    """Return the first offsets, replaced by those that the JSON of Spark's Kafka source names."""
+    found = dict(first)
+    named = {(at.topic, str(at.partition)): at for at in ends}
+    wanted = _parsed(text)
+    if others := sorted(wanted.keys() - {at.topic for at in ends}):
+        raise ConfigurationError(f"startingOffsets names {others}, which are not subscribed to")
+    for topic, offsets in wanted.items():
+        for number, offset in offsets.items():
+            at = named.get((topic, number))
+            if at is None:
+                raise ConfigurationError(f"startingOffsets: {topic} has no partition {number!r}")
+            begin = {_EARLIEST: first[at], _LATEST: ends[at]}.get(offset, offset)
+            if type(begin) is not int or not first[at] <= begin <= ends[at]:
+                raise ConfigurationError(
+                    f"startingOffsets: partition {number} of {topic} begins at {first[at]} and "
+                    f"ends at {ends[at]}, so it has no offset {offset!r}"
+                )
+            found[at] = begin
+    return found
+
+
+def _parsed(text: str) -> dict[str, dict[str, Any]]:
+    try:
+        offsets = json.loads(text)
+        if isinstance(offsets, dict) and all(isinstance(one, dict) for one in offsets.values()):
+            return offsets
     except ValueError:
         pass
     raise ConfigurationError(
         f"startingOffsets={text!r:.60}: use 'earliest', 'latest' or the first offset of "
         """partitions, such as '{"visits": {"0": 17}}'"""
     )
-
-
-def _within(
-    topic: str, chosen: dict[str, Any], first: dict[str, int], end: dict[str, int]
-) -> dict[str, int]:
-    """Return the start offsets of a topic; raise for those that it does not have."""
-    found = {}
-    for partition, offset in chosen.items():
-        if partition not in end:
-            raise ConfigurationError(f"startingOffsets: {topic} has no partition {partition!r}")
-        begin = {_EARLIEST: first[partition], _LATEST: end[partition]}.get(offset, offset)
-        if type(begin) is not int or not first[partition] <= begin <= end[partition]:
-            raise ConfigurationError(
-                f"startingOffsets: partition {partition} of {topic} begins at {first[partition]} "
-                f"and ends at {end[partition]}, so it has no offset {offset!r}"
-            )
-        found[partition] = begin
-    return found
 
 
 class LogBatchReader(DataSourceReader):
@@ -292,11 +306,6 @@ class LogBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one Spark partition."""
         return self._reader.read(partition)
-
-
-def named(offsets: Mapping[int, int]) -> dict[str, int]:
-    """Return offsets with partition numbers as text, as in JSON."""
-    return {str(partition): offset for partition, offset in offsets.items()}
 
 
 def _arrow(columns: Columns, of: OffsetRange) -> pa.RecordBatch:

@@ -4,26 +4,47 @@ Notes hold everything else that a micro-batch depends on. A rerun reads them fro
 it has the same records in the same tasks, even if options or the broker have changed.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["KAFKA", "NOTES", "Notes", "Offsets", "of_topics"]
+from thulawa.core.types import TopicPartition
 
-Offsets: TypeAlias = dict[str, dict[str, int]]
-"""Topic, partition as JSON writes it, offset."""
+PartitionOffsets: TypeAlias = dict[TopicPartition, int]
 
 NOTES = "#"
 """The key of the notes beside the topics; no topic can have this name."""
 
 KAFKA = "kafka"
 
-_Places = TypeVar("_Places")
+_Partitions = TypeVar("_Partitions")
 
 
-def of_topics(offsets: Mapping[str, _Places]) -> dict[str, _Places]:
+def of_topics(offsets: Mapping[str, _Partitions]) -> dict[str, _Partitions]:
     """Return the offsets without the notes."""
-    return {name: places for name, places in offsets.items() if name != NOTES}
+    return {name: partitions for name, partitions in offsets.items() if name != NOTES}
+
+
+def topic_partitions(group: Mapping[str, Iterable[Any]]) -> list[TopicPartition]:
+    """Return topic-partitions from partition numbers by topic, which JSON may write as text."""
+    return [TopicPartition(topic, int(n)) for topic, numbers in group.items() for n in numbers]
+
+
+def by_partition(offsets: Mapping[str, Any]) -> PartitionOffsets:
+    """Return offsets by topic-partition from offsets by topic, without the notes."""
+    return {
+        TopicPartition(topic, int(number)): offset
+        for topic, partitions in of_topics(offsets).items()
+        for number, offset in partitions.items()
+    }
+
+
+def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as JSON has them: by topic, with partition numbers as text."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in offsets.items():
+        found.setdefault(topic, {})[str(number)] = offset
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +68,7 @@ class Notes:
         """Return the notes of an offset; empty ones if it has none."""
         return cls(**offsets.get(NOTES, {}))
 
-    def beside(self, offsets: Offsets) -> dict[str, Any]:
+    def beside(self, offsets: dict[str, dict[str, int]]) -> dict[str, Any]:
         """Return offsets with these notes."""
-        named = {"broker": self.broker, "ids": self.ids, "begins": self.begins, "more": self.more}
-        noted = {name: value for name, value in named.items() if value}
+        noted = {name: value for name, value in asdict(self).items() if value}
         return {**offsets, NOTES: {"partitions": self.partitions, **noted}}
-
-    def has_more(self, topic: str, partition: str) -> bool:
-        """Return whether a partition had more records."""
-        return partition in self.more.get(topic, ())

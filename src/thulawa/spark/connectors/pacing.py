@@ -10,12 +10,12 @@ It is an estimate from the timestamps of the next records when micro-batches wer
 that are read too early are buffered, and the order is right in any case.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
-from thulawa.spark.connectors.bucket_options import Place
-
-__all__ = ["Pace"]
+from thulawa.core.types import TopicPartition
+from thulawa.spark.connectors.offsets import PartitionOffsets
 
 _REMEMBERED = 100  # micro-batches
 
@@ -23,52 +23,48 @@ _REMEMBERED = 100  # micro-batches
 class Pace:
     """Groups of partitions that are read at one pace, and where micro-batches began in them."""
 
-    def __init__(self, groups: Iterable[Sequence[Place]]) -> None:
-        self._groups = [tuple(group) for group in groups if len(group) > 1]
-        self._history: dict[Place, deque[tuple[int, int]]] = {}
-
-    def watched(self, waiting: Mapping[Place, int]) -> list[Place]:
-        """Return the partitions whose next timestamp is needed, given the unread records."""
-        return list(
-            dict.fromkeys(
-                place
-                for group in self._groups
-                for place in group
-                if sum(bool(waiting.get(one)) for one in group) > 1 and waiting.get(place)
-            )
+    def __init__(self, groups: Iterable[Sequence[TopicPartition]]) -> None:
+        self._groups = [group for group in groups if len(group) > 1]
+        self._history: dict[TopicPartition, deque[tuple[int, int]]] = defaultdict(
+            partial(deque, maxlen=_REMEMBERED)
         )
 
+    def watched(self, waiting: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Return the partitions whose next timestamp is needed, given the unread records."""
+        found: dict[TopicPartition, None] = {}
+        for group in self._groups:
+            unread = [at for at in group if waiting.get(at)]
+            if len(unread) > 1:
+                found |= dict.fromkeys(unread)
+        return list(found)
+
     def most(
-        self, position: Mapping[Place, int], heads: Mapping[Place, int], share: int
-    ) -> dict[Place, int]:
+        self, position: PartitionOffsets, heads: Mapping[TopicPartition, int], share: int
+    ) -> PartitionOffsets:
         """Return the most records that may be read of partitions that are ahead.
 
         ``heads`` are the times of the next records, at ``position``; ``share`` is how many records
         of a partition may be buffered.
         """
-        for place, time in heads.items():
-            self._history.setdefault(place, deque(maxlen=_REMEMBERED)).append(
-                (position[place], time)
-            )
-        found: dict[Place, int] = {}
+        for at, time in heads.items():
+            self._history[at].append((position[at], time))
+        found: PartitionOffsets = {}
         for group in self._groups:
-            times = {place: heads[place] for place in group if place in heads}
-            if len(times) < 2:  # noqa: PLR2004 one partition waits for no other
-                continue
-            earliest = min(times.values())
-            for place, time in times.items():
+            times = {at: heads[at] for at in group if at in heads}
+            earliest = min(times.values(), default=0)
+            for at, time in times.items():
                 if time > earliest:
-                    ahead = self._ahead(place, earliest)
-                    found[place] = min(found.get(place, share), max(0, share - ahead))
+                    ahead = self._ahead(at, earliest)
+                    found[at] = min(found.get(at, share), max(0, share - ahead))
         return found
 
-    def _ahead(self, place: Place, time: int) -> int:
+    def _ahead(self, at: TopicPartition, time: int) -> int:
         """Return an estimate of the records that were read of a partition beyond a time."""
-        points = list(self._history[place])
-        upto, later = points[-1]
-        for offset, at in reversed(points[:-1]):
-            if at <= time:
-                part = (later - time) / (later - at) if later > at else 0.0
-                return points[-1][0] - upto + round((upto - offset) * part)
-            upto, later = offset, at
-        return points[-1][0] - upto
+        *earlier, (position, later) = self._history[at]
+        end = position
+        for offset, begun in reversed(earlier):
+            if begun <= time:
+                part = (later - time) / (later - begun) if later > begun else 0.0
+                return position - end + round((end - offset) * part)
+            end, later = offset, begun
+        return position - end

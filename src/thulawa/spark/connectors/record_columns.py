@@ -1,35 +1,22 @@
 """The columns that sinks accept, and their values from Arrow batches."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from thulawa.core.types import Headers
 from thulawa.errors import ConfigurationError
 from thulawa.priority.placement import unstamped
 
-__all__ = ["COLUMNS", "check_columns", "column_values", "header_pairs"]
-
-_BYTES = (BinaryType(), StringType())
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-_TYPES: dict[str, tuple[DataType, ...]] = {
-    "key": _BYTES,
-    "value": _BYTES,
-    "topic": (StringType(),),
-    "partition": (IntegerType(),),
-    "timestamp": (TimestampType(), TimestampNTZType()),
-    "headers": (ArrayType(_HEADER),),
+_TYPES = {  # as Spark's `simpleString` writes them
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+    "headers": ("array<struct<key:string,value:binary>>",),
 }
 COLUMNS = tuple(_TYPES)
 
@@ -47,11 +34,11 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             f"the sink does not know the columns {sorted(unknown)}; it takes {COLUMNS}"
         )
     for field in schema:
-        kind, taken = field.dataType.simpleString(), _TYPES[field.name]
-        if kind not in (names := [one.simpleString() for one in taken]):
+        kind, accepted = field.dataType.simpleString(), _TYPES[field.name]
+        if kind not in accepted:
             raise ConfigurationError(
-                f"the sink takes {field.name} as {' or '.join(names)}, not as {kind}: cast it, or "
-                "use to_json() for what is nested"
+                f"the sink takes {field.name} as {' or '.join(accepted)}, not as {kind}: cast it, "
+                "or use to_json() for what is nested"
             )
 
 
@@ -61,15 +48,19 @@ def header_pairs(headers: list[dict[str, Any]], *, placed: bool) -> Headers:
     return pairs if placed else tuple(unstamped(pairs))
 
 
-def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """Return a column as Python values, times in milliseconds; None values if it is missing."""
-    place = batch.schema.get_field_index(name)
-    if place < 0:
+def sink_rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of `COLUMNS` row by row; those of a missing column are None."""
+    return zip(*(_values(batch, name) for name in COLUMNS), strict=True)
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    index = batch.schema.get_field_index(name)
+    if index < 0:
         return [None] * batch.num_rows
-    column = batch.column(place)
+    column = batch.column(index)
     if name in ("key", "value"):
         column = column.cast(pa.binary())
-    elif name == "timestamp":
+    elif name == "timestamp":  # in milliseconds
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     values: list[Any] = column.to_pylist()
     return values

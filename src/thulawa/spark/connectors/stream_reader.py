@@ -11,28 +11,42 @@ again raises `StateError`, because its offsets no longer say what was read.
 """
 
 import time
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
+from thulawa.core.types import TopicPartition
 from thulawa.errors import StateError
 from thulawa.priority.quotas import evenly
-from thulawa.spark.connectors.bucket_options import Place, Split
 from thulawa.spark.connectors.chunks import Behind
-from thulawa.spark.connectors.log_source import LogReader, SourcePartition, TopicEnds
-from thulawa.spark.connectors.offsets import NOTES, Notes, Offsets, of_topics
+from thulawa.spark.connectors.log_source import (
+    SCHEMA,
+    LogBatchReader,
+    LogReader,
+    SourcePartition,
+    Split,
+    TopicEnds,
+    count_of,
+)
+from thulawa.spark.connectors.offsets import (
+    NOTES,
+    Notes,
+    PartitionOffsets,
+    by_partition,
+    by_topic,
+    topic_partitions,
+)
 from thulawa.spark.connectors.pacing import Pace
-
-__all__ = ["LogStreamReader", "PartitionGroups", "share"]
 
 PartitionGroups: TypeAlias = Sequence[Mapping[str, Sequence[int]]]
 """Groups of topic-partitions, each as partition numbers by topic."""
@@ -57,17 +71,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ordered_groups: PartitionGroups = (),
         paced_groups: PartitionGroups = (),
     ) -> None:
-        self._ordered_groups = ordered_groups
-        self._pace = Pace([*map(list, map(_topic_partitions, paced_groups))])
+        self._ordered = dict.fromkeys(at for one in ordered_groups for at in topic_partitions(one))
+        self._pace = Pace(map(topic_partitions, paced_groups))
         self._reader = reader
         self._max_records = max_records
         self._unbounded_topics = unbounded_topics
         self._target: TopicEnds | None = None
         self._planned: dict[str, Any] | None = None
 
-    def initialOffset(self) -> Offsets:
+    def initialOffset(self) -> dict[str, Any]:
         """Return the start offsets; without notes, by which the first batch recognizes them."""
-        return self._reader.starts()
+        return by_topic(self._reader.starts())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the record limit of a micro-batch."""
@@ -79,81 +93,69 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end offsets of the next micro-batch."""
-        known = of_topics(start)
-        ids = Notes.of(start).ids
+        known, ids = by_partition(start), Notes.of(start).ids
         seen = self._target
-        if seen is None or next(self._differing(known, ids, seen), None) is not None:
+        if seen is None or self._differing(known, ids, seen) is not None:
             seen = self._seen(known, ids)
         begins = self._begins(known if NOTES in start else {}, seen.ends, known)
-        position = _merged(seen.ends, known, begins)
         ends = seen.ends
         if isinstance(limit, ReadMaxRows):
-            shared = {
-                topic: places
-                for topic, places in ends.items()
-                if topic not in self._unbounded_topics
+            position = known | begins
+            limited = {
+                at: end for at, end in ends.items() if at.topic not in self._unbounded_topics
             }
-            shared = self._paced(position, shared, limit.max_rows)
-            ends = ends | share(position, shared, limit.max_rows, self._reader.split())
+            limited = self._paced(position, limited, limit.max_rows)
+            ends = ends | share(position, limited, limit.max_rows, self._reader.split())
         if NOTES in start and ends == known:
             return start  # no new records, so no micro-batch
-        more = self._more(ends, seen.ends)
+        more: dict[str, list[str]] = {}
+        for at in self._ordered:
+            if ends.get(at, 0) < seen.ends.get(at, 0):
+                more.setdefault(at.topic, []).append(str(at.partition))
         most = self._reader.most_partitions or 0
-        notes = Notes(most, self._reader.broker, seen.ids, begins, more)
-        self._planned = notes.beside(ends)
+        notes = Notes(most, self._reader.broker, seen.ids, by_topic(begins), more)
+        self._planned = notes.beside(by_topic(ends))
         return self._planned
 
-    def _paced(self, position: Offsets, ends: Offsets, most: int) -> Offsets:
+    def _paced(
+        self, position: PartitionOffsets, ends: PartitionOffsets, most: int
+    ) -> PartitionOffsets:
         """Return the end offsets, lowered for partitions that are ahead of others."""
         waiting = _waiting(position, ends)
         if sum(waiting.values()) <= most or not (watched := self._pace.watched(waiting)):
             return ends
-        starts = {(topic, number): position[topic][number] for topic, number in waiting}
-        heads = self._reader.times({one: (starts[one], waiting[one]) for one in watched})
+        heads = self._reader.times({at: (position[at], ends[at]) for at in watched})
         partitions = sum(map(bool, waiting.values()))
-        bounds = self._pace.most(starts, heads, max(1, most // partitions))
-        return {
-            topic: {
-                number: min(end, position[topic][number] + bounds.get((topic, number), end))
-                for number, end in places.items()
-            }
-            for topic, places in ends.items()
-        }
+        bounds = self._pace.most(position, heads, max(1, most // partitions))
+        return {at: min(end, position[at] + bounds.get(at, end)) for at, end in ends.items()}
 
-    def _more(self, ends: Offsets, there: Offsets) -> dict[str, list[str]]:
-        """Return the partitions of ordered groups that have more records than the batch reads."""
-        found: dict[str, list[str]] = {}
-        for topic, number in dict.fromkeys(chain(*map(_topic_partitions, self._ordered_groups))):
-            if ends.get(topic, {}).get(number, 0) < there.get(topic, {}).get(number, 0):
-                found.setdefault(topic, []).append(number)
-        return found
-
-    def _begins(self, read: Offsets, ends: Offsets, starts: Offsets) -> Offsets:
+    def _begins(
+        self, read: PartitionOffsets, ends: PartitionOffsets, starts: PartitionOffsets
+    ) -> PartitionOffsets:
         """Return the start of partitions that were never read: ``starts`` or the first record."""
-        fresh = {
-            topic: [number for number in places if number not in read.get(topic, {})]
-            for topic, places in ends.items()
-        }
-        fresh = {topic: numbers for topic, numbers in fresh.items() if numbers}
-        known = all(n in starts.get(topic, {}) for topic, numbers in fresh.items() for n in numbers)
-        firsts = starts if known else _merged(self._reader.firsts(), starts)
-        return {
-            topic: {number: firsts[topic][number] for number in numbers}
-            for topic, numbers in fresh.items()
-        }
+        fresh = [at for at in ends if at not in read]
+        if not starts.keys() >= set(fresh):
+            starts = self._reader.firsts() | starts
+        return {at: starts[at] for at in fresh}
 
-    def reportLatestOffset(self) -> Offsets:
+    def reportLatestOffset(self) -> dict[str, Any]:
         """Return the end offsets of the topics, for the query's progress report."""
-        return self._reader.look().ends
+        return by_topic(self._reader.look().ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SourcePartition]:
         """Return the Spark partitions of a micro-batch."""
-        known, ends, notes = of_topics(start), of_topics(end), Notes.of(end)
+        known, ends, notes = by_partition(start), by_partition(end), Notes.of(end)
         if end != self._planned:  # planned before a restart
-            _check_layout_known(end)
+            if NOTES not in end:
+                raise StateError(
+                    "the checkpoint has a batch that is not committed and was planned by Spark's "
+                    "Kafka connector: its tasks are not known; finish it with the version that "
+                    "planned it, or begin with a new checkpoint"
+                )
             self._seen(ends, notes.ids)
-        begins = self._begins(known, ends, {}) if _missing(ends, known, notes.begins) else {}
-        position = _merged(ends, begins, known, notes.begins)
+        position = known | by_partition(notes.begins)
+        if ends.keys() - position.keys():
+            position = self._begins(known, ends, {}) | position
         dealt = self._reader.partitions(position, ends, notes.partitions)
         for one in dealt:  # tasks keep their numbers when a topic is no longer read
             one.ranges = [span for span in one.ranges if self._reader.reads(span.topic)]
@@ -165,13 +167,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the records of one Spark partition."""
         return self._reader.read(partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the retention of the topic deletes records."""
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to close."""
-
-    def _seen(self, read: Offsets, ids: Mapping[str, str]) -> TopicEnds:
+    def _seen(self, read: PartitionOffsets, ids: Mapping[str, str]) -> TopicEnds:
         """Return the ends of topics; raise `StateError` if a topic was created again.
 
         Its new records would be skipped. A broker that has just become the leader of a partition
@@ -180,30 +176,56 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         deadline = time.monotonic() + _TIMEOUT
         while True:
             seen = self._reader.look()
-            wrong = next(self._differing(read, ids, seen), None)
+            wrong = self._differing(read, ids, seen)
             if wrong is None:
                 return seen
-            topic, partition, upto = wrong
-            if not _is_same(topic, ids, seen.ids) or time.monotonic() > deadline:
-                end = seen.ends.get(topic, {}).get(partition, "none")
+            if not _is_same(wrong.topic, ids, seen.ids) or time.monotonic() > deadline:
                 raise StateError(
-                    f"topic {topic!r} was deleted and created again since the checkpoint read "
-                    f"partition {partition} up to offset {upto} (it ends at {end} now): its new "
-                    "records cannot be told from the old ones; begin with a new checkpoint"
+                    f"topic {wrong.topic!r} was deleted and created again since the checkpoint "
+                    f"read partition {wrong.partition} up to offset {read[wrong]} (it ends at "
+                    f"{seen.ends.get(wrong, 'none')} now): its new records cannot be distinguished "
+                    "from the old ones; begin with a new checkpoint"
                 )
             time.sleep(_POLL)
 
     def _differing(
-        self, read: Offsets, ids: Mapping[str, str], seen: TopicEnds
-    ) -> Iterator[tuple[str, str, int]]:
-        for topic, places in read.items():
-            now = seen.ends.get(topic, {})
-            for partition, upto in places.items() if self._reader.reads(topic) else ():
-                if partition not in now and self._reader.assigned is not None:
-                    continue  # no longer assigned
-                same = _is_same(topic, ids, seen.ids)
-                if not same or partition not in now or now[partition] < upto:
-                    yield topic, partition, upto
+        self, read: PartitionOffsets, ids: Mapping[str, str], seen: TopicEnds
+    ) -> TopicPartition | None:
+        """Return a partition that has fewer records than were read, or another topic id."""
+        for at, end in read.items():
+            unassigned = at not in seen.ends and self._reader.assigned is not None
+            if unassigned or not self._reader.reads(at.topic):
+                continue
+            if seen.ends.get(at, -1) < end or not _is_same(at.topic, ids, seen.ids):
+                return at
+        return None
+
+
+class SourceFormat(DataSource):
+    """A format with a batch and a streaming reader of records, one per row."""
+
+    FORMAT: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return cls.FORMAT
+
+    def schema(self) -> str:
+        """Return the columns that are read: those of Spark's Kafka source."""
+        return SCHEMA
+
+    @abstractmethod
+    def log_reader(self, *also: str) -> LogReader:
+        """Create a reader from the options; ``also`` are options that it does not read."""
+
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 it is fixed
+        """Create the batch reader."""
+        return LogBatchReader(self.log_reader())
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002
+        """Create the streaming reader."""
+        return LogStreamReader(self.log_reader(), count_of(self.options, "maxOffsetsPerTrigger"))
 
 
 def _is_same(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
@@ -211,70 +233,22 @@ def _is_same(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> b
     return topic not in before or topic not in now or before[topic] == now[topic]
 
 
-def _check_layout_known(end: Mapping[str, Any]) -> None:
-    """Raise `StateError` for a batch of Spark's connector, whose task layout is not known."""
-    if NOTES not in end:
-        raise StateError(
-            "the checkpoint has a batch that is not committed and was planned by Spark's Kafka "
-            "connector: its tasks are not known; finish it with the version that planned it, or "
-            "begin with a new checkpoint"
-        )
-
-
-def _topic_partitions(group: Mapping[str, Sequence[int]]) -> Iterator[Place]:
-    return ((topic, str(number)) for topic, numbers in group.items() for number in numbers)
-
-
 def _changes(before: Notes, now: Notes) -> list[Behind]:
     """Return each partition with unread records, and each that had some and is read now.
 
     The latter are needed because a waiting task may have no other rows in the micro-batch.
     """
-    return [
-        Behind(topic, int(number), now.has_more(topic, number))
-        for topic in sorted({*before.more, *now.more})
-        for number in sorted({*before.more.get(topic, ()), *now.more.get(topic, ())}, key=int)
-    ]
+    had, has = topic_partitions(before.more), topic_partitions(now.more)
+    return [Behind(*at, behind=at in has) for at in sorted({*had, *has})]
 
 
-def _missing(ends: Offsets, *known: Mapping[str, Mapping[str, int]]) -> bool:
-    return any(
-        not any(number in one.get(topic, {}) for one in known)
-        for topic, places in ends.items()
-        for number in places
-    )
-
-
-def _merged(of: Offsets, *offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Return an offset for each partition: from the last mapping that has one, else ``of``."""
-    return {
-        topic: {
-            number: next(
-                (one[topic][number] for one in reversed(offsets) if number in one.get(topic, {})),
-                at,
-            )
-            for number, at in places.items()
-        }
-        for topic, places in of.items()
-    }
-
-
-def share(start: Offsets, ends: Offsets, most: int, split: Split = evenly) -> Offsets:
+def share(
+    start: PartitionOffsets, ends: PartitionOffsets, most: int, split: Split = evenly
+) -> PartitionOffsets:
     """Return the end offsets after at most ``most`` records, divided by ``split``."""
     taken = split(_waiting(start, ends), most)
-    return {
-        topic: {
-            partition: start.get(topic, {}).get(partition, 0) + taken[topic, partition]
-            for partition in partitions
-        }
-        for topic, partitions in ends.items()
-    }
+    return {at: start.get(at, 0) + taken[at] for at in ends}
 
 
-def _waiting(start: Offsets, ends: Offsets) -> dict[Place, int]:
-    """Return the number of records between two offsets, by partition."""
-    return {
-        (topic, partition): end - start.get(topic, {}).get(partition, 0)
-        for topic, partitions in ends.items()
-        for partition, end in partitions.items()
-    }
+def _waiting(start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+    return {at: end - start.get(at, 0) for at, end in ends.items()}

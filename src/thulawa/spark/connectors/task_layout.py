@@ -2,41 +2,18 @@
 
 A sink that writes exactly once knows what is written by query, micro-batch and task. So a row must
 be in the same task when its micro-batch is run again, in another driver, on other hosts, with other
-settings. Of Spark's operators only these are known to keep to that (Spark 4.2, read from the last
-operator towards the sources):
+settings. Of Spark's operators (4.2) only these are known to keep to that (ADR 0044):
 
-=====================================  ==========================================================
-operator                               why a row stays in its task
-=====================================  ==========================================================
-sources of `STABLE_SOURCES`            the offset log records the tasks of a micro-batch
-narrow operators (`_NARROW`)           each task reads the task of the same number before it
-coalesce(1), repartition(1)            there is one task
-stateful operators                     a row's task is the hash of its key, modulo a number of
-                                       partitions that the checkpoint holds; its key must be
-                                       computed by deterministic functions
-union                                  tasks of the inputs in their order, one after the other
-join with a broadcast static table     a task of the stream has its rows joined where they are
-=====================================  ==========================================================
+- sources of `STABLE_SOURCES`: the offset log records the tasks of a micro-batch;
+- narrow operators (`_NARROW`): each task reads the task of the same number before it;
+- coalesce(1) and repartition(1): there is one task, so what precedes it does not matter;
+- stateful operators: a row's task is the hash of its key, modulo a number of partitions that the
+  checkpoint holds. Functions before them must be deterministic (`topology.determinism`): with
+  another key in a rerun, two tasks may have written the row, or neither;
+- union: tasks of the inputs in their order, one after the other;
+- join with a broadcast static table: a task of the stream has its rows joined where they are.
 
-Everything else is rejected, for example:
-
-=====================================  ==========================================================
-operator                               what moves rows
-=====================================  ==========================================================
-coalesce(n), n > 1                     groups partitions by the hosts that run them
-repartition by n, by columns, range    ``spark.sql.shuffle.partitions`` of this run, adaptive
-                                       execution, or samples decide; the key may be computed
-                                       differently the second time
-Spark's reader of Kafka                up to four partitions in the order of a hash map
-files                                  splits depend on the number of cores
-rate, rate-micro-batch                 as many partitions as there are cores
-other joins with tables, subqueries    whether Spark shuffles depends on statistics
-=====================================  ==========================================================
-
-What precedes a single task does not matter: all rows are in it. A stateful operator shuffles rows
-by a key, which must be the same in a rerun: functions before it must be known to be deterministic
-(`topology.determinism`). If the answer is "LK" and then "US", the tasks of both may have written
-the row, or neither.
+Other operators go by hosts, cores, statistics, samples or settings of a run, and are rejected.
 """
 
 from hashlib import blake2b
@@ -47,8 +24,6 @@ from pyspark.sql import DataFrame
 from thulawa.errors import ConfigurationError
 from thulawa.spark.internals import analyzed_plan, plan_children, plan_nodes, scala_items
 from thulawa.spark.map_by_key.order_guard import operator_in
-
-__all__ = ["STABLE_SOURCES", "keeps_record_rows_together", "row_places", "task_layout"]
 
 STABLE_SOURCES = frozenset({"thulawa", "thulawa-packed", "thulawa-kafka", "thulawa-kafka-packed"})
 _ORDERED = frozenset({"Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
@@ -62,7 +37,6 @@ _STATEFUL = _OVER_GROUPS | {"Aggregate", "Deduplicate", "DeduplicateWithinWaterm
 _FUNCTIONS = _OVER_GROUPS | {"MapInArrow", "MapInPandas", "MapPartitions", "MapElements"}
 _MULTIPLYING = _STATEFUL | {"Generate", "Expand", "MapInArrow", "MapInPandas", "MapPartitions",
                             "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}  # fmt: skip
-_REPARTITIONS = frozenset({"Repartition", "RepartitionByExpression"})
 _BROADCAST_JOINS = frozenset({"Inner", "LeftOuter", "LeftSemi", "LeftAnti"})
 _THROUGH_A_TOPIC = "Write the rows to a topic by that key and read them from there"
 _LONGEST = 100  # characters: a marker has room for little
@@ -88,7 +62,7 @@ def task_layout(df: DataFrame, *, deterministic: bool = False) -> str:
     return f"{text[:_LONGEST]}…{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
-def row_places(df: DataFrame) -> str | None:
+def row_positions(df: DataFrame) -> str | None:
     """Return an identifier of the plan if every run has a row at the same position in its task.
 
     Return None if that may differ or is not known. This is stricter than `task_layout`: no operator
@@ -132,7 +106,7 @@ def _layout(node: Any) -> str:
         return str(node.sourceName())
     if name in _STATEFUL and node.isStreaming():
         return "stateful"
-    if name in _REPARTITIONS and _partitions(node) == 1:
+    if _is_one_task(node):
         return "one"
     if _is_narrow(node):
         return _layout(node.children().apply(0))
@@ -140,15 +114,14 @@ def _layout(node: Any) -> str:
         return f"union({','.join(map(_layout, plan_children(node)))})"
     if name == "Join":
         return _joined(node)
-    raise _refusal(node)
+    raise _rejection(node)
 
 
 def _check_deterministic(plan: Any) -> None:
     """Raise where the key of a stateful operator may be another when a batch is run again."""
-    name = str(plan.nodeName())
-    if name in _REPARTITIONS and _partitions(plan) == 1:
+    if _is_one_task(plan):
         return
-    inputs = plan_children(plan)
+    name, inputs = str(plan.nodeName()), plan_children(plan)
     if name in _STATEFUL or (name == "Join" and all(one.isStreaming() for one in inputs)):
         _check_functions(plan, name)
     for child in inputs:
@@ -196,29 +169,27 @@ def _joined(node: Any) -> str:
         return "stateful"
     if str(node.joinType()) in _BROADCAST_JOINS and left.isStreaming() and _is_broadcast(right):
         return _layout(left)
-    raise _refusal(node)
+    raise _rejection(node)
 
 
 def _is_broadcast(node: Any) -> bool:
-    """Return whether a side of a join is marked with ``broadcast()``."""
     while node.nodeName() != "ResolvedHint" and node.children().size() == 1:
         node = node.children().apply(0)
     return node.nodeName() == "ResolvedHint" and str(node.hints().strategy()) == "Some(broadcast)"
 
 
-def _partitions(node: Any) -> int | None:
-    """Return the number of partitions that the plan names; None if Spark chooses."""
+def _is_one_task(node: Any) -> bool:
+    """Return whether a node brings all rows into one task, by a number that the plan names."""
     if node.nodeName() == "Repartition":
-        return int(node.numPartitions())
-    chosen = node.optNumPartitions()
-    return int(chosen.get()) if chosen.isDefined() else None
+        return bool(node.numPartitions() == 1)
+    if node.nodeName() != "RepartitionByExpression":
+        return False
+    count = node.optNumPartitions()
+    return count.isDefined() and int(count.get()) == 1
 
 
-def _refusal(node: Any) -> ConfigurationError:
-    return _moved(*_described(node))
-
-
-def _moved(what: str, cure: str) -> ConfigurationError:
+def _rejection(node: Any) -> ConfigurationError:
+    what, cure = _described(node)
     return ConfigurationError(
         f"{what} may put rows into other tasks when a micro-batch is run again, and a sink that "
         "writes exactly once goes by tasks: rows would be lost or written twice.\n"

@@ -7,7 +7,7 @@ one id in a worker share the value of the current task. Calls run on many thread
 accumulators are not safe: here adding is atomic.
 """
 
-from threading import Lock
+from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
@@ -15,17 +15,12 @@ from pyspark.accumulators import Accumulator
 
 from thulawa.spark.internals import task_accumulators
 
-__all__ = ["adopt_accumulators"]
-
-_adding = Lock()
+_adding = RLock()  # a signal handler or __del__ may add while its thread is adding
 _known: dict[int, WeakSet[Accumulator[Any]]] = {}  # by id, while they are referenced
 
 
 class _Atomic(Accumulator[Any]):
-    """A thread-safe accumulator."""
-
     def add(self, term: Any) -> None:
-        """Add a term."""
         with _adding:
             super().add(term)
 

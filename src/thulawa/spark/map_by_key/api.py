@@ -3,54 +3,94 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import ParseException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    IntegerType,
-    IntegralType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import types as t
 
 from thulawa.core.callers import accepts
+from thulawa.engine import (
+    Adaptive,
+    Batch,
+    Bounds,
+    Lanes,
+    Options,
+    Quarantine,
+    Rate,
+    Retry,
+    SingleFlight,
+)
+from thulawa.engine.options import EmitOrder, OnError, Order, Unkeyed
 from thulawa.engine.resources import check_resource
 from thulawa.errors import ConfigurationError
-from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_places
+from thulawa.runtime.caches import Cache
+from thulawa.spark.connectors.task_layout import keeps_record_rows_together, row_positions
 from thulawa.spark.internals import arrow_schema, has_active_context, spark_type
 from thulawa.spark.map_by_key.dead_letters import POSITION, UNKNOWN, RowIdentity, dead_letter_topic
-from thulawa.spark.map_by_key.map_by_key_options import MapByKeyOptions, check_names, engine_options
+from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
-from thulawa.spark.map_by_key.order_guard import refuse_broken_order, refuse_speculation, title_of
+from thulawa.spark.map_by_key.order_guard import check_order, check_speculation, title_of
 from thulawa.spark.map_by_key.worker import process
 from thulawa.spark.session.shipping import ship
 from thulawa.spark.session.worker_pools import dedicated_workers
 
-__all__ = ["flat_map_by_key", "map_by_key"]
+_POSITION_TYPES = (t.StringType(), t.IntegerType(), t.LongType())
+_NO_KEYS = (t.ArrayType, t.MapType, t.StructType, t.VariantType)
+_TIMES = (t.IntegralType, t.TimestampType, t.TimestampNTZType)
 
-_POSITION_TYPES = (StringType(), IntegerType(), LongType())
-_NO_KEYS = (ArrayType, MapType, StructType, VariantType)
-_TIMES = (IntegralType, TimestampType, TimestampNTZType)
+
+class MapByKeyOptions(TypedDict, total=False):
+    """Options of one operator, as keyword arguments of `map_by_key`; all have defaults."""
+
+    # of the engine (see `thulawa.engine.Options`)
+    order: Order
+    emit: EmitOrder
+    unkeyed: Unkeyed
+    in_flight: int
+    adaptive: Adaptive
+    bounds: Bounds
+    lanes: Lanes
+    retry: Retry
+    timeout: float
+    deadline: float
+    on_error: OnError
+    quarantine: Quarantine
+    batch: Batch
+    rate: Rate
+    resource_timeout: float
+
+    # the name of the operator in errors and metrics; by default that of the function
+    name: str
+    # opened once per worker, passed to the function as its second argument, closed when idle
+    resource: Callable[[], AbstractAsyncContextManager[Any]]
+    # equal questions share an answer
+    cache: Cache
+    # the column whose value decides which key is processed first
+    timestamp: str
+    # a column, or a function of the row, that gives the name or the position of the row's lane
+    lane: str | Callable[[Any], str | int]
+    # shuffles all rows of a key into one partition, in the order of ``order_by``
+    repartition: bool
+    order_by: str | list[str]
+    # the topic for ``on_error="dead_letter"``, such as ``file:./topics#visits-dead``
+    dead_letters: str
+    # collects lane statistics
+    report: LaneReport
 
 
 def map_by_key(
     function: Callable[..., Any],
     *,
     key: str | Sequence[str] | None,
-    returns: str | StructType,
+    returns: str | t.StructType,
     keep: Sequence[str] = (),
     **options: Unpack[MapByKeyOptions],
 ) -> Callable[[DataFrame], DataFrame]:
@@ -71,7 +111,7 @@ def flat_map_by_key(
     function: Callable[..., Any],
     *,
     key: str | Sequence[str] | None,
-    returns: str | StructType,
+    returns: str | t.StructType,
     keep: Sequence[str] = (),
     **options: Unpack[MapByKeyOptions],
 ) -> Callable[[DataFrame], DataFrame]:
@@ -89,7 +129,7 @@ class _Mapping:
         self,
         function: Callable[..., Any],
         key: str | Sequence[str] | None,
-        returns: str | StructType,
+        returns: str | t.StructType,
         keep: Sequence[str],
         given: MapByKeyOptions,
         *,
@@ -100,27 +140,40 @@ class _Mapping:
         self._given = given
         if not callable(function):
             raise ConfigurationError(f"{function!r} is not a function")
-        check_names(self._name, given)
+        self._check_names()
         self._keys = (key,) if isinstance(key, str) else self._columns("key", key or ())
         self._returns = returns
         self._keep = self._columns("keep", keep)
         self._flat = flat
-        self._options = engine_options(self._name, given)
-        order_by = given.get("order_by", ())
-        self._order_by = (
-            (order_by,) if isinstance(order_by, str) else self._columns("order_by", order_by)
-        )
+        self._options = self._engine_options()
+        by = given.get("order_by", ())
+        self._order_by = (by,) if isinstance(by, str) else self._columns("order_by", by)
         self._identity = uuid4().hex
         self._check()
         self._check_functions()
         if has_active_context() or not isinstance(returns, str):
             self._declared()  # without a session DDL cannot be parsed yet
 
+    def _check_names(self) -> None:
+        """Raise `ConfigurationError` for an option that does not exist, with the closest name."""
+        known = [*MapByKeyOptions.__annotations__, "key", "returns", "keep"]
+        for unknown in set(self._given) - set(known):
+            close = get_close_matches(unknown, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {sorted(known)}"
+            raise self._error(f"there is no option {unknown!r}; {hint}")
+
+    def _engine_options(self) -> Options:
+        names = {one.name for one in fields(Options)} - {"name"}
+        chosen: dict[str, Any] = {n: value for n, value in self._given.items() if n in names}
+        if (cache := self._given.get("cache")) is not None:
+            chosen["single_flight"] = SingleFlight(by=cache.question)
+        return Options(name=self._name, **chosen)
+
     def __call__(self, df: DataFrame) -> DataFrame:
         ship(df.sparkSession)
         operator = self._operator(df)
         self._check_picklable(operator)
-        refuse_speculation(df, operator)
+        check_speculation(df, operator)
         if self._given.get("repartition"):
             if df.isStreaming:
                 raise self._error(
@@ -129,7 +182,7 @@ class _Mapping:
                 )
             df = df.repartition(*self._keys).sortWithinPartitions(*self._order_by)
         else:
-            refuse_broken_order(df, operator)
+            check_order(df, operator)
         function = partial(process, operator)
         function.__name__ = title_of(operator)  # type: ignore[attr-defined] # Spark looks for it
         with dedicated_workers(df.sparkSession, "map_by_key"):
@@ -196,6 +249,8 @@ class _Mapping:
             )
         self._check_types(df.schema)
         letters = self._given.get("dead_letters")
+        declared = {one.name for one in fields(Operator)} - {"name", "dead_letters"}
+        for_workers: Any = {n: value for n, value in self._given.items() if n in declared}
         return Operator(
             name=self._name,
             function=self._function,
@@ -207,13 +262,8 @@ class _Mapping:
             dead_letters=None if letters is None else dead_letter_topic(letters),
             row_identity=UNKNOWN if letters is None else self._row_identity(df),
             identity=self._identity,
-            **self._worker_options(),
+            **for_workers,
         )
-
-    def _worker_options(self) -> dict[str, Any]:
-        """Return the options that workers need as they are: those that `Operator` declares."""
-        declared = {one.name for one in fields(Operator)} - {"name", "dead_letters"}
-        return {name: value for name, value in self._given.items() if name in declared}
 
     def _row_identity(self, df: DataFrame) -> RowIdentity:
         """Return what identifies a row in dead letters; raise for a stream without identity."""
@@ -223,15 +273,15 @@ class _Mapping:
             return RowIdentity("record")
         if not df.isStreaming:  # a batch is computed once; foreachBatch is detected in the task
             return UNKNOWN
-        if (layout := row_places(df)) is not None:
-            return RowIdentity("place", layout)
+        if (layout := row_positions(df)) is not None:
+            return RowIdentity("position", layout)
         raise self._error(
             "rows may be in other tasks when a micro-batch is run again, so that dead letters "
             "would hide others; keep the columns topic, partition and offset of one source, one "
             "row for each record, or use on_error='column' and write the failed rows yourself"
         )
 
-    def _check_types(self, schema: StructType) -> None:
+    def _check_types(self, schema: t.StructType) -> None:
         for name in self._keys:
             if isinstance(kind := schema[name].dataType, _NO_KEYS):
                 raise self._error(
@@ -255,26 +305,22 @@ class _Mapping:
                 "objects on the worker, with resource="
             ) from error
 
-    def _declared(self) -> StructType:
+    def _declared(self) -> t.StructType:
         returns: object = self._returns
         if isinstance(returns, str):
             try:
-                returns = StructType.fromDDL(returns)
+                returns = t.StructType.fromDDL(returns)
             except ParseException as error:
                 reason = str(error).strip().splitlines()[0]
                 raise self._error(
                     f"returns={returns!r} is not a schema: {reason}; "
                     "write names and types, as in 'country string, code int'"
                 ) from error
-        if not isinstance(returns, StructType):
+        if not isinstance(returns, t.StructType):
             raise self._error(
                 f"returns={self._returns!r:.60} names no columns: 'country string' does"
             )
-        self._check_output(returns.names)
-        return returns
-
-    def _check_output(self, returned: list[str]) -> None:
-        names = Counter([*self._keep, *returned])
+        names = Counter([*self._keep, *returns.names])
         if self._options.on_error == "column":
             names[ERROR_COLUMN] += 1
         if twice := [name for name, times in names.items() if times > 1]:
@@ -284,6 +330,7 @@ class _Mapping:
             )
         if not names:
             raise self._error("returns and keep name no column: the output would be empty")
+        return returns
 
     def _arrow_schema(self, spark: SparkSession) -> pa.Schema:
         zone = spark.conf.get("spark.sql.session.timeZone")
@@ -292,13 +339,13 @@ class _Mapping:
         except PySparkTypeError as error:
             raise self._error(f"returns={self._returns!r:.60}: {error}") from error
 
-    def _schema(self, df: DataFrame, operator: Operator) -> StructType:
-        fields = [df.schema[name] for name in operator.keep]
+    def _schema(self, df: DataFrame, operator: Operator) -> t.StructType:
+        columns = [df.schema[name] for name in operator.keep]
         # a failed row has no results, so declared columns are nullable
-        fields += [StructField(one.name, one.dataType) for one in self._declared()]
-        if operator.on_error == "column":
-            fields.append(StructField(ERROR_COLUMN, spark_type(ERROR_TYPE)))
-        return StructType(fields)
+        columns += [t.StructField(one.name, one.dataType) for one in self._declared()]
+        if operator.options.on_error == "column":
+            columns.append(t.StructField(ERROR_COLUMN, spark_type(ERROR_TYPE)))
+        return t.StructType(columns)
 
     def _error(self, reason: str) -> ConfigurationError:
         return ConfigurationError(f"{self._name}: {reason}")

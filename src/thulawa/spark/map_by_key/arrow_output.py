@@ -6,16 +6,10 @@ from typing import Any
 import pyarrow as pa
 
 from thulawa.engine import Outcome
-from thulawa.errors import (
-    RecordError,
-    WrongResult,
-    message_of,
-)
+from thulawa.errors import RecordError, WrongResult, message_of
 from thulawa.spark.map_by_key.dead_letters import DeadLetters
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN, ERROR_TYPE, Operator
 from thulawa.spark.map_by_key.rows import LazyBatch, Results
-
-__all__ = ["MISFITS", "ArrowOutput"]
 
 _ROWS = 10_000
 MISFITS = (pa.ArrowException, WrongResult, TypeError, ValueError, OverflowError)
@@ -28,7 +22,7 @@ class ArrowOutput:
         self._operator = operator
         self._dead_letters = dead_letters
         self._results = Results(operator.returns)
-        self._with_errors = operator.on_error == "column"
+        self._with_errors = operator.options.on_error == "column"
 
     def batches(self, passed: Iterable[list[Outcome]]) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches of many outcomes each."""
@@ -44,7 +38,6 @@ class ArrowOutput:
             self._dead_letters.flush()
 
     def _batch(self, outcomes: list[Outcome]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of these outcomes, unless there are none."""
         if self._dead_letters is not None:
             outcomes = self._without_failures(outcomes, self._dead_letters)
         try:
@@ -77,9 +70,9 @@ class ArrowOutput:
         for batch in starts:
             starts[batch] = start
             start += batch.arrow.num_rows
-        places = [starts[row._batch] + row._index for row in rows]  # noqa: SLF001 its own layer
+        indexes = [starts[row._batch] + row._index for row in rows]  # noqa: SLF001 its own layer
         table = pa.Table.from_batches([batch.arrow.select(keep) for batch in starts])
-        taken = table.take(pa.array(places, type=pa.int64()))
+        taken = table.take(pa.array(indexes, type=pa.int64()))
         return [column.combine_chunks() for column in taken.columns]
 
     def _without_failures(self, outcomes: list[Outcome], dead: DeadLetters) -> list[Outcome]:
@@ -97,10 +90,10 @@ class ArrowOutput:
                 kept.append(outcome)
             except MISFITS as error:
                 wrong = self._wrong(outcome, error)
-                if self._operator.on_error == "fail":
+                if self._operator.options.on_error == "fail":
                     raise wrong from error
                 failed = Outcome(outcome.record, None, wrong, outcome.attempts)
-                if self._operator.on_error == "column":
+                if self._operator.options.on_error == "column":
                     kept.append(failed)
                 elif self._dead_letters is not None:
                     self._dead_letters.add(failed)
@@ -120,7 +113,6 @@ class ArrowOutput:
 
 
 def _spread(outcome: Outcome) -> list[Outcome]:
-    """Return one outcome for each row that a flat function returned."""
     if outcome.error is not None:
         return [outcome]
     results: list[Any] = outcome.result

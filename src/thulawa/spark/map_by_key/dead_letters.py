@@ -1,17 +1,15 @@
-"""Dead letters of `map_by_key`: rows that failed for good go to a topic, each once.
+"""Dead letters of `map_by_key`: rows that failed permanently go to a topic, each once.
 
-In a streaming query no row is lost and none is set aside twice, however often its batch is run
-again: a row that an earlier attempt has set aside stays there, is not called again and gives no
-output. Each write of a task has a number that rises under a marker of the query, the operator
-and the partition. An attempt that finds writes of its own batch reads back which rows they
-hold; one that is overtaken by another attempt fails, and is run again.
+In a streaming query no row is lost and none has two letters, however often its batch is run again:
+a row that has a letter of an earlier attempt is not processed again and has no output. Each write
+of a task has a number that rises under a marker of the query, the operator and the partition. An
+attempt that finds writes of its own batch reads back which rows they hold; one that is overtaken by
+another attempt fails, and is run again.
 
-A row must be known again, though its batch may be run by other tasks (`RowIdentity`): by the record
-that it comes from, in whichever task it is, or by its place among the rows of its task, where the
-plan keeps rows in their places.
+Other tasks may run the batch again, so a row is identified (`RowIdentity`) by the record that it
+comes from, in whichever task it is, or by its position in its task, if the plan preserves that.
 
-A batch DataFrame has no attempts that could be told apart: letters are written each time it is
-computed.
+Attempts at a batch DataFrame cannot be distinguished: letters are written each time it is computed.
 """
 
 import base64
@@ -21,13 +19,10 @@ from dataclasses import dataclass
 from datetime import date, time
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
-from thulawa.core.markers import (
-    LastBatch,
-    is_written,
-)
+from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.secrets import masked_address
 from thulawa.core.types import ProducerRecord
 from thulawa.engine import Outcome, WorkItem
@@ -44,20 +39,13 @@ from thulawa.runtime.handlers import DeadLetterQueue, ErrorRecord
 from thulawa.spark.map_by_key.rows import Row
 from thulawa.spark.task_context import SparkTask
 
-__all__ = [
-    "POSITION",
-    "UNKNOWN",
-    "DeadLetterTopic",
-    "DeadLetters",
-    "RowIdentity",
-    "dead_letter_topic",
-    "topic_position",
-]
+if TYPE_CHECKING:
+    from thulawa.spark.map_by_key.operator import Operator
 
 POSITION = ("topic", "partition", "offset")
 """The columns that name the record a row comes from."""
 
-_AT_ONCE = 1_000
+_LETTERS_PER_WRITE = 1_000
 _WRITES = 2**32  # of one task: more than it could have rows
 # A task that is killed while it commits keeps the others from reading markers and letters until its
 # next attempt, or for this many seconds and those after which Kafka looks for such transactions.
@@ -65,21 +53,17 @@ _TRANSACTION_TIMEOUT = 15.0
 _MARKERS_TIMEOUT = 2.0
 _READ_TIMEOUT = 60.0
 _Position: TypeAlias = tuple[str, int, int]
-_CURE = (
-    "keep the columns topic, partition and offset of the source, or use on_error='column' and "
-    "write the rows that failed yourself"
-)
 
 
 class RowIdentity(NamedTuple):
-    """What names a row when its batch is run again.
+    """What identifies a row when its batch is run again.
 
     ``record``: its columns topic, partition and offset, of which no two rows have the same;
-    ``place``: its task and its number there, under a plan that is named by ``layout``;
-    ``unknown``: nothing, so that a streaming query is refused.
+    ``position``: its task and its number there, under a plan that is named by ``layout``;
+    ``unknown``: nothing, so that a streaming query is rejected.
     """
 
-    by: Literal["record", "place", "unknown"]
+    by: Literal["record", "position", "unknown"]
     layout: str = ""
 
 
@@ -93,15 +77,6 @@ class DeadLetterTopic:
     broker: Broker
     topic: str
 
-    def writer(self, query: str, operator: str) -> WriterId:
-        """Return the identity under which an operator of a query writes."""
-        return WriterId(
-            application=self.topic,
-            name=f"{query}-{operator}",
-            query=f"{query}/{operator}",
-            timeout=_TRANSACTION_TIMEOUT,
-        )
-
     def last_writes(self, writer: WriterId, task: int) -> dict[int, LastBatch]:
         """Return the last write of each task; abort what a killed attempt at this one left open."""
         try:
@@ -110,25 +85,16 @@ class DeadLetterTopic:
             self.broker.fence(writer, [task])
             return self.broker.markers(writer)
 
-    def ends(self) -> dict[int, int]:
-        """Return the offset of the next letter of each partition."""
-        return self.broker.end_offsets(self.topic)[self.topic]
-
     def headers(self, name: str, since: Mapping[int, int]) -> Iterator[bytes]:
         """Yield the values of a header of the letters from these offsets on, else of all."""
         first = self.broker.start_offsets(self.topic)[self.topic]
-        starts = {
-            partition: max(start, since.get(partition, 0)) for partition, start in first.items()
-        }
+        starts = {number: max(start, since.get(number, 0)) for number, start in first.items()}
         # other tasks of the batch may be committing letters of rows that are in this task now
-        for letter in read_to_end(
+        letters = read_to_end(
             self.broker, self.topic, starts, committed=False, timeout=_READ_TIMEOUT
-        ):
+        )
+        for letter in letters:
             yield from (value for key, value in letter.headers if key == name and value)
-
-    def append(self, letters: list[ProducerRecord]) -> None:
-        """Write letters that nobody asks for again."""
-        self.broker.append(self.topic, letters)
 
     def write(
         self, letters: list[ProducerRecord], writer: WriterId, task: int, number: LastBatch
@@ -167,56 +133,50 @@ class DeadLetters:
     """The dead letters of one operator in one task."""
 
     def __init__(
-        self,
-        topic: DeadLetterTopic,
-        name: str,
-        signature: str,
-        task: SparkTask | None,
-        rows: RowIdentity,
+        self, topic: DeadLetterTopic, operator: "Operator", task: SparkTask | None
     ) -> None:
         self._topic = topic
-        self._name = name
+        self._name = operator.name
         self._task = task or SparkTask()
-        self._rows = rows
+        self._rows = operator.row_identity
         self._letters: list[ProducerRecord] = []
-        self._writer: WriterId | None = None
+        self._writer: WriterId | None = None  # None outside a streaming query
         self._number = 0
         self._origin = ""
         self._layout = ""
         self._seen: set[_Position] = set()
-        self._written: dict[str, str] = {}  # what names a row, and the digest of its key
+        self._written: dict[str, str] = {}  # by the name of a row, the digest of its key
         if self._task.query is not None and self._task.batch is not None:
-            self._begin(self._task.query, self._task.batch, signature)
+            self._begin(self._task.query, self._task.batch, operator.signature)
 
-    def fresh(self, records: list[WorkItem]) -> list[WorkItem]:
-        """Return the rows that no earlier attempt at this batch has set aside."""
+    def without_written(self, records: list[WorkItem]) -> list[WorkItem]:
+        """Return the rows that have no letter of an earlier attempt at this batch."""
         if self._writer is None:
             return records
         if self._rows.by == "record":
             for record in records:
-                self._refuse_twice(self._position(record))
+                position = self._position(record)
+                if position in self._seen:
+                    raise self._ambiguous(position)
+                self._seen.add(position)
         if not self._written:
             return records
         return [record for record in records if not self._is_written(record)]
 
     def add(self, outcome: Outcome) -> None:
-        """Set a row aside; some are written at a time, so that any number of them may fail."""
+        """Add the letter of a failed row; some are written at a time, as any number may fail."""
         self._letters.append(self._letter(outcome))
-        if len(self._letters) >= _AT_ONCE:
+        if len(self._letters) >= _LETTERS_PER_WRITE:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was set aside; it is in the topic afterwards."""
+        """Write the letters that were added; they are in the topic afterwards."""
         if not self._letters:
             return
+        number = LastBatch(self._number, self._layout)
         if self._writer is None:
-            self._topic.append(self._letters)
-        elif not self._topic.write(
-            self._letters,
-            self._writer,
-            self._task.partition,
-            LastBatch(self._number, self._layout),
-        ):
+            self._topic.broker.append(self._topic.topic, self._letters)
+        elif not self._topic.write(self._letters, self._writer, self._task.partition, number):
             raise ThulawaError(
                 f"{self._name}: another attempt at this batch has written dead letters meanwhile; "
                 "this one must be run again to know them"
@@ -227,53 +187,59 @@ class DeadLetters:
     def _begin(self, query: str, batch: int, signature: str) -> None:
         if self._rows.by == "unknown":
             raise ConfigurationError(
-                f"{self._name}: its rows cannot be known again when a micro-batch is run again, so "
-                f"that dead letters would be lost or written twice; {_CURE}"
+                f"{self._name}: its rows cannot be identified when a micro-batch is run again, so "
+                "that dead letters would be lost or written twice; keep the columns topic, "
+                "partition and offset of the source, or use on_error='column' and write the rows "
+                "that failed yourself"
             )
-        writer = self._topic.writer(query, sha256(signature.encode()).hexdigest()[:16])
+        digest = sha256(signature.encode()).hexdigest()[:16]
+        writer = self._writer = WriterId(
+            application=self._topic.topic,
+            name=f"{query}-{digest}",
+            query=f"{query}/{digest}",
+            timeout=_TRANSACTION_TIMEOUT,
+        )
         own = self._task.partition
-        self._writer = writer
-        self._origin = f"{writer.query}/{own if self._rows.by == 'place' else '*'}/{batch}/"
-        first = self._number = batch * _WRITES
-        found = self._writes_since(first, batch, writer)
+        self._origin = f"{writer.query}/{own if self._rows.by == 'position' else '*'}/{batch}/"
+        self._number = batch * _WRITES
+        found = self._last_writes(batch, writer)
         if own in found:
             self._number = found[own].number + 1
-        if self._rows.by == "place":
-            self._layout, since = self._rows.layout, {}
+        since: dict[int, int] = {}
+        if self._rows.by == "position":
+            self._layout = self._rows.layout
             found = {own: found[own]} if own in found else {}
         else:
             # a row may be in another task than before; what the others write now is read in vain,
             # so that the marker says where to begin
-            since = self._topic.ends()
+            since = self._topic.broker.end_offsets(self._topic.topic)[self._topic.topic]
             for one in found.values():
                 begun = json.loads(one.layout or "{}")
                 since = {at: min(end, begun.get(str(at), 0)) for at, end in since.items()}
             self._layout = json.dumps(since, separators=(",", ":"))
         if found:
-            self._written = dict(self._rows_written(since))
+            for origin in self._topic.headers(ROW, since):
+                text = origin.decode()
+                if text.startswith(self._origin):
+                    name, key = _split_identity(text.removeprefix(self._origin))
+                    self._written[name] = key
 
-    def _writes_since(self, first: int, batch: int, writer: WriterId) -> dict[int, LastBatch]:
-        """Return what attempts at this batch have written; raise where a later one was begun."""
-        found = self._topic.last_writes(writer, self._task.partition).items()
-        writes = {task: last for task, last in found if last.number >= first}
+    def _last_writes(self, batch: int, writer: WriterId) -> dict[int, LastBatch]:
+        """Return the last write of each task for this batch; raise if a later batch was begun."""
+        last_writes = self._topic.last_writes(writer, self._task.partition).items()
+        writes = {task: last for task, last in last_writes if last.number >= batch * _WRITES}
         about = f"the dead letters of {self._name}"
         for task, last in writes.items():
             known = LastBatch(last.number // _WRITES, last.layout)
             is_written(batch, known, writer=about, task=task, layout=self._rows.layout)
         return writes
 
-    def _rows_written(self, since: Mapping[int, int]) -> Iterator[tuple[str, str]]:
-        for origin in self._topic.headers(ROW, since):
-            text = origin.decode()
-            if text.startswith(self._origin):
-                yield _named(text.removeprefix(self._origin))
-
     def _is_written(self, record: WorkItem) -> bool:
-        """Return whether a row was set aside; raise where it was another row of its record.
+        """Return whether a row has a letter; raise if the letter is of another row of its record.
 
-        Behind a shuffle such a row may be in another task, where `fresh` does not see it.
+        Behind a shuffle such a row may be in another task, where `without_written` does not see it.
         """
-        name, key = _named(self._identity(record))
+        name, key = _split_identity(self._identity(record))
         if name not in self._written:
             return False
         if key != self._written[name]:
@@ -281,7 +247,7 @@ class DeadLetters:
         return True
 
     def _identity(self, record: WorkItem) -> str:
-        if self._writer is None or self._rows.by == "place":
+        if self._writer is None or self._rows.by == "position":
             return str(record.offset)
         name = "/".join(map(str, self._position(record)))
         return f"{name}#{sha256(_key(record.key) or b'').hexdigest()[:16]}"
@@ -292,14 +258,9 @@ class DeadLetters:
         if topic is None or partition is None or offset is None:
             raise ThulawaError(
                 f"{self._name}: a row has no topic, partition or offset, by which dead letters "
-                "know it again; drop rows without them, or use on_error='column'"
+                "identify it; drop rows without them, or use on_error='column'"
             )
         return topic, partition, offset
-
-    def _refuse_twice(self, position: _Position) -> None:
-        if position in self._seen:
-            raise self._ambiguous(position)
-        self._seen.add(position)
 
     def _ambiguous(self, position: _Position) -> ThulawaError:
         topic, partition, offset = position
@@ -313,23 +274,22 @@ class DeadLetters:
         record = outcome.record
         assert outcome.error is not None
         row: Row = record.value
+        in_task = (None, self._task.partition, record.offset)
+        topic, partition, offset = topic_position(row) or in_task
         about = ErrorRecord(
             node=self._name,
             key=_key(record.key),
             value=_json(row.as_dict()),
             timestamp=0,
             headers=((ROW, f"{self._origin}{self._identity(record)}".encode()),),
-            **self._source(row, record.offset),
+            topic=topic,
+            partition=partition,
+            offset=offset,
         )
         error = ProcessingError(message_of(outcome.error), node=self._name, offset=record.offset)
         error.__cause__ = outcome.error
         letter = DeadLetterQueue(self._topic.topic).letter(error, about)
         return ProducerRecord(letter.key, letter.value, letter.headers)
-
-    def _source(self, row: Row, position: int) -> dict[str, Any]:
-        """Say where the row came from: its record in a topic, else its place in the partition."""
-        found = topic_position(row) or (None, self._task.partition, position)
-        return dict(zip(POSITION, found, strict=True))
 
 
 def topic_position(row: Row) -> _Position | None:
@@ -342,8 +302,8 @@ def topic_position(row: Row) -> _Position | None:
     return None
 
 
-def _named(identity: str) -> tuple[str, str]:
-    """Return what names a row, and the digest of its key where a record names it."""
+def _split_identity(identity: str) -> tuple[str, str]:
+    """Return the name of a row, and the digest of its key where a record names it."""
     name, mark, key = identity.rpartition("#")
     return (name, key) if mark else (identity, "")
 
@@ -355,19 +315,19 @@ def _key(key: Any) -> bytes | None:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(_plain(value), ensure_ascii=False, default=_words).encode()
+    return json.dumps(_finite(value), ensure_ascii=False, default=_text).encode()
 
 
-def _plain(value: Any) -> Any:
-    """Leave nothing that JSON cannot say; no row is too odd to be set aside."""
+def _finite(value: Any) -> Any:
+    """Return a value with text for numbers that JSON does not have, so any row can be written."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_finite(one) for one in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def _words(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bytes):
         try:
             return value.decode()

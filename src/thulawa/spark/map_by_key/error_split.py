@@ -7,7 +7,6 @@ never recomputed: reading it fails.
 """
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from pyspark import StorageLevel
@@ -18,8 +17,6 @@ from thulawa.errors import ConfigurationError
 from thulawa.spark.internals import unpersist_local_checkpoint
 from thulawa.spark.map_by_key.operator import ERROR_COLUMN
 from thulawa.spark.map_by_key.order_guard import name_earlier_operators
-
-__all__ = ["ErrorSplit", "split_errors"]
 
 
 def split_errors(df: DataFrame) -> "ErrorSplit":
@@ -65,12 +62,7 @@ class ErrorSplit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:

@@ -10,18 +10,12 @@ from pyspark.sql import SparkSession
 from thulawa.engine.lane_sums import LaneSums, merge_lane_sums, summarize_lanes
 from thulawa.engine.statistics import LaneStatistics
 
-__all__ = ["LaneReport"]
-
 
 class _LaneSumsParam(AccumulatorParam[LaneSums]):
-    """Accumulator that merges lane statistics."""
-
     def zero(self, value: LaneSums) -> LaneSums:  # noqa: ARG002 Spark's signature
-        """Return empty statistics."""
         return {}
 
     def addInPlace(self, value1: LaneSums, value2: LaneSums) -> LaneSums:  # noqa: N802 Spark's name
-        """Return the sum of two statistics, lane by lane."""
         return merge_lane_sums(value1, value2)
 
 

@@ -9,11 +9,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from thulawa.engine import Options
-from thulawa.engine.options import OnError
 from thulawa.spark.map_by_key.dead_letters import UNKNOWN, DeadLetterTopic, RowIdentity
 from thulawa.spark.map_by_key.lane_report import LaneReport
-
-__all__ = ["ERROR_COLUMN", "ERROR_TYPE", "Operator"]
 
 ERROR_COLUMN = "_error"
 ERROR_TYPE = pa.struct(
@@ -54,8 +51,3 @@ class Operator:
     def signature(self) -> str:
         """A text that identifies the operator in its query, the same after a restart."""
         return repr((self.name, self.keys, self.keep, self.flat, self.returns.to_string()))
-
-    @property
-    def on_error(self) -> OnError:
-        """The error policy."""
-        return self.options.on_error

@@ -11,23 +11,22 @@ the thread of the worker's event loop.
 
 import asyncio
 import logging
+import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Hashable, MutableMapping
 from concurrent.futures import Future, wait
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any
+from contextlib import asynccontextmanager, nullcontext
+from functools import cache
+from typing import Any, NoReturn
 
 from thulawa.engine import Engine
 from thulawa.engine.resources import OpenResource, resource_title
 from thulawa.engine.state import LearnedState
 from thulawa.engine.workers import VALUE
-from thulawa.errors import (
-    ThulawaError,
-    WrongResult,
-)
+from thulawa.errors import ThulawaError, WrongResult
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.operator import Operator
-
-__all__ = ["OperatorState", "close_all", "lease"]
 
 _log = logging.getLogger("thulawa.spark")
 
@@ -35,6 +34,10 @@ _MOST = 16  # operators whose state a worker retains
 _IDLE = 60.0
 _REPLACED = 2.0
 _BLOCKED = 5.0  # seconds after a timeout for the event loop to respond
+_AT_EXIT = 10.0  # seconds for closing all
+
+_leave = os._exit
+_closing = threading.Lock()
 
 # by the identity of the operator, the least recently used first
 _states: dict[str, "OperatorState"] = {}
@@ -75,7 +78,7 @@ class OperatorState:
             operator.function,
             operator.options,
             argument=VALUE,
-            resource=None if operator.resource is None else self._lend,
+            resource=None if operator.resource is None else lambda: nullcontext(self._opened),
             cache=self.cache,
             check=_check_list if operator.flat else None,
             learned=self._learned,
@@ -88,9 +91,6 @@ class OperatorState:
         finally:
             if self._run is asyncio.current_task():  # else another task has begun
                 self._run = None
-
-    def _lend(self) -> AbstractAsyncContextManager[Any]:
-        return nullcontext(self._opened)
 
     def release(self) -> None:
         """Mark it as unused when a task has ended; may be called on any thread."""
@@ -204,3 +204,34 @@ async def _close(resource: OpenResource, within: float | None = None) -> None:
 def _check_list(results: Any) -> None:
     if not isinstance(results, list | tuple):
         raise WrongResult(f"{type(results).__name__} where a list of rows was expected")
+
+
+@cache
+def close_resources_at_exit() -> None:
+    """Close this worker's resources when it ends; call it on the main thread.
+
+    Spark ends a worker in three ways. It closes the worker's socket, after which the worker calls
+    ``os._exit``, or sends SIGHUP to all workers when the session stops: both are handled here. It
+    kills a worker whose task it abandons: then nothing can be closed.
+
+    SIGHUP cannot have a handler, because Spark resets handlers whenever a worker waits for a task.
+    It is blocked instead, and a thread waits for it. Threads inherit the signal mask, so the signal
+    must be blocked before any other thread is started.
+    """
+    owner = os.getpid()
+
+    def close_and_leave(status: int) -> NoReturn:
+        if os.getpid() == owner:  # else this is a forked process
+            with _closing:  # a second caller waits until all is closed
+                close_all(_AT_EXIT)
+        _leave(status)
+
+    os._exit = close_and_leave  # what Spark calls
+    if hasattr(signal, "pthread_sigmask"):  # on Windows Spark sends no signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        threading.Thread(target=_await_hangup, name="thulawa-hangup", daemon=True).start()
+
+
+def _await_hangup() -> None:
+    signal.sigwait({signal.SIGHUP})
+    os._exit(1)

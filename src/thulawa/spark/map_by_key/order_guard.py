@@ -3,6 +3,10 @@
 The engine preserves the order in which the rows of a partition arrive. That is the order of a key
 only if all rows of the key are in one partition, if no operator shuffles them, and if no task runs
 twice concurrently. What the plan does not show is left to the user, with a warning.
+
+Spark splits files into slices, sorts these by size and distributes them over partitions. Rows are
+in the order of a file only if there is one slice. `coalesce` does not restore the order: it joins
+partitions, and the slices inside them stay as they are.
 """
 
 import json
@@ -15,29 +19,14 @@ from pyspark.sql import DataFrame
 from thulawa.errors import ConfigurationError
 from thulawa.spark.internals import analyzed_plan, plan_nodes, query_execution, scala_items
 from thulawa.spark.map_by_key.operator import Operator
-from thulawa.spark.map_by_key.source_order import (
-    is_one_slice,
-    keeps_order_when_coalesced,
-    reads_files,
-    source_name,
-)
 from thulawa.topology.determinism import nondeterminism_of
 
-__all__ = [
-    "name_earlier_operators",
-    "operator_in",
-    "refuse_broken_order",
-    "refuse_speculation",
-    "title_of",
-]
-
 _SPLITTING_OPTIONS = ("minPartitions", "maxRecordsPerPartition")
-_KEEPING_SOURCES = {
-    "thulawa",
-    "thulawa-kafka",
-    "kafka",
-    "KafkaTable",
-}  # a key is in one partition of its topic
+# their keys are in one partition of a topic
+_KEEPING_SOURCES = {"thulawa", "thulawa-kafka", "kafka", "KafkaTable"}
+_ORDERED_PARTITIONS = {"Range", "LocalRelation", "OneRowRelation", "LogicalRDD"}
+_FILE_RDD = "FileScanRDD"
+_FILE_TABLES = ("ParquetTable", "OrcTable", "CSVTable", "JsonTable", "TextTable", "AvroTable")
 _SHUFFLING_NODES = {
     "Repartition": "a repartition",
     "RepartitionByExpression": "a repartition",
@@ -58,17 +47,26 @@ _JOINED = "coalesce(1) for one partition"
 _NO_ORDER = "or order='none' if order does not matter"
 
 
-def refuse_broken_order(df: DataFrame, operator: Operator) -> None:
+def check_order(df: DataFrame, operator: Operator) -> None:
     """Raise `ConfigurationError` if rows of a key may reach the operator out of order."""
-    if _has_no_order(operator):
-        return
-    plan = analyzed_plan(df)
-    for node in plan_nodes(plan):
-        for option in _splitting_options(node):
-            _refuse(operator, f"the source option {option} splits a partition; leave it out")
-    _refuse_shuffled_rows(df, plan, operator)
-    if operator.keys:
-        _refuse_scattered_keys(df, plan, operator)
+    if not _has_no_order(operator):
+        for reason in _reasons(df, analyzed_plan(df), operator):
+            raise ConfigurationError(f"{operator.name}: {reason}")
+
+
+def check_speculation(df: DataFrame, operator: Operator) -> None:
+    """Raise `ConfigurationError` if calls of a key could run in two tasks at once."""
+    speculates = df.sparkSession.conf.get("spark.speculation", "false") == "true"
+    if speculates and not _has_no_order(operator):
+        raise ConfigurationError(
+            f"{operator.name}: spark.speculation runs a task twice at a time; switch it off"
+        )
+
+
+def _has_no_order(operator: Operator) -> bool:
+    options = operator.options
+    keyless = options.order in ("key", "emit") and not operator.keys
+    return options.order == "none" or (keyless and options.unkeyed == "parallel")
 
 
 def title_of(operator: Operator) -> str:
@@ -79,18 +77,31 @@ def title_of(operator: Operator) -> str:
     the same in a rerun of a micro-batch.
     """
     options = operator.options
-    kept: tuple[str, ...] | None = operator.keys
+    in_order: tuple[str, ...] | None = operator.keys
     if options.emit == "partition" or options.order == "partition":
-        kept = ()
+        in_order = ()
     elif _has_no_order(operator):
-        kept = None
+        in_order = None
     about = {
         "name": operator.name,
-        "in_order": kept,
+        "in_order": in_order,
         "flat": operator.flat,
         "deterministic": nondeterminism_of(operator.function) is None,
     }
     return _TITLE + json.dumps(about)
+
+
+def operator_in(node: Any) -> dict[str, Any] | None:
+    """Return the earlier operator that a node names (`title_of`, `name_earlier_operators`)."""
+    title = ""
+    if node.nodeName() == "MapInArrow" and node.functionExpr().nodeName() == "PythonUDF":
+        title = str(node.functionExpr().name())
+    elif node.nodeName() == "SubqueryAlias":
+        title = str(node.alias())
+    if not title.startswith(_TITLE):
+        return None
+    about: dict[str, Any] = json.loads(title.removeprefix(_TITLE))
+    return about
 
 
 def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
@@ -104,35 +115,35 @@ def name_earlier_operators(rows: DataFrame, plan_of: DataFrame) -> DataFrame:
     return rows
 
 
-def refuse_speculation(df: DataFrame, operator: Operator) -> None:
-    """Raise `ConfigurationError` if calls of a key could run in two tasks at once."""
-    if _speculates(df) and not _has_no_order(operator):
-        _refuse(operator, "spark.speculation runs a task twice at a time; switch it off")
-
-
-def _speculates(df: DataFrame) -> bool:
-    return df.sparkSession.conf.get("spark.speculation", "false") == "true"
-
-
-def _has_no_order(operator: Operator) -> bool:
-    options = operator.options
-    keyless = options.order in ("key", "emit") and not operator.keys
-    return options.order == "none" or (keyless and options.unkeyed == "parallel")
-
-
-def _refuse(operator: Operator, reason: str) -> None:
-    raise ConfigurationError(f"{operator.name}: {reason}")
-
-
-def _refuse_shuffled_rows(df: DataFrame, plan: Any, operator: Operator) -> None:
+def _reasons(df: DataFrame, plan: Any, operator: Operator) -> Iterator[str]:
+    """Yield why rows of a key may be out of order, and what to do."""
+    for node in plan_nodes(plan):
+        for option in _splitting_options(node):
+            yield f"the source option {option} splits a partition; leave it out"
     cure = _IN_STREAMS if df.isStreaming else _IN_BATCHES
     for node in plan_nodes(plan, until="Sort"):  # a sort makes an order of its own
         if (shuffles := _shuffles(node)) is not None:
-            _refuse(
-                operator, f"{shuffles} before it changes the order of rows; {cure}, {_NO_ORDER}"
-            )
+            yield f"{shuffles} before it changes the order of rows; {cure}, {_NO_ORDER}"
         if (earlier := operator_in(node)) is not None:
-            _refuse_behind(earlier, operator)
+            yield from _reordered(earlier, operator)
+    sources = [node for node in plan_nodes(plan) if node.children().isEmpty()]
+    one_topic = len(sources) == 1 and _source_name(sources[0]) in _KEEPING_SOURCES
+    if operator.keys and not one_topic:
+        if df.isStreaming:
+            yield from _scattered_stream(plan, sources, operator)
+        else:
+            yield from _scattered_batch(df, plan, sources, operator)
+
+
+def _splitting_options(node: Any) -> list[str]:
+    match node.nodeName():
+        case "StreamingRelationV2":
+            options = node.extraOptions()
+        case "DataSourceV2Relation":
+            options = node.options()
+        case _:
+            return []
+    return [option for option in _SPLITTING_OPTIONS if options.containsKey(option)]
 
 
 def _shuffles(node: Any) -> str | None:
@@ -140,86 +151,53 @@ def _shuffles(node: Any) -> str | None:
     name = str(node.nodeName())
     if any(part in name for part in _GROUPING_NODES):
         return "a function over groups"
-    return None if _merely_joins_partitions(node) else _SHUFFLING_NODES.get(name)
+    return None if _is_coalesce(node) else _SHUFFLING_NODES.get(name)
 
 
-def operator_in(node: Any) -> dict[str, Any] | None:
-    """Return the earlier operator that a node names (`title_of`, `name_earlier_operators`)."""
-    match node.nodeName():
-        case "MapInArrow":
-            function = node.functionExpr()
-            title = str(function.name()) if function.nodeName() == "PythonUDF" else ""
-        case "SubqueryAlias":
-            title = str(node.alias())
-        case _:
-            return None
-    if not title.startswith(_TITLE):
-        return None
-    told: dict[str, Any] = json.loads(title.removeprefix(_TITLE))
-    return told
-
-
-def _refuse_behind(earlier: dict[str, Any], operator: Operator) -> None:
-    """Raise if an earlier operator may have reordered rows of a key."""
-    kept = earlier["in_order"]
-    of = () if operator.options.order == "partition" else operator.keys
-    if kept is None or not set(kept) <= set(of):
-        _refuse(
-            operator,
-            f"rows may have passed each other in {earlier['name']}, which keeps "
-            f"{'no order' if kept is None else f'the order by {kept}'}; give that one "
-            "emit='partition'",
+def _reordered(earlier: dict[str, Any], operator: Operator) -> Iterator[str]:
+    in_order = earlier["in_order"]
+    keys = () if operator.options.order == "partition" else operator.keys
+    if in_order is None or not set(in_order) <= set(keys):
+        order = "no order" if in_order is None else f"the order by {in_order}"
+        yield (
+            f"rows may have passed each other in {earlier['name']}, which keeps {order}; give that "
+            "one emit='partition'"
         )
 
 
-def _refuse_scattered_keys(df: DataFrame, plan: Any, operator: Operator) -> None:
-    """Raise if rows of a key may be in several partitions; warn if that is not known."""
-    sources = [node for node in plan_nodes(plan) if node.children().isEmpty()]
-    if len(sources) == 1 and source_name(sources[0]) in _KEEPING_SOURCES:
-        return
-    if df.isStreaming:
-        _refuse_scattered_stream(plan, sources, operator)
-    else:
-        _refuse_scattered_batch(df, plan, sources, operator)
-
-
-def _refuse_scattered_stream(plan: Any, sources: list[Any], operator: Operator) -> None:
-    names = [source_name(source) for source in sources]
-    if any(map(reads_files, sources)):
-        _refuse(
-            operator,
-            f"a source of files gives rows in an order of its own; {_IN_STREAMS}, {_NO_ORDER}",
-        )
+def _scattered_stream(plan: Any, sources: list[Any], operator: Operator) -> Iterator[str]:
+    """Yield why rows of a key may be in several partitions; warn if that is not known."""
+    names = map(_source_name, sources)
+    unknown = next((name for name in names if name not in _KEEPING_SOURCES), None)
+    if any(map(_reads_files, sources)):
+        yield f"a source of files gives rows in an order of its own; {_IN_STREAMS}, {_NO_ORDER}"
     elif len(sources) > 1 and not _ends_in_one_partition(plan):
-        _refuse(
-            operator,
-            "a union has rows of a key in several partitions; "
-            f"use {_JOINED}, {_IN_STREAMS}, {_NO_ORDER}",
-        )
-    elif unknown := [name for name in names if name not in _KEEPING_SOURCES]:
-        _warn(
-            operator,
-            f"the source {unknown[0]!r} may not keep a key in one partition; if so, {_IN_STREAMS}",
-        )
+        cure = f"use {_JOINED}, {_IN_STREAMS}, {_NO_ORDER}"
+        yield f"a union has rows of a key in several partitions; {cure}"
+    elif unknown is not None:
+        reason = f"the source {unknown!r} may not keep a key in one partition"
+        warnings.warn(f"{operator.name}: {reason}; if so, {_IN_STREAMS}", stacklevel=2)
 
 
-def _refuse_scattered_batch(
+def _scattered_batch(
     df: DataFrame, plan: Any, sources: list[Any], operator: Operator
-) -> None:
+) -> Iterator[str]:
+    """Yield why rows of a key may be in several partitions; warn if that is not known."""
     coalesced = _ends_in_one_partition(plan)
     count = 1 if coalesced else _partitions(df, operator.keys)
     if count == 1:
         if (reason := _lost_row_order(df, plan, sources, coalesced=coalesced)) is not None:
-            _refuse(operator, f"{reason}; {_IN_BATCHES}, {_NO_ORDER}")
+            yield f"{reason}; {_IN_BATCHES}, {_NO_ORDER}"
         return
     reason = f"the input has {count or 'several'} partitions, and rows of a key in any of them"
     cure = f"{_IN_BATCHES}, {_NO_ORDER}"
     if all(map(_can_be_coalesced, sources)) and not _sorts(plan):
         cure = f"{_IN_BATCHES}, {_JOINED}, {_NO_ORDER}"
-    if any(source.nodeName() != "LogicalRDD" or reads_files(source) for source in sources):
-        _refuse(operator, f"{reason}; {cure}")
+    if any(source.nodeName() != "LogicalRDD" or _reads_files(source) for source in sources):
+        yield f"{reason}; {cure}"
     # made by the user, or by foreachBatch: it may be partitioned by key
-    _warn(operator, f"it cannot be seen whether {reason}; if so, {cure}")
+    reason = f"it cannot be seen whether {reason}"
+    warnings.warn(f"{operator.name}: {reason}; if so, {cure}", stacklevel=2)
 
 
 def _lost_row_order(df: DataFrame, plan: Any, sources: list[Any], *, coalesced: bool) -> str | None:
@@ -227,7 +205,7 @@ def _lost_row_order(df: DataFrame, plan: Any, sources: list[Any], *, coalesced: 
     for node in _line(plan):
         if node.nodeName() == "Sort":
             return None
-        if _merely_joins_partitions(node):
+        if _is_coalesce(node):
             break
     if coalesced and _sorts(plan):
         return "coalesce() may join the partitions of a sort in another order"
@@ -235,13 +213,16 @@ def _lost_row_order(df: DataFrame, plan: Any, sources: list[Any], *, coalesced: 
         return (
             "Spark reads files and tables in an order of its own, which coalesce() does not change"
         )
-    if not all(is_one_slice(df, source) for source in sources if reads_files(source)):
+    if not all(_is_one_slice(df, source) for source in sources if _reads_files(source)):
         return "Spark reads several files in an order of its own"
     return None
 
 
 def _can_be_coalesced(source: Any) -> bool:
-    return source_name(source) in _KEEPING_SOURCES or keeps_order_when_coalesced(source)
+    """Return whether `coalesce` joins the partitions of a batch source in the order of its rows."""
+    if _source_name(source) in _KEEPING_SOURCES:
+        return True
+    return str(source.nodeName()) in _ORDERED_PARTITIONS and not _reads_files(source)
 
 
 def _sorts(plan: Any) -> bool:
@@ -249,35 +230,27 @@ def _sorts(plan: Any) -> bool:
     return any(node.nodeName() == "Sort" for node in plan_nodes(plan))
 
 
-def _warn(operator: Operator, reason: str) -> None:
-    warnings.warn(f"{operator.name}: {reason}", stacklevel=2)
-
-
 def _partitions(df: DataFrame, keys: tuple[str, ...]) -> int | None:
     """Return the number of partitions that may share a key; None if it is not known."""
     execution = query_execution(df)
     partitioning = execution.sparkPlan().outputPartitioning()
     kind = partitioning.getClass().getSimpleName()
-    if kind == "SinglePartition$" or (kind == "HashPartitioning" and _by(partitioning, keys)):
+    if kind == "SinglePartition$":
         return 1
+    if kind == "HashPartitioning":
+        hashed = {column.sql().strip("`") for column in scala_items(partitioning.expressions())}
+        if hashed <= set(keys):
+            return 1
     if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
         return None  # known only after it has run
     return int(execution.toRdd().getNumPartitions())
 
 
-def _by(partitioning: Any, keys: tuple[str, ...]) -> bool:
-    """Return whether rows are hash-partitioned by columns of the key only."""
-    hashed = {column.sql().strip("`") for column in scala_items(partitioning.expressions())}
-    return hashed <= set(keys)
-
-
 def _ends_in_one_partition(plan: Any) -> bool:
-    """Return whether a coalesce brings all rows into one partition."""
-    return any(_merely_joins_partitions(node) and node.numPartitions() == 1 for node in _line(plan))
+    return any(_is_coalesce(node) and node.numPartitions() == 1 for node in _line(plan))
 
 
-def _merely_joins_partitions(node: Any) -> bool:
-    """Return whether a node is a coalesce, which reads partitions one after the other."""
+def _is_coalesce(node: Any) -> bool:
     return bool(node.nodeName() == "Repartition" and not node.shuffle())
 
 
@@ -289,13 +262,57 @@ def _line(plan: Any) -> Iterator[Any]:
         yield plan
 
 
-def _splitting_options(node: Any) -> list[str]:
-    """Return the options of a source node that split its partitions."""
-    match node.nodeName():
-        case "StreamingRelationV2":
-            options = node.extraOptions()
+def _source_name(source: Any) -> str:
+    """Return the name of a source, or the kind of the node where it has none."""
+    match kind := str(source.nodeName()):
+        case "StreamingRelationV2" | "StreamingRelation":
+            return str(source.sourceName())
         case "DataSourceV2Relation":
-            options = node.options()
+            return str(source.table().name())
         case _:
-            return []
-    return [option for option in _SPLITTING_OPTIONS if options.containsKey(option)]
+            return kind
+
+
+def _reads_files(source: Any) -> bool:
+    """Return whether a source node of an analyzed plan reads files.
+
+    A DataFrame made from an RDD, such as the one that ``foreachBatch`` gets, is judged by the RDD's
+    lineage.
+    """
+    match str(source.nodeName()).split(" ")[0]:
+        case "LogicalRDD":
+            return _FILE_RDD in source.rdd().toDebugString()
+        case "StreamingRelation":
+            return _source_name(source).startswith("FileSource")
+        case "LogicalRelation":
+            return _is_a(source.relation(), "HadoopFsRelation")
+        case "HiveTableRelation":
+            return True
+        case "DataSourceV2Relation":
+            return str(source.table().getClass().getSimpleName()) in _FILE_TABLES
+        case _:
+            return False
+
+
+def _is_a(instance: Any, name: str) -> bool:
+    """Return whether a JVM object is of a class of this name, or of one below it."""
+    kind = instance.getClass()
+    while kind is not None and kind.getSimpleName() != name:
+        kind = kind.getSuperclass()
+    return kind is not None
+
+
+def _is_one_slice(df: DataFrame, source: Any) -> bool:
+    """Return whether the rows of a file source, in one partition, are one file that is not cut."""
+    if source.nodeName() != "LogicalRDD":
+        return len(df.inputFiles()) == 1
+    return sum(_slices(source.rdd())) == 1
+
+
+def _slices(rdd: Any) -> Iterator[int]:
+    """Yield the number of file slices in each partition of the RDDs of a lineage."""
+    if rdd.getClass().getSimpleName() == _FILE_RDD:
+        for partition in scala_items(rdd.filePartitions()):
+            yield len(partition.files())
+    for dependency in scala_items(rdd.dependencies()):
+        yield from _slices(dependency.rdd())

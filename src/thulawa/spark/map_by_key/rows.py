@@ -6,17 +6,16 @@ they are copied by position.
 """
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time, tzinfo
+from functools import cache, partial
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from thulawa.errors import WrongResult
-from thulawa.spark.map_by_key.values import named, to_arrow
-
-__all__ = ["LazyBatch", "Results", "Row", "row_type"]
 
 
 class LazyBatch:
@@ -84,7 +83,7 @@ class Row(msgspec.Struct, eq=False, gc=False):
         return self._batch.column(column)[self._index]
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(len(self._names)))
+        return (self[index] for index in range(len(self._names)))
 
     def __len__(self) -> int:
         return len(self._names)
@@ -107,21 +106,21 @@ def row_type(names: Sequence[str]) -> type[Row]:
     ``__getattr__`` for this error would slow down every access.)
     """
     body: dict[str, Any] = {"_names": tuple(names)}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if name.isidentifier() and not hasattr(Row, name):
-            body[name] = property(_getter(place))
-    made: type[Row] = types.new_class(
+            body[name] = property(_getter(index))
+    created: type[Row] = types.new_class(
         f"Row({', '.join(names)})", (Row,), exec_body=lambda space: space.update(body)
     )
-    return made
+    return created
 
 
-def _getter(place: int) -> Callable[[Row], Any]:
+def _getter(index: int) -> Callable[[Row], Any]:
     def get(row: Row) -> Any:
         batch = row._batch  # noqa: SLF001 its own class's accessor
-        values = batch.values[place]
+        values = batch.values[index]
         if values is None:  # checked here, not in column(), to save a call per value
-            values = batch.column(place)
+            values = batch.column(index)
         return values[row._index]  # noqa: SLF001
 
     return get
@@ -146,7 +145,7 @@ class Results:
     def columns(self, results: list[Any]) -> list[pa.Array]:
         """Return the Arrow columns of results; raise if one does not fit."""
         return [
-            to_arrow(values, field.type)
+            _to_arrow(values, field.type)
             for values, field in zip(self._values(results), self._schema, strict=True)
         ]
 
@@ -157,14 +156,14 @@ class Results:
             return (results,)
         if types != {tuple} or set(map(len, results)) != {self._width}:
             results = [self._tuple(result) for result in results]
-        return [list(map(itemgetter(place), results)) for place in range(self._width)]
+        return [list(map(itemgetter(index), results)) for index in range(self._width)]
 
     def _tuple(self, result: Any) -> tuple[Any, ...]:
         if type(result) is tuple and len(result) == self._width:
             return result
         if result is None:
             return (None,) * self._width
-        if (fields := named(result)) is not None:
+        if (fields := _named(result)) is not None:
             if unknown := fields.keys() - set(self._names):
                 raise WrongResult(f"unknown columns {sorted(unknown)}; declared: {self._names}")
             return tuple(map(fields.get, self._names))
@@ -173,3 +172,110 @@ class Results:
                 f"{result!r:.60} where a row, a dict or a tuple of {self._names} was expected"
             )
         return (result,)
+
+
+Adapt: TypeAlias = Callable[[Any], Any]
+
+
+class _Guard(NamedTuple):
+    """The types that need no conversion, and the conversion of others."""
+
+    plain: frozenset[type]
+    adapt: Adapt
+
+
+def _to_arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return a column of a type; raise if a value does not fit, and alter none.
+
+    Arrow alone would alter some silently: it truncates floats for an integer column, reads a time
+    without zone as UTC and a number as microseconds, fills a struct from a row by position though
+    the row has names, and ignores unknown entries.
+    """
+    guard = _guard(kind)
+    if guard is not None and not guard.plain.issuperset(map(type, values)):
+        values = list(map(guard.adapt, values))
+    return pa.array(values, type=kind)
+
+
+def _named(value: Any) -> Mapping[str, Any] | None:
+    """Return the fields of a value by name; None if it has no names."""
+    if isinstance(value, dict):
+        return value
+    for how in ("as_dict", "asDict", "_asdict"):  # our rows, Spark's, named tuples
+        if hasattr(value, how):
+            fields: Mapping[str, Any] = getattr(value, how)()
+            return fields
+    return None
+
+
+@cache
+def _guard(kind: pa.DataType) -> _Guard | None:
+    plain: tuple[type, ...] = ()
+    adapt: Adapt | None = None
+    if pa.types.is_integer(kind):
+        plain, adapt = (int,), _whole
+    elif pa.types.is_date(kind):
+        plain, adapt = (date,), _day
+    elif pa.types.is_timestamp(kind):
+        zone = None if kind.tz is None else pa.lib.string_to_tzinfo(kind.tz)
+        adapt = partial(_moment, zone)
+    elif pa.types.is_struct(kind):
+        adapt = partial(_fields, {field.name: _adapt(field.type) for field in kind})
+    elif pa.types.is_map(kind):
+        adapt = partial(_pairs, _adapt(kind.key_type), _adapt(kind.item_type))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        adapt = partial(_items, _adapt(kind.value_type))
+    return None if adapt is None else _Guard(frozenset({type(None), *plain}), _or_none(adapt))
+
+
+def _adapt(kind: pa.DataType) -> Adapt:
+    guard = _guard(kind)
+    return (lambda value: value) if guard is None else guard.adapt
+
+
+def _or_none(adapt: Adapt) -> Adapt:
+    return lambda value: None if value is None else adapt(value)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, int) or not hasattr(value, "is_integer"):
+        return value  # Arrow decides
+    if not value.is_integer():
+        raise WrongResult(f"{value} is no whole number")
+    return int(value)
+
+
+def _day(value: Any) -> Any:
+    if not isinstance(value, date):
+        raise WrongResult(f"{type(value).__name__} where a date was expected")
+    return value
+
+
+def _moment(zone: tzinfo | None, value: Any) -> datetime:
+    if not isinstance(value, date):
+        raise WrongResult(f"{type(value).__name__} where a datetime was expected")
+    moment = value if isinstance(value, datetime) else datetime.combine(value, time())
+    return moment.replace(tzinfo=zone) if zone is not None and moment.tzinfo is None else moment
+
+
+def _fields(adapts: Mapping[str, Adapt], value: Any) -> Any:
+    fields = _named(value)
+    if fields is None:
+        if not isinstance(value, tuple) or len(value) != len(adapts):
+            raise WrongResult(
+                f"{value!r:.60} where a row, a dict or a tuple of {[*adapts]} was expected"
+            )
+        fields = dict(zip(adapts, value, strict=True))
+    if unknown := fields.keys() - adapts.keys():
+        raise WrongResult(f"unknown columns {sorted(unknown)}; declared: {[*adapts]}")
+    return {name: adapt(fields.get(name)) for name, adapt in adapts.items()}
+
+
+def _pairs(key: Adapt, item: Adapt, value: Any) -> list[tuple[Any, Any]]:
+    pairs = value.items() if isinstance(value, Mapping) else value
+    return [(key(one), item(other)) for one, other in pairs]
+
+
+def _items(item: Adapt, value: Any) -> Any:
+    # text is no list of characters: Arrow raises for it
+    return value if isinstance(value, str | bytes) else [item(one) for one in value]

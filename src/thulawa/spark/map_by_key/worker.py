@@ -9,7 +9,6 @@ its rows.
 import asyncio
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import repeat
@@ -22,21 +21,15 @@ from thulawa.core.gc_freeze import freeze_gc
 from thulawa.engine import Outcome, WorkItem
 from thulawa.engine.lane_sums import sample_lanes
 from thulawa.engine.work_items import NoLane
-from thulawa.errors import (
-    RecordError,
-    message_of,
-)
+from thulawa.errors import RecordError, message_of
 from thulawa.spark.event_loop import event_loop
 from thulawa.spark.map_by_key.accumulators import adopt_accumulators
 from thulawa.spark.map_by_key.arrow_output import ArrowOutput
 from thulawa.spark.map_by_key.dead_letters import DeadLetters, topic_position
 from thulawa.spark.map_by_key.operator import Operator
-from thulawa.spark.map_by_key.operator_states import OperatorState, lease
+from thulawa.spark.map_by_key.operator_states import OperatorState, close_resources_at_exit, lease
 from thulawa.spark.map_by_key.rows import LazyBatch, Row, row_type
-from thulawa.spark.map_by_key.worker_exit import close_resources_at_exit
-from thulawa.spark.task_context import SparkTask, current_task
-
-__all__ = ["process"]
+from thulawa.spark.task_context import current_task
 
 _BATCHES_AHEAD = 4
 _CHUNK = 1_000
@@ -52,7 +45,8 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
         close_resources_at_exit()
     loop = event_loop()
     state = lease(operator)
-    dead_letters = _dead_letters(operator, task)
+    topic = operator.dead_letters
+    dead_letters = None if topic is None else DeadLetters(topic, operator, task)
     intake = Intake(operator, batches, loop, dead_letters)
     outlet = Outlet(loop)
     running = _run(operator, state, intake, outlet)
@@ -63,7 +57,8 @@ def process(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[p
         run.result()
     except Exception as error:
         _name_source(error)
-        error.add_note(f"operator {operator.name}, in {_partition(task)}")
+        where = "the partition" if task is None else f"Spark partition {task.partition}"
+        error.add_note(f"operator {operator.name}, in {where}")
         raise
     finally:
         run.cancel()
@@ -83,13 +78,6 @@ async def _run(
         operator.report.add(lanes)
 
 
-def _dead_letters(operator: Operator, task: SparkTask | None) -> DeadLetters | None:
-    if operator.dead_letters is None:
-        return None
-    place, rows = operator.dead_letters, operator.row_identity
-    return DeadLetters(place, operator.name, operator.signature, task, rows)
-
-
 def _name_source(error: Exception) -> None:
     """Set the topic-partition and offset in the error of a row that was read from a topic."""
     if isinstance(error, RecordError) and isinstance(error.record, WorkItem):
@@ -97,11 +85,6 @@ def _name_source(error: Exception) -> None:
         if (position := topic_position(row)) is not None:
             topic, partition, error.offset = position
             error.source = f"{topic}-{partition}"
-
-
-def _partition(task: SparkTask | None) -> str:
-    """Return a description of the Spark partition."""
-    return "the partition" if task is None else f"Spark partition {task.partition}"
 
 
 class Intake:
@@ -119,8 +102,7 @@ class Intake:
         self._batches = batches
         self._loop = loop
         self._slots = threading.Semaphore(_BATCHES_AHEAD)
-        self._arrived: deque[LazyBatch | BaseException | None] = deque()
-        self._more = asyncio.Event()
+        self._arrived: asyncio.Queue[LazyBatch | BaseException | None] = asyncio.Queue()
         self._row_type: type[Row] | None = None
         self._offset = 0
         self._batch: LazyBatch | None = None
@@ -142,10 +124,7 @@ class Intake:
 
     async def _next_batch(self) -> bool:
         """Open the next batch; return whether there is one."""
-        while not self._arrived:
-            self._more.clear()
-            await self._more.wait()
-        batch = self._arrived.popleft()
+        batch = await self._arrived.get()
         if batch is None:
             return False
         if isinstance(batch, BaseException):
@@ -178,7 +157,7 @@ class Intake:
         self._left -= count
         records = list(map(WorkItem, offsets, keys, rows, times, repeat(size)))
         if self._dead_letters is not None:
-            records = self._dead_letters.fresh(records)
+            records = self._dead_letters.without_written(records)
         if self._operator.lane is not None:
             self._set_lanes(records, self._operator.lane)
         return records
@@ -187,10 +166,9 @@ class Intake:
         of = itemgetter(lane) if isinstance(lane, str) else lane
         for record in records:
             try:
-                wanted = of(record.value)
-                record.lane = (
-                    self._lanes[wanted] if wanted in self._lanes else self._no_lane(wanted)
-                )
+                name = of(record.value)
+                known = name in self._lanes
+                record.lane = self._lanes[name] if known else self._no_lane(name)
             except Exception as error:  # noqa: BLE001 the error policy decides
                 record.lane = NoLane(f"lane=: {type(error).__name__}: {message_of(error)}")
 
@@ -205,6 +183,7 @@ class Intake:
 
     def _read(self) -> None:
         """Read batches ahead of the engine, on the reader's thread."""
+        arrive = self._arrived.put_nowait
         end: BaseException | None = None
         try:
             for batch in self._batches:
@@ -212,16 +191,12 @@ class Intake:
                 if self._closed:
                     return
                 if batch.num_rows:
-                    self._loop.call_soon_threadsafe(self._arrive, LazyBatch(batch))
+                    self._loop.call_soon_threadsafe(arrive, LazyBatch(batch))
                 else:
                     self._slots.release()
         except BaseException as error:  # noqa: BLE001 the engine raises it
             end = error
-        self._loop.call_soon_threadsafe(self._arrive, end)
-
-    def _arrive(self, batch: LazyBatch | BaseException | None) -> None:
-        self._arrived.append(batch)
-        self._more.set()
+        self._loop.call_soon_threadsafe(arrive, end)
 
     def _keys_of(self, batch: LazyBatch) -> Sequence[Any]:
         schema = batch.arrow.schema

@@ -15,9 +15,10 @@ from thulawa.brokers.kafka.transactions import Guarantee, SinkSpec
 from thulawa.brokers.port import Broker, WriterId, await_committed, open_broker
 from thulawa.core.types import Offsets, ProducerRecord
 from thulawa.errors import ConfigurationError
-from thulawa.spark.connectors import kafka_packed, log_packed
 from thulawa.spark.connectors.kafka_sink import connection_options, writer_of
 from thulawa.spark.connectors.kafka_sink import register as register_kafka
+from thulawa.spark.connectors.kafka_source import PackedKafkaFormat
+from thulawa.spark.connectors.log_packed import PackedLogFormat, packed_sink
 from thulawa.spark.connectors.task_layout import task_layout
 from thulawa.spark.internals import spark_schema
 from thulawa.spark.micro_batch.output_limits import OutputLimits
@@ -111,14 +112,14 @@ class EmbeddedStreamsBroker(StreamsBroker):
 
     def register(self, spark: SparkSession) -> None:
         """Register the data source."""
-        log_packed.register(spark)
+        spark.dataSource.register(PackedLogFormat)
 
     def _packed_reader(self, spark: SparkSession) -> Any:
-        return spark.readStream.format(log_packed.NAME).option("path", self.broker.address)
+        return spark.readStream.format(PackedLogFormat.FORMAT).option("path", self.broker.address)
 
     def write(self, rows: DataFrame, application: str) -> Any:  # noqa: ARG002 the query's id does
         """Return a writer of packed rows to topics."""
-        return log_packed.packed_sink(rows, self.broker.address)
+        return packed_sink(rows, self.broker.address)
 
 
 class KafkaStreamsBroker(StreamsBroker):
@@ -147,11 +148,11 @@ class KafkaStreamsBroker(StreamsBroker):
     def register(self, spark: SparkSession) -> None:
         """Register the data sources."""
         register_kafka(spark)
-        kafka_packed.register(spark)
+        spark.dataSource.register(PackedKafkaFormat)
 
     def _packed_reader(self, spark: SparkSession) -> Any:
         options = connection_options(self._connection)
-        return spark.readStream.format(kafka_packed.NAME).options(**options)
+        return spark.readStream.format(PackedKafkaFormat.FORMAT).options(**options)
 
     def write(self, rows: DataFrame, application: str) -> Any:
         """Return a writer of packed rows to topics."""

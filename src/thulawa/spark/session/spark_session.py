@@ -11,7 +11,7 @@ import pyspark
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from thulawa.spark.connectors.log_format import register
+from thulawa.spark.connectors.log_sink import register
 from thulawa.spark.internals import (
     builder_options,
     connect_to_jvm,

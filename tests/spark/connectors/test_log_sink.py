@@ -14,14 +14,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from thulawa.brokers.embedded import Log, ProducerRecord
-from thulawa.errors import (
-    ConfigurationError,
-    StateError,
-)
+from thulawa.errors import ConfigurationError, StateError
 from thulawa.spark.connectors.kafka_sink import out_records
-from thulawa.spark.connectors.log_format import LogFormat
 from thulawa.spark.connectors.log_packed import PackedLogFormat
-from thulawa.spark.connectors.log_sink import LogWriter, log_sink
+from thulawa.spark.connectors.log_sink import LogFormat, LogWriter, log_sink
+from thulawa.spark.connectors.offsets import by_partition, by_topic
 from thulawa.spark.connectors.stream_reader import LogStreamReader, share
 from thulawa.spark.map_by_key.api import map_by_key
 
@@ -135,10 +132,9 @@ def test_a_batch_write_goes_to_the_topic_of_each_row(spark: SparkSession, log: L
 
 
 def test_a_trigger_s_records_are_shared_and_what_one_leaves_others_take() -> None:
-    ends = {"a": {"0": 100, "1": 3}, "b": {"0": 100}}
-    nothing: dict[str, dict[str, int]] = {}
-    assert share(nothing, ends, 21) == {"a": {"0": 9, "1": 3}, "b": {"0": 9}}
-    assert share(nothing, ends, 1_000) == ends
+    ends = by_partition({"a": {"0": 100, "1": 3}, "b": {"0": 100}})
+    assert by_topic(share({}, ends, 21)) == {"a": {"0": 9, "1": 3}, "b": {"0": 9}}
+    assert share({}, ends, 1_000) == ends
     assert share(ends, ends, 10) == ends
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from thulawa.engine import Options
 from thulawa.spark.map_by_key import worker
 from thulawa.spark.map_by_key.operator import Operator
-from thulawa.spark.map_by_key.worker_exit import close_resources_at_exit
+from thulawa.spark.map_by_key.operator_states import close_resources_at_exit
 
 
 @asynccontextmanager
