@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from thulawa.health.changelog import CountsChangelog
 from thulawa.health.counts import Cell, Count, decode
 
-__all__ = ["Merging", "merged"]
-
 
 def merged(counts: Iterable[Count]) -> list[Count]:
     """Sum totals over partitions.

@@ -17,8 +17,6 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.errors import ConfigurationError
 from thulawa.health.counts import Cell, Count
 
-__all__ = ["Prometheus"]
-
 _PRUNE_AT_LEAST = 10_000
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]

@@ -18,8 +18,6 @@ import msgspec
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["json_schema"]
-
 _NOTES = {"$schema", "$id", "$comment", "title", "description", "default", "examples"}
 _NUMBERS = {
     "minimum": "ge",

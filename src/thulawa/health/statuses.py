@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from thulawa.errors import WrongResult
 
-__all__ = ["INVALID", "VALID", "InColumns", "Status", "Values", "in_columns", "statuses"]
-
 VALID, INVALID = "valid", "invalid"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 

@@ -2,10 +2,14 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
 
 from thulawa.brokers.embedded.log import Log
+from thulawa.brokers.embedded.partition_leases import PartitionLeases
 from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
-from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
+from thulawa.brokers.embedded.topic_options import Retention
+from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, TopicSize, WriterId
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import (
     ConsumerRecord,
@@ -56,6 +60,13 @@ class EmbeddedBroker:
             topic, len(found.partitions), str(found.id), found.compact, LARGEST_RECORD
         )
 
+    def size(self, topic: str) -> TopicSize:
+        """Return how many records a topic holds, and how many bytes."""
+        partitions = self.log.describe(topic).partitions
+        return TopicSize(
+            sum(one.records for one in partitions), sum(one.bytes for one in partitions)
+        )
+
     def create_topic(
         self,
         topic: str,
@@ -63,10 +74,12 @@ class EmbeddedBroker:
         *,
         compact: bool = False,
         unlimited: bool = False,  # noqa: ARG002 no topic has a retention unless it is given one
+        retention: float | None = None,
     ) -> None:
         """Create a topic; do nothing if it exists with as many partitions and this compaction."""
         if topic not in self.log.topics():
-            self.log.create_topic(topic, partitions=partitions, compact=compact)
+            limit = Retention(seconds=retention)
+            self.log.create_topic(topic, partitions=partitions, compact=compact, retention=limit)
             return
         found = self.log.topic(topic)
         if (len(found.partitions), found.compact) != (partitions, compact):
@@ -131,6 +144,17 @@ class EmbeddedBroker:
         batch = self.log.last_batch(_commits_of(query)) if query and found else None
         wanted = found if topics is None else topics
         return Committed({name: at for name, at in found.items() if name in wanted}, batch)
+
+    def join_group(self, group: str, topics: Sequence[str]) -> PartitionLeases:
+        """Join the processes that divide the partitions of these topics under this name."""
+        # a digest: a path may not be as long as many names
+        digest = sha256("/".join(sorted(topics)).encode()).hexdigest()[:16]
+        folder = Path(self.address.removeprefix("file:"), "leases", group, digest)
+        return PartitionLeases(folder, lambda: self._all_partitions(topics))
+
+    def _all_partitions(self, topics: Sequence[str]) -> Iterator[TopicPartition]:
+        for topic, count in self.partitions(*topics).items():
+            yield from (TopicPartition(topic, number) for number in range(count))
 
     def delete_groups(self, *groups: str) -> None:
         """Delete consumer groups; one that does not exist is no error."""

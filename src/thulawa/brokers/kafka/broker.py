@@ -9,9 +9,10 @@ from confluent_kafka.admin import AdminClient
 from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
+from thulawa.brokers.kafka.membership import Membership
 from thulawa.brokers.kafka.reading import columns_of, read_between, read_spans, record_of
 from thulawa.brokers.kafka.routing import OutRecord
-from thulawa.brokers.kafka.topics import Topics, TopicSpec, reachable
+from thulawa.brokers.kafka.topics import Cleanup, Topics, TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
     SinkBatch,
     SinkProducer,
@@ -22,7 +23,7 @@ from thulawa.brokers.kafka.transactions import (
     transaction,
     write,
 )
-from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
+from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, TopicSize, WriterId
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import (
     ConsumerRecord,
@@ -100,16 +101,28 @@ class KafkaBroker:
             int(settings["max.message.bytes"]),
         )
 
+    def size(self, topic: str) -> TopicSize:
+        """Return an upper bound of the records of a topic; its bytes are not known."""
+        starts, ends = self.start_offsets(topic)[topic], self.end_offsets(topic)[topic]
+        return TopicSize(sum(end - starts[number] for number, end in ends.items()), None)
+
     def create_topic(
-        self, topic: str, partitions: int = 1, *, compact: bool = False, unlimited: bool = False
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        compact: bool = False,
+        unlimited: bool = False,
+        retention: float | None = None,
     ) -> None:
         """Create a topic; do nothing if it exists with as many partitions and this compaction."""
-        spec = TopicSpec(
-            partitions=partitions,
-            cleanup="compact" if compact else "delete",
-            settings=_COMPACTED if compact else _UNLIMITED if unlimited else {},
+        settings = _COMPACTED if compact else _UNLIMITED if unlimited else {}
+        if retention is not None:
+            settings = settings | {"retention.ms": str(int(retention * 1000))}
+        cleanup: Cleanup = "compact" if compact else "delete"
+        self._topics.ensure(
+            topic, TopicSpec(partitions=partitions, cleanup=cleanup, settings=settings)
         )
-        self._topics.ensure(topic, spec)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its records."""
@@ -175,6 +188,10 @@ class KafkaBroker:
                 of, _, batch = (one.metadata or "").rpartition("/")
                 batches.add(int(batch) if query and of == query else None)
         return Committed(found, batches.pop() if len(batches) == 1 else None)
+
+    def join_group(self, group: str, topics: Sequence[str]) -> Membership:
+        """Join a consumer group, for the assignment alone."""
+        return Membership(self.connection, group, topics)
 
     def delete_groups(self, *groups: str) -> None:
         """Delete consumer groups; one that does not exist is no error."""

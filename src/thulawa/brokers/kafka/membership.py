@@ -6,15 +6,13 @@ from confluent_kafka import Consumer, KafkaException
 
 from thulawa.brokers.kafka.client_errors import translated
 from thulawa.brokers.kafka.connection import Connection
-
-__all__ = ["Membership"]
+from thulawa.core.types import TopicPartition
 
 
 class Membership:
     """A member of a group that divides the partitions of topics among its members.
 
-    A member that dies is missed after ``session`` seconds. ``joined`` tells whether the group has
-    given this one its first share, which may be nothing. Belongs to one thread.
+    The partitions of a member that dies are assigned to others after ``session`` seconds.
     """
 
     def __init__(
@@ -36,19 +34,19 @@ class Membership:
         self.joined = False
         self._consumer.subscribe(list(topics), on_assign=self._join)
 
-    def assigned(self) -> set[tuple[str, int]]:
-        """Give the partitions that are this member's now; ask at least every few minutes."""
+    def assigned(self) -> set[TopicPartition]:
+        """Return the partitions of this member now; call it at least every few minutes."""
         try:
             self._consumer.poll(0)
-            places = self._consumer.assignment()
-            self._consumer.pause(places)
+            partitions = self._consumer.assignment()
+            self._consumer.pause(partitions)
         except KafkaException as error:
             raise translated(error, f"sharing partitions in group {self._group}") from error
-        return {(place.topic, place.partition) for place in places}
+        return {TopicPartition(one.topic, one.partition) for one in partitions}
 
     def _join(self, *_: object) -> None:
         self.joined = True
 
     def close(self) -> None:
-        """Leave the group; the others are told at once."""
+        """Leave the group; its partitions are assigned to the others at once."""
         self._consumer.close()
