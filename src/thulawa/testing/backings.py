@@ -8,8 +8,6 @@ from thulawa.errors import ConfigurationError
 from thulawa.state.key_identity import Keys
 from thulawa.state.specs import StoreSpec
 
-__all__ = ["LoggedBacking", "MergedBacking", "changelog_record", "changelog_topic"]
-
 # key of the backing, old entry, new entry; None: no entry
 OnChange = Callable[[Any, Any, Any], None]
 

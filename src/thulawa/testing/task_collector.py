@@ -14,25 +14,19 @@ from thulawa.state.codec import ColumnCodec
 from thulawa.testing.driver_topics import WrittenRecord
 from thulawa.topology.nodes import Sink
 
-__all__ = ["Outputs", "TaskCollector"]
-
 
 @dataclass(frozen=True)
 class Outputs:
-    """The configuration that the collectors of all tasks share.
-
-    ``receive`` is called with a topic, a partition (None: by key) and a record; ``pass_on`` with a
-    record of a repartition and the key that is sent. ``without_key_serde`` are the sinks for which
-    the topology names no key serde; they write windowed keys as Kafka does.
-    """
+    """The configuration that the collectors of all tasks share."""
 
     plan: Plan
     options: TaskOptions
-    receive: Callable[[str, int | None, WrittenRecord], None]
-    pass_on: Callable[[str, int, WrittenRecord, Any], None]
+    receive: Callable[[str, int | None, WrittenRecord], None]  # partition None: by key
+    repartition: Callable[[str, int, WrittenRecord, Any], None]  # with the key that is sent
     key_serde: Serde[Any]
     partitions: int
-    without_key_serde: frozenset[str] = frozenset()
+    # sinks for which the topology names no key serde: they write windowed keys as Kafka does
+    without_key_serde: frozenset[str]
 
 
 class TaskCollector:
@@ -61,7 +55,7 @@ class TaskCollector:
             # encode and decode as on Spark: only plain data can be shuffled
             sent_key, value = codec.decode(codec.encode([sent_key, value]))
             record = WrittenRecord(key, value, timestamp, headers)
-            self._outputs.pass_on(topic, partition, record, sent_key)
+            self._outputs.repartition(topic, partition, record, sent_key)
         else:
             self._send(sink, topic, key, value, timestamp, headers)
 
