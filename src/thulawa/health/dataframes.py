@@ -24,6 +24,16 @@ _COUNTED = "topic string, partition int, window bigint, status string, count big
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
 _KEY = "topic string, partition int, window bigint, status string"
 _VALUE = "value bigint, offset bigint"
+_TOTALS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("window", pa.timestamp("us", tz="UTC")),
+        ("status", pa.string()),
+        ("value", pa.int64()),
+        ("offset", pa.int64()),
+    ]
+)
 
 
 def count_windows(
@@ -88,18 +98,11 @@ class DataFrameSink:
 
     def put(self, counts: Sequence[Count]) -> None:
         """Pass totals to the function."""
-        cells = [count.cell for count in counts]
-        windows = pa.array([cell.window for cell in cells], pa.timestamp("ms"))
-        table = pa.table(
-            {
-                "topic": pa.array([cell.topic for cell in cells], pa.string()),
-                "partition": pa.array([cell.partition for cell in cells], pa.int32()),
-                "window": windows.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")),
-                "status": pa.array([cell.status for cell in cells], pa.string()),
-                "value": pa.array([count.value for count in counts], pa.int64()),
-                "offset": pa.array([count.offset for count in counts], pa.int64()),
-            }
-        )
+        rows = [
+            {**cell._asdict(), "window": cell.window * 1000, "value": value, "offset": offset}
+            for cell, value, offset in counts
+        ]
+        table = pa.Table.from_pylist(rows, _TOTALS)
         self._write(SparkSession.builder.getOrCreate().createDataFrame(table))
 
     def close(self) -> None:

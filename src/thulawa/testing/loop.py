@@ -8,25 +8,21 @@ of the code under test can swallow them.
 
 Invariants:
 
-- One seed, one run. Everything that differs from run to run in plain asyncio is fixed: the
-  clock starts at 0 and moves by timers alone, callbacks run in an order drawn from the seed,
-  tasks are numbered per loop, and tasks and futures hash by that number, so that sets of
-  them (``asyncio.wait``, ``TaskGroup``) iterate alike in every run.
-- No timer fires early. asyncio fires timers up to one clock tick before their time; with a
-  clock that stands still, code that then finds nothing due and sets the timer again would
-  spin for ever.
-- Callbacks that become ready in the same iteration run in shuffled order, as in trio. asyncio
-  runs ``call_soon`` callbacks first in, first out, but code should not depend on it.
+- One seed, one run. The clock starts at 0 and moves by timers alone, callbacks run in an order
+  drawn from the seed, and tasks and futures hash by a number per loop, so that sets of them
+  (``asyncio.wait``, ``TaskGroup``) iterate alike in every run.
+- No timer fires early, as in asyncio up to one clock tick: with a clock that stands still, code
+  that then finds nothing due and sets the timer again would spin for ever.
+- Callbacks that become ready in the same iteration run in shuffled order, as in trio.
 
 The loop is the standard selector loop with one change: its selector calls `_turn` where it would
-wait. A copy of ``_run_once`` would be longer, and differs between Python versions, while the names
-used here (``_ready``, ``_scheduled``) have existed since Python 3.4.
+wait. A copy of ``_run_once`` would differ between Python versions, while the names used here
+(``_ready``, ``_scheduled``) have existed since Python 3.4.
 
-Threads run in real time. While thread work is registered (by `run_in_executor` and
-``asyncio.to_thread``, or by `VirtualTimeLoop.thread_work`) the loop waits in real time, up to
-``thread_timeout`` seconds without an event, before virtual time advances. Thread work takes no
-virtual time, and the order in which several threads finish does not depend on the seed. Real
-sockets are polled, but the loop does not wait for them.
+Threads run in real time. While thread work is registered (by `run_in_executor`, or by
+`VirtualTimeLoop.thread_work`) the loop waits in real time, up to ``thread_timeout`` seconds without
+an event, before virtual time advances. The order in which several threads finish does not depend on
+the seed. Real sockets are polled, but the loop does not wait for them.
 """
 
 import asyncio
