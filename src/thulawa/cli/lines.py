@@ -67,8 +67,10 @@ def parse(line: str, separator: str | None) -> ProducerRecord:
     timestamp = fields.get("timestamp")
     if timestamp is not None and not (type(timestamp) is int and 0 <= timestamp < 2**63):
         raise ValueError(f"the timestamp {timestamp!r:.40} is not a whole number in [0, 2**63)")
-    key, value = _to_bytes(fields.get("key")), _to_bytes(fields.get("value"))
-    return ProducerRecord(key, value, _headers(fields.get("headers")), timestamp)
+    headers = _headers(fields.get("headers"))
+    return ProducerRecord(
+        _to_bytes(fields.get("key")), _to_bytes(fields.get("value")), headers, timestamp
+    )
 
 
 def _headers(pairs: Any) -> tuple[tuple[str, bytes | None], ...]:

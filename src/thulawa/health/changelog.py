@@ -182,10 +182,11 @@ def restore(
 ) -> dict[TopicPartition, Restored]:
     """Read the topic to its end; skip the records of other partitions."""
     restored = {partition: Restored(Totals(partition, expire)) for partition in partitions}
-    found: dict[tuple[str, int | None], Restored] = {**restored}
     for key, value, timestamp, identity in changelog.read() if restored else ():
         count = decode(key, value)
-        one = found.get(count.cell[:2])
+        topic, number, _, _ = count.cell
+        assert number is not None  # merged counts are not in the topic
+        one = restored.get(TopicPartition(topic, number))
         if one is None:
             continue
         one.totals.restore(count)

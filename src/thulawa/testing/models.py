@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from thulawa.errors import Overload, Retriable, Terminal
 
@@ -170,12 +170,21 @@ def overloaded(
     return Fault(_Overloaded(retry_after), times=times, probability=probability)
 
 
+@overload
 def flaky(
-    fn: Callable[[Any], Awaitable[T] | T],
-    *faults: Fault,
-    random: Random,
-    latency: Latency | None = None,
-) -> Callable[[Any], Awaitable[T]]:
+    fn: Callable[[Any], Awaitable[T]], *faults: Fault, random: Random, latency: Latency | None = ...
+) -> Callable[[Any], Awaitable[T]]: ...
+
+
+@overload
+def flaky(
+    fn: Callable[[Any], T], *faults: Fault, random: Random, latency: Latency | None = ...
+) -> Callable[[Any], Awaitable[T]]: ...
+
+
+def flaky(
+    fn: Callable[[Any], Any], *faults: Fault, random: Random, latency: Latency | None = None
+) -> Callable[[Any], Awaitable[Any]]:
     """Wrap a function of one record so that it takes time and fails by these models.
 
     The call waits for the latency, then each fault may strike, then ``fn`` runs. Attempts
@@ -191,7 +200,7 @@ def flaky(
     """
     attempts: Counter[Hashable] = Counter()
 
-    async def call(record: Any) -> T:
+    async def call(record: Any) -> Any:
         identity = getattr(record, "offset", record)
         attempts[identity] += 1
         attempt = attempts[identity]

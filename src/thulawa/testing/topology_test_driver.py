@@ -383,7 +383,7 @@ class TopologyTestDriver:
             (owner,) = owners.values()
             store = owner.store(name)
         elif owners:
-            entries = {
+            entries: dict[int, Mapping[Any, Any]] = {
                 task: self._backings.get((host.id, name), {}) for task, host in owners.items()
             }
             store = self._plan.topology.stores[name].open(MergedBacking(name, entries))

@@ -49,7 +49,7 @@ class MapByKeyOptions(TypedDict, total=False):
     name: str
     # opened once per worker, passed to the function as its second argument, closed when idle
     resource: Callable[[], AbstractAsyncContextManager[Any]]
-    # equal questions share an answer
+    # calls with equal cache keys share a result
     cache: Cache
     # the column whose value decides which key is processed first
     timestamp: str
@@ -78,5 +78,5 @@ def engine_options(operator: str, options: MapByKeyOptions) -> Options:
     names = {one.name for one in fields(Options)} - {"name"}
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name in names}
     if (cache := options.get("cache")) is not None:
-        chosen["single_flight"] = SingleFlight(by=cache.question)
+        chosen["single_flight"] = SingleFlight(by=cache.cache_key)
     return Options(name=operator, **chosen)
