@@ -5,7 +5,6 @@ one goes back once, however often and wherever the command is interrupted.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -42,7 +41,6 @@ _ERROR_HEADERS = ("exception", "message", "node", "topic", "partition", "offset"
 class _Letters:
     """The letters of one dead-letter topic; ``replayed`` has the last offset of each partition."""
 
-    broker: Broker
     writer: WriterId
     letters: list[DeadLetterRecord]
     replayed: dict[int, int]
@@ -61,30 +59,27 @@ class _Letters:
         }
 
 
-@contextmanager
-def _letters_of(log: str, topic: str) -> Iterator[_Letters]:
+def _read(broker: Broker, topic: str) -> _Letters:
     """Read all letters but those of transactions that are still open."""
-    with broker_at(log) as broker:
-        # with the topic's id: the letters of a topic that is created again have not been sent back
-        identity = broker.describe(topic).id
-        writer = WriterId(
-            application=_APPLICATION,
-            name=topic,
-            query="replay" if identity is None else f"replay/{identity}",
-            log_key=f"{_APPLICATION}/{topic}/{identity}",
-        )
-        markers = broker.markers(writer)
-        letters = [DeadLetterRecord(*record[1:]) for record in read_to_end(broker, topic)]
-        replayed = {partition: last.number for partition, last in markers.items()}
-        yield _Letters(broker, writer, letters, replayed)
+    # with the topic's id: the letters of a topic that is created again have not been sent back
+    identity = broker.describe(topic).id
+    writer = WriterId(
+        application=_APPLICATION,
+        name=topic,
+        query="replay" if identity is None else f"replay/{identity}",
+        log_key=f"{_APPLICATION}/{topic}/{identity}",
+    )
+    replayed = {partition: last.number for partition, last in broker.markers(writer).items()}
+    letters = [DeadLetterRecord(*record[1:]) for record in read_to_end(broker, topic)]
+    return _Letters(writer, letters, replayed)
 
 
 @app.command("list")
 @explained
 def list_letters(topic: Topic, log: LogAddress = "topics", json_lines: Json = False) -> None:
     """List the letters of a topic: position, error, origin and key."""
-    with _letters_of(log, topic) as found:
-        pass
+    with broker_at(log) as broker:
+        found = _read(broker, topic)
     if json_lines:
         print_json(found.fields(letter) for letter in found.letters)
         return
@@ -115,12 +110,12 @@ def show(
     partition, colon, offset = letter.partition(":")
     if not (colon and partition.isdecimal() and offset.isdecimal()):
         raise ConfigurationError(f"{letter!r} is no letter; write partition:offset, as in 0:17")
-    with _letters_of(log, topic) as found:
-        position = int(partition), int(offset)
-        matching = [one for one in found.letters if (one.partition, one.offset) == position]
-    if not matching:
+    with broker_at(log) as broker:
+        found = _read(broker, topic)
+    position = int(partition), int(offset)
+    one = next((one for one in found.letters if (one.partition, one.offset) == position), None)
+    if one is None:
         raise ConfigurationError(f"there is no letter {letter} in {topic}; see thulawa dlq list")
-    (one,) = matching
     stack_trace = one.error_header("stacktrace")
     if json_lines:
         headers = [[name, from_bytes(value)] for name, value in one.original_headers]
@@ -162,11 +157,12 @@ def replay(
     Letters that were sent back before are left out. A letter that cannot be sent back keeps those
     behind it in its partition waiting, and the exit code is 1; with --skip it is left out for good.
     """
-    with _letters_of(log, topic) as letters:
-        plans = list(_plans(letters, to, skip=skip))
+    with broker_at(log) as broker:
+        letters = _read(broker, topic)
+        plans = list(_plans(broker, letters, to, skip=skip))
         for plan in plans:
             if execute and plan.last is not None:
-                plan.send(letters)
+                _send(broker, letters.writer, plan, LastBatch(plan.last))
             plan.report(executed=execute, as_json=json_lines)
     count = sum(len(plan.letters) for plan in plans)
     done = f"{count} sent back" if execute else f"{count} would be sent back"
@@ -187,15 +183,6 @@ class _Plan:
     rejected: list[tuple[DeadLetterRecord, ReplayRejection]] = field(default_factory=list)
     last: int | None = None
 
-    def send(self, letters: _Letters) -> None:
-        """Send the letters to their topics, and store the position in the same transaction."""
-        assert self.last is not None
-        batch = LastBatch(self.last)
-        with letters.broker.transaction(letters.writer, self.partition, batch) as transaction:
-            for topic, one in self.letters:
-                record = ProducerRecord(one.key, one.value, one.original_headers, one.timestamp)
-                transaction.write(topic, [record])
-
     def report(self, *, executed: bool, as_json: bool) -> None:
         """Print what is done with each letter."""
         if as_json:
@@ -214,13 +201,21 @@ class _Plan:
             typer.echo(f"{one.place}  cannot be sent back: {visible(rejection.reason)}")
 
 
-def _plans(found: _Letters, to: str | None, *, skip: bool) -> Iterator[_Plan]:
+def _send(broker: Broker, writer: WriterId, plan: _Plan, batch: LastBatch) -> None:
+    """Send the letters to their topics, and store the position in the same transaction."""
+    with broker.transaction(writer, plan.partition, batch) as transaction:
+        for topic, one in plan.letters:
+            record = ProducerRecord(one.key, one.value, one.original_headers, one.timestamp)
+            transaction.write(topic, [record])
+
+
+def _plans(broker: Broker, found: _Letters, to: str | None, *, skip: bool) -> Iterator[_Plan]:
     waiting: dict[int, list[DeadLetterRecord]] = {}
     for letter in found.letters:
         if not found.is_replayed(letter):
             waiting.setdefault(letter.partition, []).append(letter)
     origins = {one.error_header("topic") for letters in waiting.values() for one in letters}
-    existing = found.broker.partitions(*({to} if to else origins - {""}))
+    existing = broker.partitions(*({to} if to else origins - {""}))
     for partition, letters in sorted(waiting.items()):
         plan = _Plan(partition)
         for letter in letters:

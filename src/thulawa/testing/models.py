@@ -60,7 +60,7 @@ class _Uniform(Latency):
 
     @property
     def mean(self) -> float:
-        return self.low if self.low == self.high else (self.low + self.high) / 2
+        return (self.low + self.high) / 2
 
     def sample(self, random: Random) -> float:
         return self.low if self.low == self.high else random.uniform(self.low, self.high)
