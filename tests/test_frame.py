@@ -26,7 +26,6 @@ OWN_LIBRARIES = {
     "core/registry.py": {"confluent_kafka"},
     "health/dataframes.py": {"pyspark"},
     "health/prometheus.py": {"prometheus_client"},
-    "health/spark_jobs.py": {"pyspark"},
     "priority/bucket_columns.py": {"pyspark"},
     "priority/kafka_clients.py": {"confluent_kafka"},
 }

@@ -15,8 +15,8 @@ from examples.demo import race
 from examples.demo.display import Display, results
 from examples.demo.picture import check_writable, draw
 from examples.demo.quiet import noise_to, tail
-from thulawa.cli.doctor import spark_s_needs
-from thulawa.cli.exit_codes import EXIT_CODES, explained
+from thulawa.cli.console import EXIT_CODES, explained
+from thulawa.cli.doctor import missing_for_spark
 from thulawa.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -70,7 +70,7 @@ def demo(
 
 
 def _demonstrate(job: race.Job, *, json_lines: bool) -> list[race.Row]:
-    lacking = [f"{one.what}: {one.found}; {one.advice}" for one in spark_s_needs()]
+    lacking = [f"{one.what}: {one.found}; {one.advice}" for one in missing_for_spark()]
     if lacking:
         raise race.DemoFailed("\n".join(lacking))
     with tempfile.TemporaryDirectory(prefix="thulawa-demo-", ignore_cleanup_errors=True) as name:

@@ -4,6 +4,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,38 @@ def test_a_missing_topic_is_unknown_everywhere(port: Broker, topic: str, writer:
         transaction.write(missing, [ProducerRecord(b"k", b"v")])
     assert values(port, topic) == []
     assert port.markers(writer) == {}
+
+
+def test_the_size_of_a_topic_counts_its_records(port: Broker, topic: str) -> None:
+    assert port.size(topic).records == 0
+    port.append(topic, [ProducerRecord(b"k", b"v")] * 3)
+    assert port.size(topic).records == 3
+
+
+def test_a_topic_may_be_created_with_a_retention(port: Broker, name: str) -> None:
+    port.create_topic(name, retention=3_600.0)
+    port.append(name, [ProducerRecord(b"k", b"v")])
+    assert values(port, name) == [b"v"]
+    port.create_topic(name)  # exists
+
+
+# Groups that divide partitions.
+
+
+def test_members_of_a_group_divide_the_partitions(port: Broker, topic: str, name: str) -> None:
+    everything = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+    members = [port.join_group(f"{name}-group", [topic]) for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while [len(member.assigned()) for member in members] != [1, 1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert members[0].joined
+    assert members[0].assigned() | members[1].assigned() == everything
+    members.pop().close()
+    while members[0].assigned() != everything:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    members.pop().close()
 
 
 # Reading.

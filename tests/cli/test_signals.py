@@ -1,4 +1,4 @@
-"""``thulawa run`` stops at a signal: after the batch at hand, or at once at the second."""
+"""``thulawa run`` stops at a signal: after the current batch, or at once at the second."""
 
 import os
 import signal

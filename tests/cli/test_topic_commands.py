@@ -52,6 +52,10 @@ def test_what_is_produced_is_listed_and_tailed(
     assert [(row["topic"], row["partitions"], row["records"]) for row in listed] == [
         ("visits", 2, 3)
     ]
+    assert listed[0]["bytes"] > 0
+    assert sum(end - start for start, end in listed[0]["offsets"].values()) == 3
+    with Log(f"file:{folder}") as log:
+        assert log.describe("visits").retention.seconds == 7 * 86_400
     tailed = objects(topics(folder, "tail", "visits", "--json"))
     assert sorted((row["key"] or "", row["value"]) for row in tailed) == [
         ("", "alone"),
@@ -102,6 +106,9 @@ def test_what_tail_prints_as_json_produce_reads(
         ('{"headers": 5}', "headers are pairs"),
         ('{"headers": {"agent": "curl"}}', "headers are pairs"),
         ('{"headers": [["agent"]]}', "headers are pairs"),
+        ('{"headers": [[5, "curl"]]}', "headers are pairs"),
+        ('{"timestamp": "now"}', "timestamp 'now'"),
+        ('{"timestamp": -1}', "timestamp -1"),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_with_the_reason(line: str, reason: str) -> None:
@@ -137,7 +144,7 @@ def test_a_log_without_topics_says_how_to_make_one(folder: str) -> None:
 
 def test_an_address_elsewhere_is_refused_rather_than_taken_for_a_folder() -> None:
     listed = topics("s3://bucket/topics", "list")
-    assert (listed.exit_code, "no address of a log" in listed.stderr) == (2, True)
+    assert (listed.exit_code, "no address of a broker" in listed.stderr) == (2, True)
 
 
 def start(folder: str, *arguments: str) -> subprocess.Popen[str]:

@@ -423,7 +423,7 @@ class World:
             f"unfinished records out of order or twice: {offsets}"
         )
         for record in returned:
-            self.oracle.given_back(record.offset)
+            self.oracle.returned_unprocessed(record.offset)
         self.again = returned + self.again
         self.oracle.check_complete()
 

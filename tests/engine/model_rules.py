@@ -48,7 +48,7 @@ class OrderRule(Rule):
             self.oracle.started(*call.offsets)
         for offset in self._known(record.offset for record in step.returned):
             if offset not in self.left:
-                self.oracle.given_back(offset)
+                self.oracle.returned_unprocessed(offset)
         if self.options.emit == "partition":
             for outcome in step.emitted:
                 assert outcome.record.offset > self.last_emitted, "not in partition order"

@@ -10,15 +10,12 @@ import pytest
 from tests.health.helpers import FIRST, LINES, is_valid, lines_of, story, values
 from tests.health.local import LocalCounts
 from thulawa.brokers.embedded import Log, ProducerRecord, Retention
-from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
 from thulawa.errors import (
     ConfigurationError,
     StateError,
 )
 from thulawa.health import Count
-from thulawa.health.partition_leases import Fixed, Leases
-from thulawa.health.spark_jobs import partition_owner
 
 
 def counting(address: str, **more: Any) -> LocalCounts:
@@ -238,66 +235,11 @@ def test_options_that_cannot_work_are_rejected(
         counting(story(tmp_path), **options)
 
 
-def test_leases_are_shared_evenly_and_released(tmp_path: Path) -> None:
-    places = [TopicPartition("tx", number) for number in range(5)]
-    one = Leases(tmp_path)
-    assert one.owned(places) == set(places)
-    other = Leases(tmp_path)
-    shares = [one.owned(places), other.owned(places), one.owned(places), other.owned(places)]
-    assert sorted(map(len, shares[2:])) == [2, 3]
-    assert shares[2] | shares[3] == set(places)
-    one.close()
-    assert other.owned(places) == set(places)
-    assert other.owned(places[:2]) == set(places[:2])
-    other.close()
-    assert list(tmp_path.glob("@*")) == []
-
-
-def test_a_topic_may_have_the_name_of_a_member(tmp_path: Path) -> None:
-    places = [
-        TopicPartition(f"{start}{number}", 0) for number in range(3) for start in ("member-", "")
-    ]
-    one, other = Leases(tmp_path), Leases(tmp_path)
-    for _ in range(2):
-        shares = [one.owned(places), other.owned(places)]
-    assert shares[0] | shares[1] == set(places)
-    one.close()
-    other.close()
-
-
-@pytest.mark.parametrize(
-    ("output", "topics"), [("metrics-2", ["tx"]), ("metrics", ["ty"]), ("metrics", ["tx", "ty"])]
-)
-def test_jobs_of_one_application_have_separate_leases(
-    tmp_path: Path, output: str, topics: list[str]
-) -> None:
-    address = f"file:{tmp_path}/topics"
-    jobs = [("metrics", ["tx"]), (output, topics)]
-    broker = open_broker(address)
-    owners = [partition_owner(broker, f"health/{out}", wanted) for out, wanted in jobs]
-    for _ in range(2):
-        for owner, (_, wanted) in zip(owners, jobs, strict=True):
-            places = {TopicPartition(topic, number) for topic in wanted for number in range(3)}
-            assert owner.owned(places) == places
-    for owner in owners:
-        owner.close()
-
-
-def test_topics_may_be_named_in_any_order_to_be_shared(tmp_path: Path) -> None:
-    places = [TopicPartition(topic, number) for topic in ("tx", "ty") for number in range(2)]
-    orders = [["tx", "ty"], ["ty", "tx"]]
-    broker = open_broker(f"file:{tmp_path}/topics")
-    one, other = (partition_owner(broker, "health/metrics", order) for order in orders)
-    one.owned(places), other.owned(places)  # gives up what the other is to have
-    assert [len(one.owned(places)), len(other.owned(places))] == [2, 2]
-    one.close()
-    other.close()
-
-
-def test_partitions_may_be_named() -> None:
-    places = [TopicPartition("tx", number) for number in range(3)]
-    assert Fixed({"tx": [0, 2, 7]}).owned(places) == {places[0], places[2]}
-    assert Fixed().owned(places) == set(places)
+def test_partitions_may_be_named(tmp_path: Path) -> None:
+    address = story(tmp_path)
+    places = [TopicPartition("tx", number) for number in range(2)]
+    assert counting(address, partitions={"tx": iter([1, 7])})._owned() == {places[1]}
+    assert counting(address)._owned() == set(places)
 
 
 def test_shared_partitions_are_counted_while_instances_start_and_stop(tmp_path: Path) -> None:
@@ -346,7 +288,7 @@ def test_a_truncated_topic_is_rejected(tmp_path: Path) -> None:
     address = story(tmp_path)
     one = counting(address)
     one.count_available()
-    ends = one._changelog.end_offsets
-    one._changelog.end_offsets = lambda topic: dict.fromkeys(ends(topic), 5)  # type: ignore[method-assign]
+    ends = one._broker.end_offsets
+    one._broker.end_offsets = lambda *topics: {"tx": dict.fromkeys(ends("tx")["tx"], 5)}  # type: ignore[method-assign]
     with pytest.raises(StateError, match="lost messages at its end"):
         one.count_available()

@@ -17,10 +17,9 @@ from thulawa.brokers.embedded import Log, ProducerRecord
 from thulawa.brokers.port import open_broker
 from thulawa.core.types import TopicPartition
 from thulawa.health.changelog import CountsChangelog, restore
-from thulawa.health.counter import Rule
+from thulawa.health.counter import Rule, Totals
 from thulawa.health.counts import Cell, Count
 from thulawa.health.tasks import Range
-from thulawa.health.totals import Totals
 
 WINDOW, EXPIRE, PARTITIONS, INSTANCES = 10, 50, 2, 3
 RULE = Rule(lambda value: (value or b"").decode(), WINDOW, EXPIRE)

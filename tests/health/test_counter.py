@@ -12,9 +12,8 @@ from tests.health.helpers import model
 from thulawa.core.types import TopicPartition
 from thulawa.errors import WrongResult
 from thulawa.health import Cell, in_columns
-from thulawa.health.counter import Counter, Messages, Rule, Since
+from thulawa.health.counter import Counter, Messages, Rule, Since, Totals
 from thulawa.health.statuses import Status, statuses
-from thulawa.health.totals import Totals
 
 messages = st.lists(st.tuples(st.integers(-50, 400), st.sampled_from("vi")), max_size=60)
 

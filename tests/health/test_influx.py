@@ -19,10 +19,9 @@ from thulawa.brokers.embedded import Log
 from thulawa.core.types import TopicPartition
 from thulawa.dev.maven import cache_folder
 from thulawa.health import Count, Influx
-from thulawa.health.counter import Rule, Since
+from thulawa.health.counter import Rule, Since, Totals
 from thulawa.health.counts import Cell
 from thulawa.health.tasks import Range
-from thulawa.health.totals import Totals
 
 DASHBOARD = Path(__file__).parents[2] / "grafana" / "topic-health.json"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from thulawa.testing import OrderOracle, OrderViolation, constant, simulate
-from thulawa.testing.order_lines import Pending
+from thulawa.testing.oracle import Pending
 from thulawa.testing.server import Server
 from thulawa.testing.simulation import Simulation
 
@@ -63,9 +63,9 @@ def test_a_later_record_must_not_start_while_an_earlier_one_awaits_its_retry() -
     convict(oracle, lambda: oracle.started(1), "1 started before 0 was final")
 
 
-def test_a_later_record_must_not_start_after_an_earlier_one_was_given_back() -> None:
+def test_a_later_record_must_not_start_after_an_earlier_one_was_returned() -> None:
     oracle = oracle_of("aa")
-    oracle.given_back(0)
+    oracle.returned_unprocessed(0)
     convict(oracle, lambda: oracle.started(1), "1 started before 0 was final")
 
 
@@ -77,13 +77,13 @@ def test_a_record_must_not_start_again_after_a_later_one_has_finished() -> None:
     convict(oracle, lambda: oracle.started(0), "0 started after 1 had finished")
 
 
-def test_records_that_finished_and_were_given_back_may_start_again() -> None:
+def test_records_that_finished_and_were_returned_may_start_again() -> None:
     oracle = oracle_of("aa")
     for offset in (0, 1):
         oracle.started(offset)
         oracle.finished(offset)
     for offset in (0, 1):
-        oracle.given_back(offset)
+        oracle.returned_unprocessed(offset)
         oracle.arrived(offset, "a")
     for offset in (0, 1):
         process(oracle, offset)
@@ -122,12 +122,16 @@ def test_outputs_of_a_key_leave_in_its_order(order: str) -> None:
     convict(oracle, lambda: oracle.emitted(1), "1 emitted before 0 of its line, which is waiting")
 
 
-def test_an_output_must_not_overtake_a_record_given_back() -> None:
+def test_an_output_must_not_overtake_a_record_returned() -> None:
     oracle = oracle_of("aa", order="emit")
     oracle.started(1)
     oracle.finished(1)
-    oracle.given_back(0)
-    convict(oracle, lambda: oracle.emitted(1), "1 emitted before 0 of its line, which is given ba")
+    oracle.returned_unprocessed(0)
+    convict(
+        oracle,
+        lambda: oracle.emitted(1),
+        "1 emitted before 0 of its line, which is returned unproc",
+    )
 
 
 def test_outputs_in_partition_order_leave_by_offset() -> None:
@@ -143,16 +147,20 @@ def test_nothing_is_emitted_twice() -> None:
     convict(oracle, lambda: oracle.emitted(0), "0 emitted after it was emitted")
 
 
-def test_nothing_is_emitted_and_given_back() -> None:
+def test_nothing_is_emitted_and_returned() -> None:
     oracle = oracle_of("ab", order="none")
     process(oracle, 0)
-    convict(oracle, lambda: oracle.given_back(0), "0 given back after it was emitted")
+    convict(
+        oracle,
+        lambda: oracle.returned_unprocessed(0),
+        "0 returned unprocessed after it was emitted",
+    )
 
 
-def test_nothing_is_given_back_and_emitted() -> None:
+def test_nothing_is_returned_and_emitted() -> None:
     oracle = oracle_of("a", order="none")
-    oracle.given_back(0)
-    convict(oracle, lambda: oracle.emitted(0), "0 emitted after it was given back")
+    oracle.returned_unprocessed(0)
+    convict(oracle, lambda: oracle.emitted(0), "0 emitted after it was returned unprocessed")
 
 
 def test_nothing_is_dropped_and_emitted() -> None:
@@ -317,10 +325,10 @@ def test_nothing_is_settled_after_it_has_left() -> None:
     convict(oracle, lambda: oracle.settled(0), "0 settled after it was emitted")
 
 
-def test_a_settled_record_that_is_given_back_may_come_again() -> None:
+def test_a_settled_record_that_is_returned_may_come_again() -> None:
     oracle = oracle_of("a")
     oracle.settled(0)
-    oracle.given_back(0)
+    oracle.returned_unprocessed(0)
     oracle.arrived(0, "a")
     process(oracle, 0)
     oracle.check_complete()
@@ -357,12 +365,12 @@ def test_under_emit_calls_of_a_key_may_overlap() -> None:
     oracle.check_complete()
 
 
-def test_a_record_given_back_may_come_again_and_is_then_due() -> None:
+def test_a_record_returned_may_come_again_and_is_then_due() -> None:
     oracle = oracle_of("aa")
     oracle.started(0)
-    oracle.given_back(0)
+    oracle.returned_unprocessed(0)
     oracle.failed(0)
-    oracle.given_back(1)
+    oracle.returned_unprocessed(1)
     oracle.check_complete()
     oracle.arrived(0, "a")
     with pytest.raises(OrderViolation, match="lost: 0"):

@@ -57,6 +57,17 @@ class TopicMetadata:
     max_record_bytes: int
 
 
+class TopicSize(NamedTuple):
+    """The size of a topic, as far as its broker reports it.
+
+    On Kafka ``records`` is an upper bound: offsets that compaction and transactions leave unused
+    count too. ``bytes`` is None there.
+    """
+
+    records: int
+    bytes: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterId:
     """The identity of a transactional writer.
@@ -104,6 +115,20 @@ class RecordColumns(NamedTuple):
     values: "pa.Array | list[bytes | None]"
 
 
+class GroupMember(Protocol):
+    """A member of a group that divides the partitions of topics; belongs to one thread."""
+
+    @property
+    def joined(self) -> bool:
+        """Whether the first assignment has been made, even an empty one."""
+
+    def assigned(self) -> set[TopicPartition]:
+        """Return the partitions of this member now; call it at least every few minutes."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
 class Transaction(Protocol):
     """An open transaction of one task of a writer."""
 
@@ -147,14 +172,23 @@ class Broker(Protocol):
     def max_record_size(self, topic: str) -> int:
         """Return the most bytes that key, value and headers of a record of a topic may have."""
 
+    def size(self, topic: str) -> TopicSize:
+        """Return how many records a topic holds, and how many bytes."""
+
     def create_topic(
-        self, topic: str, partitions: int = 1, *, compact: bool = False, unlimited: bool = False
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        compact: bool = False,
+        unlimited: bool = False,
+        retention: float | None = None,
     ) -> None:
         """Create a topic; do nothing if it exists with as many partitions and this compaction.
 
-        ``unlimited`` sets no retention: records stay until `delete_records` removes them. Compacted
-        and unlimited topics accept records of 16 MiB. Raise `TopicDiffers` if the topic exists
-        otherwise.
+        ``retention`` is in seconds; None: the broker's default. ``unlimited`` sets no retention:
+        records stay until `delete_records` removes them. Compacted and unlimited topics accept
+        records of 16 MiB. Raise `TopicDiffers` if the topic exists otherwise.
         """
 
     def delete_topic(self, topic: str) -> None:
@@ -196,6 +230,13 @@ class Broker(Protocol):
         self, group: str, topics: Collection[str] | None = None, *, query: str = ""
     ) -> Committed:
         """Return what a group has committed for some topics, or for all."""
+
+    def join_group(self, group: str, topics: Sequence[str]) -> GroupMember:
+        """Join a group, to divide the partitions of topics with its other members.
+
+        Members that name other topics are no members of the same group on the embedded log, and
+        are assigned only partitions of their own topics on Kafka.
+        """
 
     def delete_groups(self, *groups: str) -> None:
         """Delete consumer groups; one that does not exist is no error."""

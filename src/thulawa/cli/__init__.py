@@ -1,7 +1,5 @@
 """The ``thulawa`` command."""
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command."""

@@ -1,60 +1,101 @@
-"""``thulawa dlq``: look at dead letters, and send them back where they came from."""
+"""``thulawa dlq``: list dead letters, and send them back to the topics they came from.
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+Letters are sent back in one transaction with their position in the dead-letter topic, so that each
+one goes back once, however often and wherever the command is interrupted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
-from thulawa.cli.exit_codes import FAILED, explained
-from thulawa.cli.letters import Letters, letters_at
-from thulawa.cli.lines import json_line, shown, visible, written
+from thulawa.brokers.port import Broker, WriterId, read_to_end
+from thulawa.cli.console import (
+    FAILED,
+    Json,
+    LogAddress,
+    broker_at,
+    explained,
+    print_json,
+    print_table,
+)
+from thulawa.cli.lines import as_text, from_bytes, visible
+from thulawa.core.markers import LastBatch
+from thulawa.core.types import ProducerRecord
 from thulawa.errors import ConfigurationError
 from thulawa.runtime.dead_letter_records import DeadLetterRecord, ReplayRejection
 
-__all__ = ["app"]
-
 app = typer.Typer(
-    help="Look at dead letters, and send them back where they came from.", no_args_is_help=True
+    help="List dead letters, and send them back to the topics they came from.",
+    no_args_is_help=True,
 )
 
 Topic = Annotated[str, typer.Argument(help="The dead-letter topic.", show_default=False)]
-Where = Annotated[
-    str,
-    typer.Option(
-        "--log", envvar="THULAWA_LOG", help="The folder of an embedded log, or kafka://host:port."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
-_FACTS = ("exception", "message", "node", "topic", "partition", "offset")
+_APPLICATION = "thulawa-dlq"
+_ERROR_HEADERS = ("exception", "message", "node", "topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """The letters of one dead-letter topic; ``replayed`` has the last offset of each partition."""
+
+    writer: WriterId
+    letters: list[DeadLetterRecord]
+    replayed: dict[int, int]
+
+    def is_replayed(self, letter: DeadLetterRecord) -> bool:
+        return letter.offset <= self.replayed.get(letter.partition, -1)
+
+    def fields(self, letter: DeadLetterRecord) -> dict[str, Any]:
+        """Return what ``list --json`` shows of a letter."""
+        return {
+            "letter": letter.place,
+            "timestamp": letter.timestamp,
+            **{name: letter.error_header(name) for name in _ERROR_HEADERS},
+            "key": from_bytes(letter.key),
+            "replayed": self.is_replayed(letter),
+        }
+
+
+def _read(broker: Broker, topic: str) -> _Letters:
+    """Read all letters but those of transactions that are still open."""
+    # with the topic's id: the letters of a topic that is created again have not been sent back
+    identity = broker.describe(topic).id
+    writer = WriterId(
+        application=_APPLICATION,
+        name=topic,
+        query="replay" if identity is None else f"replay/{identity}",
+        log_key=f"{_APPLICATION}/{topic}/{identity}",
+    )
+    replayed = {partition: last.number for partition, last in broker.markers(writer).items()}
+    letters = [DeadLetterRecord(*record[1:]) for record in read_to_end(broker, topic)]
+    return _Letters(writer, letters, replayed)
 
 
 @app.command("list")
 @explained
-def list_letters(topic: Topic, log: Where = "topics", json_lines: Json = False) -> None:
-    """List the letters of a topic: where each stands, what happened, where it came from."""
-    with letters_at(log, topic) as letters:
-        done = letters.replayed()
-        found = [(one, _is_done(one, done)) for one in letters.read()]
+def list_letters(topic: Topic, log: LogAddress = "topics", json_lines: Json = False) -> None:
+    """List the letters of a topic: position, error, origin and key."""
+    with broker_at(log) as broker:
+        found = _read(broker, topic)
     if json_lines:
-        for one, replayed in found:
-            typer.echo(json_line(_row(one, replayed=replayed)))
+        print_json(found.fields(letter) for letter in found.letters)
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("letter", "exception", "message", "from", "key", "done"):
-        table.add_column(name)
-    for one, replayed in found:
-        table.add_row(
-            one.place,
-            visible(one.error_header("exception")),
-            visible(one.error_header("message")),
-            visible(one.origin),
-            shown(one.key),
-            "yes" if replayed else "",
-        )
-    Console(highlight=False, markup=False).print(table)
+    print_table(
+        ("letter", "exception", "message", "from", "key", "done"),
+        (
+            [
+                letter.place,
+                *(escape(visible(letter.error_header(name))) for name in ("exception", "message")),
+                escape(visible(letter.origin)),
+                escape(as_text(letter.key)),
+                "yes" if found.is_replayed(letter) else "",
+            ]
+            for letter in found.letters
+        ),
+    )
 
 
 @app.command()
@@ -62,37 +103,36 @@ def list_letters(topic: Topic, log: Where = "topics", json_lines: Json = False) 
 def show(
     topic: Topic,
     letter: Annotated[str, typer.Argument(help="Which one: partition:offset.")],
-    log: Where = "topics",
+    log: LogAddress = "topics",
     json_lines: Json = False,
 ) -> None:
-    """Show all of one letter: its record, and what happened, with the stack trace."""
-    partition, offset = _place(letter)
-    with letters_at(log, topic) as letters:
-        done = letters.replayed()
-        for one in letters.read():
-            if (one.partition, one.offset) == (partition, offset):
-                _print(one, replayed=_is_done(one, done), as_json=json_lines)
-                return
-    raise ConfigurationError(f"there is no letter {letter} in {topic}; see thulawa dlq list")
-
-
-def _print(one: DeadLetterRecord, *, replayed: bool, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json_line(_whole(one, replayed=replayed)))
+    """Show all of one letter: its record, and the error with the stack trace."""
+    partition, colon, offset = letter.partition(":")
+    if not (colon and partition.isdecimal() and offset.isdecimal()):
+        raise ConfigurationError(f"{letter!r} is no letter; write partition:offset, as in 0:17")
+    with broker_at(log) as broker:
+        found = _read(broker, topic)
+    position = int(partition), int(offset)
+    one = next((one for one in found.letters if (one.partition, one.offset) == position), None)
+    if one is None:
+        raise ConfigurationError(f"there is no letter {letter} in {topic}; see thulawa dlq list")
+    stack_trace = one.error_header("stacktrace")
+    if json_lines:
+        headers = [[name, from_bytes(value)] for name, value in one.original_headers]
+        more = {"value": from_bytes(one.value), "headers": headers, "stacktrace": stack_trace}
+        print_json([found.fields(one) | more])
         return
     for name, text in (
         ("letter", one.place),
         ("from", one.origin),
-        ("node", one.error_header("node")),
-        ("exception", one.error_header("exception")),
-        ("message", one.error_header("message")),
-        ("key", shown(one.key)),
-        ("value", shown(one.value)),
-        *((f"header {name}", shown(value)) for name, value in one.original_headers),
-        ("done", "yes" if replayed else "no"),
+        *((name, one.error_header(name)) for name in ("node", "exception", "message")),
+        ("key", as_text(one.key)),
+        ("value", as_text(one.value)),
+        *((f"header {name}", as_text(value)) for name, value in one.original_headers),
+        ("done", "yes" if found.is_replayed(one) else "no"),
     ):
         typer.echo(f"{visible(name):>10}  {visible(text)}")
-    for line in one.error_header("stacktrace").split("\n"):
+    for line in stack_trace.split("\n"):
         typer.echo(visible(line))
 
 
@@ -101,7 +141,7 @@ def _print(one: DeadLetterRecord, *, replayed: bool, as_json: bool) -> None:
 def replay(
     topic: Topic,
     execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Do it, or only say what would be done.")
+        bool, typer.Option("--execute/--dry-run", help="Send them, or only print the plan.")
     ] = False,
     to: Annotated[
         str | None, typer.Option(help="Another topic than the one each came from.")
@@ -109,103 +149,82 @@ def replay(
     skip: Annotated[
         bool, typer.Option("--skip", help="Leave out for good what cannot be sent back.")
     ] = False,
-    log: Where = "topics",
+    log: LogAddress = "topics",
     json_lines: Json = False,
 ) -> None:
     """Send letters back to the topics they came from, each once, as they were before they failed.
 
-    What was sent back before is left out. A letter that cannot be sent back keeps those behind it
-    in its partition waiting, and the exit code is 1; with --skip it is left out for good.
+    Letters that were sent back before are left out. A letter that cannot be sent back keeps those
+    behind it in its partition waiting, and the exit code is 1; with --skip it is left out for good.
     """
-    with letters_at(log, topic) as letters:
-        plans = list(_planned(letters, to, skip=skip))
+    with broker_at(log) as broker:
+        letters = _read(broker, topic)
+        plans = list(_plans(broker, letters, to, skip=skip))
         for plan in plans:
             if execute and plan.last is not None:
-                letters.send(plan.partition, plan.letters, plan.last)
-            _tell(plan, execute=execute, as_json=json_lines)
+                _send(broker, letters.writer, plan, LastBatch(plan.last))
+            plan.report(executed=execute, as_json=json_lines)
     count = sum(len(plan.letters) for plan in plans)
     done = f"{count} sent back" if execute else f"{count} would be sent back"
-    if skip and (left_out := sum(len(plan.refused) for plan in plans)):
-        done += f", {left_out} left out for good"
+    rejected = sum(len(plan.rejected) for plan in plans)
+    if skip and rejected:
+        done += f", {rejected} left out for good"
     typer.echo(done if execute else f"{done}; add --execute", err=True)
-    if not skip and any(plan.refused for plan in plans):
+    if rejected and not skip:
         raise typer.Exit(FAILED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Plan:
-    """What becomes of one partition: letters with their topics, up to the offset ``last``."""
+    """The letters of one partition with their destinations, up to the offset ``last``."""
 
     partition: int
-    letters: list[tuple[str, DeadLetterRecord]]
-    refused: list[tuple[DeadLetterRecord, ReplayRejection]]
-    last: int | None
+    letters: list[tuple[str, DeadLetterRecord]] = field(default_factory=list)
+    rejected: list[tuple[DeadLetterRecord, ReplayRejection]] = field(default_factory=list)
+    last: int | None = None
+
+    def report(self, *, executed: bool, as_json: bool) -> None:
+        """Print what is done with each letter."""
+        if as_json:
+            print_json(
+                {"letter": one.place, "to": topic, "done": executed} for topic, one in self.letters
+            )
+            print_json(
+                {"letter": one.place, "to": None, "done": False, "reason": rejection.reason}
+                for one, rejection in self.rejected
+            )
+            return
+        done = "sent back" if executed else "would be sent back"
+        for topic, one in self.letters:
+            typer.echo(f"{one.place}  {done} to {topic}")
+        for one, rejection in self.rejected:
+            typer.echo(f"{one.place}  cannot be sent back: {visible(rejection.reason)}")
 
 
-def _planned(letters: Letters, to: str | None, *, skip: bool) -> Iterable[_Plan]:
-    done = letters.replayed()
+def _send(broker: Broker, writer: WriterId, plan: _Plan, batch: LastBatch) -> None:
+    """Send the letters to their topics, and store the position in the same transaction."""
+    with broker.transaction(writer, plan.partition, batch) as transaction:
+        for topic, one in plan.letters:
+            record = ProducerRecord(one.key, one.value, one.original_headers, one.timestamp)
+            transaction.write(topic, [record])
+
+
+def _plans(broker: Broker, found: _Letters, to: str | None, *, skip: bool) -> Iterator[_Plan]:
     waiting: dict[int, list[DeadLetterRecord]] = {}
-    for one in letters.read():
-        if not _is_done(one, done):
-            waiting.setdefault(one.partition, []).append(one)
-    wanted = (
-        {to} if to else {one.error_header("topic") for some in waiting.values() for one in some}
-    )
-    topics = letters.existing(wanted - {"", None})
-    for partition, some in sorted(waiting.items()):
-        plan = _Plan(partition, [], [], None)
-        last = None
-        for one in some:
-            goes = one.destination(to, topics)
-            if isinstance(goes, ReplayRejection):
-                plan.refused.append((one, goes))
+    for letter in found.letters:
+        if not found.is_replayed(letter):
+            waiting.setdefault(letter.partition, []).append(letter)
+    origins = {one.error_header("topic") for letters in waiting.values() for one in letters}
+    existing = broker.partitions(*({to} if to else origins - {""}))
+    for partition, letters in sorted(waiting.items()):
+        plan = _Plan(partition)
+        for letter in letters:
+            destination = letter.destination(to, existing)
+            if isinstance(destination, ReplayRejection):
+                plan.rejected.append((letter, destination))
                 if not skip:
                     break
             else:
-                plan.letters.append((goes, one))
-            last = one.offset
-        yield replace(plan, last=last)
-
-
-def _tell(plan: _Plan, *, execute: bool, as_json: bool) -> None:
-    done = "sent back" if execute else "would be sent back"
-    for topic, one in plan.letters:
-        if as_json:
-            typer.echo(json_line({"letter": one.place, "to": topic, "done": execute}))
-        else:
-            typer.echo(f"{one.place}  {done} to {topic}")
-    for one, refusal in plan.refused:
-        if as_json:
-            told = {"letter": one.place, "to": None, "done": False, "reason": refusal.reason}
-            typer.echo(json_line(told))
-        else:
-            typer.echo(f"{one.place}  cannot be sent back: {visible(refusal.reason)}")
-
-
-def _is_done(one: DeadLetterRecord, done: dict[int, int]) -> bool:
-    return one.offset <= done.get(one.partition, -1)
-
-
-def _place(text: str) -> tuple[int, int]:
-    partition, colon, offset = text.partition(":")
-    if not (colon and partition.isdecimal() and offset.isdecimal()):
-        raise ConfigurationError(f"{text!r} is no letter; write partition:offset, as in 0:17")
-    return int(partition), int(offset)
-
-
-def _row(one: DeadLetterRecord, *, replayed: bool) -> dict[str, Any]:
-    return {
-        "letter": one.place,
-        "timestamp": one.timestamp,
-        **{name: one.error_header(name) for name in _FACTS},
-        "key": written(one.key),
-        "replayed": replayed,
-    }
-
-
-def _whole(one: DeadLetterRecord, *, replayed: bool) -> dict[str, Any]:
-    return _row(one, replayed=replayed) | {
-        "value": written(one.value),
-        "headers": [[name, written(value)] for name, value in one.original_headers],
-        "stacktrace": one.error_header("stacktrace"),
-    }
+                plan.letters.append((destination, letter))
+            plan.last = letter.offset
+        yield plan

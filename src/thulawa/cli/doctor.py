@@ -15,8 +15,6 @@ from typing import Literal, TypeAlias
 
 from thulawa.dev.kafka_broker import brokers
 
-__all__ = ["Finding", "examine", "spark_s_needs"]
-
 State: TypeAlias = Literal["ok", "missing", "optional"]
 
 _SPARK = "4.2.0"
@@ -40,37 +38,29 @@ def examine() -> Iterator[Finding]:
     """Yield the result of every check."""
     yield from _spark()
     yield _stateful()
-    yield _uvloop()
+    yield _library("uvloop", bool, "for more calls a second: pip install uvloop", "optional")
     yield _broker()
 
 
-def spark_s_needs() -> list[Finding]:
+def missing_for_spark() -> list[Finding]:
     """Return the missing requirements without which Spark does not start."""
     return [finding for finding in _spark() if finding.state == "missing"]
 
 
 def _spark() -> Iterator[Finding]:
-    yield _python()
+    python = platform.python_version()
+    if sys.version_info >= _PYTHON:
+        yield Finding("Python", "ok", python)
+    else:
+        yield Finding("Python", "missing", python, "install Python 3.11 or newer")
     yield _java()
     yield _library("pyspark", lambda version: version == _SPARK, f"pip install pyspark=={_SPARK}")
-    yield from _spark_home()
-    yield _library("pyarrow", bool, "pip install pyarrow")
-    yield _library("pandas", lambda version: version.startswith("2."), "pip install 'pandas<3'")
-
-
-def _python() -> Finding:
-    found = platform.python_version()
-    if sys.version_info >= _PYTHON:
-        return Finding("Python", "ok", found)
-    return Finding("Python", "missing", found, "install Python 3.11 or newer")
-
-
-def _spark_home() -> Iterator[Finding]:
-    """Yield a finding if ``SPARK_HOME`` names another Spark than the installed one."""
     home = os.environ.get("SPARK_HOME")
     if home and not list(Path(home, "jars").glob(f"spark-core_*-{_SPARK}.jar")):
         advice = f"unset SPARK_HOME, or set it to Spark {_SPARK}"
         yield Finding("SPARK_HOME", "missing", home, advice)
+    yield _library("pyarrow", bool, "pip install pyarrow")
+    yield _library("pandas", lambda version: version.startswith("2."), "pip install 'pandas<3'")
 
 
 def _stateful() -> Finding:
@@ -80,13 +70,6 @@ def _stateful() -> Finding:
     if not absent:
         return Finding(what, "ok", ", ".join(f"{name} {found[name]}" for name in _STATEFUL[1::2]))
     return Finding(what, "missing", f"no {', '.join(absent)}", f"pip install {' '.join(absent)}")
-
-
-def _uvloop() -> Finding:
-    version = _version("uvloop")
-    if version is not None:
-        return Finding("uvloop", "ok", version)
-    return Finding("uvloop", "optional", "none", "for more calls a second: pip install uvloop")
 
 
 def _java() -> Finding:
@@ -115,11 +98,13 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _library(name: str, fits: Callable[[str], object], advice: str) -> Finding:
+def _library(
+    name: str, fits: Callable[[str], object], advice: str, otherwise: State = "missing"
+) -> Finding:
     version = _version(name)
     if version is not None and fits(version):
         return Finding(name, "ok", version)
-    return Finding(name, "missing", version or "none", advice)
+    return Finding(name, otherwise, version or "none", advice)
 
 
 def _broker() -> Finding:

@@ -1,50 +1,46 @@
-"""``thulawa run``, ``describe``, ``validate``, ``init``, ``restore``, ``reset``: by name."""
+"""``thulawa run``, ``describe``, ``validate``, ``init``, ``restore``, ``reset``."""
 
 import importlib
-import json
+import signal
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
 import thulawa
-from thulawa.cli.exit_codes import FAILED, explained
-from thulawa.cli.signals import StopSignals
+from thulawa.cli.console import FAILED, Json, explained, print_json
 from thulawa.core.durations import milliseconds
-from thulawa.errors import (
-    ConfigurationError,
-    ThulawaError,
-)
+from thulawa.errors import ConfigurationError, ThulawaError
 from thulawa.streams import Topology
 
 if TYPE_CHECKING:
     from thulawa.runtime.planning import Plan
     from thulawa.spark.micro_batch.restore import Restoring
 
-__all__ = ["add_to"]
-
-_LOOK = "200 ms"  # between looks for signals
+_POLL_INTERVAL = "200 ms"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Target = Annotated[
     str,
     typer.Argument(
-        help="Where the program is: module:attribute, a Streams, a Topology, a StreamsBuilder "
-        "or a function that gives one.",
+        help="The program, as module:attribute: a Streams, a Topology, a StreamsBuilder or a "
+        "function that returns one.",
         show_default=False,
     ),
 ]
 ApplicationId = Annotated[str | None, typer.Option(help="The application's name.")]
-LogAddress = Annotated[
+BrokerAddress = Annotated[
     str | None,
-    typer.Option("--log", help="Where its topics are: file:./topics, or kafka://host:9092."),
+    typer.Option("--log", help="The broker of its topics: file:./topics, or kafka://host:9092."),
 ]
-CheckpointPath = Annotated[str | None, typer.Option(help="Where its state is kept.")]
+CheckpointPath = Annotated[str | None, typer.Option(help="The folder of its state.")]
 Execute = Annotated[
-    bool, typer.Option("--execute/--dry-run", help="Do it, or only say what would be done.")
+    bool, typer.Option("--execute/--dry-run", help="Do it, or only print what would be done.")
 ]
 
 
@@ -54,19 +50,51 @@ def add_to(app: typer.Typer) -> None:
         app.command()(explained(command))
 
 
+class StopSignals:
+    """Context manager that records SIGTERM and SIGINT.
+
+    Before `record_only` a signal raises `KeyboardInterrupt`: nothing is running yet that could be
+    stopped gracefully.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._raises = True
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._previous = {number: signal.signal(number, self._record) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def record_only(self) -> None:
+        """Only record signals from now on; Spark has installed its own handler meanwhile."""
+        self._raises = False
+        for number in _SIGNALS:
+            signal.signal(number, self._record)
+
+    def _record(self, number: int, _: FrameType | None) -> None:
+        self.received.append(number)
+        if self._raises:
+            raise KeyboardInterrupt
+
+
 def run(
     target: Target,
     application_id: ApplicationId = None,
-    log: LogAddress = None,
+    log: BrokerAddress = None,
     checkpoint: CheckpointPath = None,
     stop_timeout: Annotated[
-        str, typer.Option(help="How long a stop waits for the batch at hand to commit.")
+        str, typer.Option(help="How long a stop waits for the current batch to commit.")
     ] = "25 s",
 ) -> None:
     """Run an application until SIGTERM or SIGINT (Ctrl-C).
 
-    The first signal ends it when the batch at hand has committed, with exit code 0. A second one
-    ends it at once; the batch leaves no trace and runs again at the next start.
+    The first signal ends it when the current batch has committed, with exit code 0. A second one
+    ends it at once; the batch is not committed and runs again at the next start.
     """
     streams = _streams(target, application_id, log, checkpoint)
     streams.add_state_listener(lambda new, _: typer.echo(new.value, err=True))
@@ -75,31 +103,31 @@ def run(
     try:
         with StopSignals() as signals:
             streams.start()
-            signals.take_over()
-            while not streams.await_termination(_LOOK):
+            signals.record_only()
+            while not streams.await_termination(_POLL_INTERVAL):
                 if signals.received:
                     _stop(streams, signals, timeout)
     except (ThulawaError, typer.Exit):
         raise
-    except Exception as error:  # Spark's, which it has logged with all there is to it
+    except Exception as error:  # Spark has logged it with its stack traces
         from thulawa.spark.micro_batch.runner import failure_of  # noqa: PLC0415 most commands need no Spark
 
         raise failure_of(error) from error
 
 
 def _stop(streams: "thulawa.Streams", signals: StopSignals, timeout: float) -> None:
-    """Stop when the batch at hand has committed, or at a second signal, or when time is up."""
+    """Stop when the current batch has committed, at a second signal, or after the timeout."""
     deadline = time.monotonic() + timeout
-    while not (drained := streams.drain(_LOOK)) and time.monotonic() < deadline:
+    while not (drained := streams.drain(_POLL_INTERVAL)) and time.monotonic() < deadline:
         if len(signals.received) > 1:
             break
     streams.stop()
     if len(signals.received) > 1:
-        typer.secho("stopped at once: the batch at hand runs again at the next start", err=True)
-        raise typer.Exit(signals.exit_code)
+        typer.secho("stopped at once: the current batch runs again at the next start", err=True)
+        raise typer.Exit(128 + signals.received[-1])
     if not drained:
         typer.secho(
-            f"the batch at hand did not commit within {timeout:g} s and runs again at the next "
+            f"the current batch did not commit within {timeout:g} s and runs again at the next "
             "start; see --stop-timeout",
             err=True,
         )
@@ -108,7 +136,7 @@ def _stop(streams: "thulawa.Streams", signals: StopSignals, timeout: float) -> N
 def describe(
     target: Target,
     output: Annotated[
-        Literal["text", "mermaid", "dot", "json"], typer.Option("--format", help="How.")
+        Literal["text", "mermaid", "dot", "json"], typer.Option("--format", help="The format.")
     ] = "text",
 ) -> None:
     """Print the topology of a program, in Kafka's text or as a diagram."""
@@ -125,7 +153,7 @@ def describe(
 def validate(
     target: Target,
     application_id: ApplicationId = None,
-    log: LogAddress = None,
+    log: BrokerAddress = None,
     checkpoint: CheckpointPath = None,
 ) -> None:
     """Check that a program can run, without running it.
@@ -133,33 +161,30 @@ def validate(
     With a log, its topics and its checkpoint are checked too: the exit code is 1 if a start would
     lose state.
     """
-    check_topics = log is not None
-    if isinstance(load(target), thulawa.Streams):
-        streams = _streams(target, application_id, log, checkpoint)
-        check_topics = True
-    else:
-        name = application_id or "validated"
-        streams = _streams(target, name, log or "file:./topics", checkpoint)
-    made = streams.planned(check_topics=check_topics)
-    for part in made.parts.values():
+    is_topology = not isinstance(load(target), thulawa.Streams)
+    check_topics = log is not None or not is_topology
+    if is_topology:
+        application_id, log = application_id or "validated", log or "file:./topics"
+    streams = _streams(target, application_id, log, checkpoint)
+    plan = streams.planned(check_topics=check_topics)
+    for part in plan.parts.values():
         where = f"in stage {part.stage}" if part.stage else "where its topics are read"
         typer.echo(f"sub-topology {part.group.id} runs {where}, in {len(part.tasks)} task(s)")
-    for repartition in made.repartitions.values():
+    for repartition in plan.repartitions.values():
         typer.echo(f"repartition {repartition.topic} is {repartition.kind}")
-    stores = ", ".join(made.topology.stores) or "none"
-    typer.echo(f"stores: {stores}")
+    typer.echo(f"stores: {', '.join(plan.topology.stores) or 'none'}")
     for topic in streams.dead_letter_topics:
         typer.echo(f"dead letters: {topic}")
     if check_topics:
-        _show_state(streams, made)
+        _check_state(streams, plan)
 
 
-def _show_state(streams: "thulawa.Streams", made: "Plan") -> None:
-    """Print what a start finds of its state; exit with code 1 if it would lose some."""
+def _check_state(streams: "thulawa.Streams", plan: "Plan") -> None:
+    """Print what becomes of the state at a start; exit with code 1 if some would be lost."""
     if not streams.checkpoint.is_dir():
         typer.echo(f"checkpoint: none at {streams.checkpoint}")
         return
-    losses = streams.check_state(made).losses
+    losses = streams.check_state(plan).losses
     for loss in losses:
         typer.secho(f"state would be lost: {loss.why}", err=True, fg="red")
     if losses:
@@ -167,13 +192,11 @@ def _show_state(streams: "thulawa.Streams", made: "Plan") -> None:
     typer.echo(f"checkpoint: {streams.checkpoint}, all state is kept")
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(help="Where to put it.")] = Path(),
-) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="The folder to write.")] = Path()) -> None:
     """Write a small application to start from: app.py and a test of it."""
     files = {folder / "app.py": _APP, folder / "test_app.py": _TEST}
-    if there := [path for path in files if path.exists()]:
-        raise ConfigurationError(f"{there[0]} is there already; choose another folder")
+    if existing := [path for path in files if path.exists()]:
+        raise ConfigurationError(f"{existing[0]} exists already; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
@@ -185,42 +208,42 @@ def init(
 def restore(
     target: Target,
     application_id: ApplicationId = None,
-    log: LogAddress = None,
+    log: BrokerAddress = None,
     checkpoint: CheckpointPath = None,
-    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object per store.")] = False,
+    json_lines: Json = False,
 ) -> None:
     """Rebuild an application's lost checkpoint from its changelogs; nothing is processed.
 
-    Each store is checked by the number and the checksum of its entries. The next run goes on
-    where the application was.
+    Each store is checked by the number and the checksum of its entries. The next run continues
+    at the offsets of the restored state.
     """
     streams = _streams(target, application_id, log, checkpoint)
     streams.on_restoring = _show_restoring
     found = streams.restore()
     if json_lines:
-        for store in found:
-            typer.echo(json.dumps(asdict(store)))
-    elif not found:
-        typer.echo("nothing to restore: the checkpoint is there, or no changelog is", err=True)
-    for store in () if json_lines else found:
+        print_json(map(asdict, found))
+        return
+    if not found:
+        typer.echo("nothing to restore: the checkpoint exists, or no changelog does", err=True)
+    for store in found:
         typer.echo(
             f"{store.store}, task {store.task}: {store.entries:,} entries of "
             f"{store.records:,} records, checksum {store.checksum}"
         )
 
 
-def _show_restoring(told: "Restoring") -> None:
-    typer.echo(f"restored {told.records:,} of at most {told.of:,} records", err=True)
+def _show_restoring(progress: "Restoring") -> None:
+    typer.echo(f"restored {progress.records:,} of at most {progress.of:,} records", err=True)
 
 
 def reset(
     target: Target,
     execute: Execute = False,
     application_id: ApplicationId = None,
-    log: LogAddress = None,
+    log: BrokerAddress = None,
     checkpoint: CheckpointPath = None,
 ) -> None:
-    """Forget an application's state, offsets and inner topics: it begins anew."""
+    """Delete an application's state, committed offsets and internal topics."""
     streams = _streams(target, application_id, log, checkpoint)
     folder, topics = streams.owned_resources()
     done = "removed" if execute else "would remove"
@@ -237,7 +260,7 @@ def reset(
 
 
 def load(target: str) -> Any:
-    """Find what ``module:attribute`` names; call it if it is a function."""
+    """Return the object that ``module:attribute`` names; call it if it is a function."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise ConfigurationError(f"{target!r} names no program; write module:attribute")
@@ -262,7 +285,7 @@ def _topology(program: Any) -> Topology:
     if isinstance(program, Topology):
         return program
     raise ConfigurationError(
-        f"a {type(program).__name__} is no program; give a Streams, a Topology or a StreamsBuilder"
+        f"a {type(program).__name__} is no program; name a Streams, a Topology or a StreamsBuilder"
     )
 
 
@@ -271,24 +294,20 @@ def _streams(
 ) -> "thulawa.Streams":
     program = load(target)
     if isinstance(program, thulawa.Streams):
-        _refuse_said_twice(target, application_id=application_id, log=log, checkpoint=checkpoint)
+        options = {"--application-id": application_id, "--log": log, "--checkpoint": checkpoint}
+        if twice := [name for name, value in options.items() if value is not None]:
+            raise ConfigurationError(
+                f"{target} is a Streams, which has this option itself: leave {twice[0]} out, or "
+                "name its topology"
+            )
         return program
     if application_id is None or log is None:
         raise ConfigurationError(
-            f"{target} is a topology: say --application-id and --log, or name a Streams"
+            f"{target} is a topology: add --application-id and --log, or name a Streams"
         )
     return thulawa.Streams(
         _topology(program), application_id=application_id, log=log, checkpoint=checkpoint
     )
-
-
-def _refuse_said_twice(target: str, **options: str | None) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigurationError(
-                f"{target} is a Streams, which says this itself: leave --{name.replace('_', '-')} "
-                "out, or name its topology"
-            )
 
 
 _APP = '''"""Counts visits per visitor."""

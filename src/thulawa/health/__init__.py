@@ -20,12 +20,10 @@ Arrow columns. A count is written as the total so far, with the offset up to whi
 instance that reads the topic to its end knows the totals and where to continue: there is no other
 state.
 
-From bottom to top: `model` is a count and its form in the topic; `statuses` and
-`schema_validation` decide the status of a message; `columns` counts; `totals` are the counts of one
-partition; `changelog` writes and reads the topic (`embedded_counts`, `kafka_counts`);
-`partition_leases` divides partitions among instances; `merging` sums over partitions; `sinks`,
-`influx` and `prometheus` publish the result; `tasks`, `spark_jobs` and `application` run it all on
-Spark.
+`counts` defines a count and its form in the topic; `statuses` and `schema_validation` decide the
+status of a message; `counter` counts; `changelog` writes and reads the topic; `merging` sums over
+partitions; `sinks`, `influx` and `prometheus` publish the result; `tasks`, `dataframes` and
+`application` run it all on Spark.
 """
 
 from typing import TYPE_CHECKING
@@ -38,36 +36,27 @@ if TYPE_CHECKING:
     from thulawa.health.counts import Cell as Cell
     from thulawa.health.counts import Count as Count
     from thulawa.health.dataframes import DataFrameSink as DataFrameSink
+    from thulawa.health.dataframes import count_windows as count_windows
     from thulawa.health.dataframes import read_counts as read_counts
     from thulawa.health.influx import Influx as Influx
     from thulawa.health.merging import merged as merged
     from thulawa.health.prometheus import Prometheus as Prometheus
     from thulawa.health.schema_validation import json_schema as json_schema
     from thulawa.health.sinks import CountSink as CountSink
-    from thulawa.health.spark_jobs import count_windows as count_windows
     from thulawa.health.statuses import in_columns as in_columns
 
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "thulawa.errors": ("InfluxUnreachable",),
         "thulawa.health.application": ("WindowCounts",),
-        "thulawa.health.dataframes": (
-            "DataFrameSink",
-            "read_counts",
-        ),
-        "thulawa.health.influx": (
-            "Influx",
-            "InfluxUnreachable",
-        ),
+        "thulawa.health.counts": ("Cell", "Count"),
+        "thulawa.health.dataframes": ("DataFrameSink", "count_windows", "read_counts"),
+        "thulawa.health.influx": ("Influx",),
         "thulawa.health.merging": ("merged",),
-        "thulawa.health.counts": (
-            "Cell",
-            "Count",
-        ),
         "thulawa.health.prometheus": ("Prometheus",),
         "thulawa.health.schema_validation": ("json_schema",),
         "thulawa.health.sinks": ("CountSink",),
-        "thulawa.health.spark_jobs": ("count_windows",),
         "thulawa.health.statuses": ("in_columns",),
     },
 )

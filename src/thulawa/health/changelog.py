@@ -1,14 +1,14 @@
 """The one topic: changes are written to it, and everything is read back from it.
 
-A partition's changes are written all or none, together with the offset up to which it was read for
-them, and only if nobody has written changes of that partition up to the same offset or a later one.
-So of any instances that count one partition at the same time, knowingly or not, the one that is
-further gets through, and the other learns that it is behind; it forgets what it has and reads the
-topic again. Nothing can be set back or left out: totals are a function of the offset alone (see
-`totals`), and since the writer's changes begin at an offset that it has read or written, none is
-missing between the last offset written and this one.
+The changes of a partition are written atomically, together with the offset up to which it was read
+for them, and only if nobody has written changes up to the same offset or a later one. So of several
+instances that count one partition at the same time, the one that is ahead succeeds; the others
+discard their totals and restore them from the topic. No count is overwritten by an older one or
+left out: totals are a function of the offset alone (see `thulawa.health.counter.Totals`), and the
+changes of a writer begin at an offset that it has read or written.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,27 +18,18 @@ from typing import NamedTuple
 from thulawa.brokers.port import Broker, WriterId
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import ProducerRecord, TopicPartition
-from thulawa.errors import (
-    Fenced,
-    OlderBatch,
-    UnknownTopic,
-)
+from thulawa.errors import Fenced, OlderBatch, UnknownTopic
+from thulawa.health.counter import Totals
 from thulawa.health.counts import Count, decode, encode_key, encode_value
-from thulawa.health.totals import Totals
-
-__all__ = ["CountsChangelog", "Restored", "Stored", "restore"]
 
 _QUERY = "counts"
 # short: the open transaction of a killed instance delays all readers of the output for so long
 _TRANSACTION_TIMEOUT, _READ_TIMEOUT = 15.0, 60.0
 _ATTEMPTS, _AT_ONCE = 10, 8
+_IDENTITY = "topic.id"  # the header with the id of the topic that was counted
 
 
-IDENTITY = "topic.id"
-"""The header that says which topic was counted: one that is made anew has another id."""
-
-
-class Stored(NamedTuple):
+class StoredCount(NamedTuple):
     """A record of the topic; records of one batch have one timestamp.
 
     ``identity`` is the id of the topic that was counted, where the broker has ids.
@@ -74,38 +65,35 @@ class CountsChangelog:
         self._broker.create_topic(self._output, self._output_partitions, compact=True)
 
     def claim(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Abort what earlier owners of partitions have not finished writing.
+        """Abort the open transactions of earlier owners of partitions.
 
-        Return the offset up to which each was read for what was written last. Messages before it
-        are in the totals, or were not to be counted.
+        Return the offset up to which each was read for the last changes that were written.
+        Messages before it are in the totals, or were not to be counted.
         """
-        numbers: dict[str, list[int]] = {}
+        numbers: dict[str, list[int]] = defaultdict(list)
         for topic, number in partitions:
-            numbers.setdefault(topic, []).append(number)
-        found: dict[TopicPartition, int] = {}
+            numbers[topic].append(number)
+        ends: dict[TopicPartition, int] = {}
         for topic, claimed in numbers.items():
             writer = self._writer(topic)
             self._broker.fence(writer, claimed)
-            last = self._broker.markers(writer, claimed)
+            markers = self._broker.markers(writer, claimed)
             for number in claimed:
-                marker = last.get(number)
-                found[TopicPartition(topic, number)] = 0 if marker is None else marker.number + 1
-        return found
+                end = markers[number].number + 1 if number in markers else 0
+                ends[TopicPartition(topic, number)] = end
+        return ends
 
-    def read(self, since: dict[int, int] | None = None) -> Iterator[Stored]:
+    def read(self, since: dict[int, int] | None = None) -> Iterator[StoredCount]:
         """Yield the records up to the end as it is now, those of a partition in their order.
 
         ``since`` holds the offsets to begin at, and those of the end when all is read.
         """
         ends = self._broker.end_offsets(self._output, committed=False)[self._output]
         starts = self._broker.start_offsets(self._output)[self._output] | dict(since or {})
-        ranges = {
-            TopicPartition(self._output, number): (starts[number], end)
-            for number, end in ends.items()
-        }
+        ranges = {TopicPartition(self._output, at): (starts[at], end) for at, end in ends.items()}
         for record in self._broker.read(ranges, timeout=_READ_TIMEOUT):
-            identity = dict(record.headers).get(IDENTITY)
-            yield Stored(record.key or b"", record.value, record.timestamp, identity)
+            identity = dict(record.headers).get(_IDENTITY)
+            yield StoredCount(record.key or b"", record.value, record.timestamp, identity)
         if since is not None:
             since.update(ends)
 
@@ -127,14 +115,14 @@ class CountsChangelog:
 
     def _write(self, source: TopicPartition, changes: Sequence[Count], now: int, end: int) -> bool:
         identity = self._ids.get(source.topic)
-        headers = () if identity is None else ((IDENTITY, identity),)
+        headers = () if identity is None else ((_IDENTITY, identity),)
         to = source.partition % self._output_partitions
         records = [
             ProducerRecord(encode_key(one.cell), encode_value(one), headers, now, to)
             for one in changes
         ]
         for _ in range(_ATTEMPTS):
-            with suppress(Fenced):  # by another instance: ask again how far it has come
+            with suppress(Fenced):  # by another instance: compare with its marker
                 return self._commit(source, records, end)
         return self._commit(source, records, end)
 
@@ -166,14 +154,6 @@ class CountsChangelog:
             raise UnknownTopic("there is no such topic to count", topic=topic)
         return found[topic]
 
-    def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return, for each partition of an input, the offset behind its committed messages."""
-        return self._broker.end_offsets(topic)[topic]
-
-    def start_offsets(self, topic: str) -> dict[int, int]:
-        """Return, for each partition of an input, the first offset that still exists."""
-        return self._broker.start_offsets(topic)[topic]
-
     def _writer(self, topic: str) -> WriterId:
         identity = self._ids.get(topic) or self.identity(topic) or b""
         return WriterId(
@@ -189,27 +169,24 @@ class CountsChangelog:
 
 @dataclass(slots=True)
 class Restored:
-    """A partition as the topic tells it, and the totals of the batch that was written last.
-
-    ``identity`` is that of the topic that was counted, as far as it is known.
-    """
+    """The totals of a partition as they are in the topic, and those of the last batch."""
 
     totals: Totals
     last: list[Count] = field(default_factory=list)
     written: int = -1
-    identity: bytes | None = None
+    identity: bytes | None = None  # of the topic that was counted, as far as it is known
 
 
 def restore(
-    changelog: CountsChangelog, places: Iterable[TopicPartition], expire: int
+    changelog: CountsChangelog, partitions: Iterable[TopicPartition], expire: int
 ) -> dict[TopicPartition, Restored]:
-    """Read the topic to its end; records of other partitions are passed over."""
-    found = {place: Restored(Totals(place, expire)) for place in places}
-    if not found:
-        return found
-    for key, value, timestamp, identity in changelog.read():
+    """Read the topic to its end; skip the records of other partitions."""
+    restored = {partition: Restored(Totals(partition, expire)) for partition in partitions}
+    for key, value, timestamp, identity in changelog.read() if restored else ():
         count = decode(key, value)
-        one = found.get(count.cell.place)
+        topic, number, _, _ = count.cell
+        assert number is not None  # merged counts are not in the topic
+        one = restored.get(TopicPartition(topic, number))
         if one is None:
             continue
         one.totals.restore(count)
@@ -218,4 +195,4 @@ def restore(
             one.last, one.written = [], timestamp
         if count.value is not None:
             one.last.append(count)
-    return found
+    return restored

@@ -6,14 +6,11 @@ cell, and the last of them has offset 4. As with Kafka's committed offsets, the 
 to read. A tombstone means that the window has expired.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import msgspec
 
-from thulawa.core.types import TopicPartition
 from thulawa.errors import StateError
-
-__all__ = ["Cell", "Count", "decode", "encode_key", "encode_value"]
 
 
 class Cell(NamedTuple):
@@ -27,12 +24,6 @@ class Cell(NamedTuple):
     window: int
     status: str
 
-    @property
-    def place(self) -> TopicPartition:
-        """Return the partition of the cell."""
-        assert self.partition is not None, "a merged cell has no partition"
-        return TopicPartition(self.topic, self.partition)
-
 
 class Count(NamedTuple):
     """The number of messages of a cell before an offset; None: the window has expired."""
@@ -42,14 +33,14 @@ class Count(NamedTuple):
     offset: int
 
 
-class _Key(msgspec.Struct, frozen=True):
+class _Key(TypedDict):
     topic: str
     partition: int
     window: int
     status: str
 
 
-class _Value(msgspec.Struct, frozen=True):
+class _Value(TypedDict):
     value: int
     offset: int
 
@@ -65,8 +56,7 @@ def encode_key(cell: Cell) -> bytes:
     >>> encode_key(Cell("tx", 0, 1501273548000, "valid"))
     b'{"topic":"tx","partition":0,"window":1501273548000,"status":"valid"}'
     """
-    topic, partition, window, status = cell
-    return _encoder.encode(_Key(topic, partition or 0, window, status))
+    return _encoder.encode(cell._asdict())
 
 
 def encode_value(count: Count) -> bytes | None:
@@ -75,20 +65,18 @@ def encode_value(count: Count) -> bytes | None:
     >>> encode_value(Count(Cell("tx", 0, 1501273548000, "valid"), 4, 5))
     b'{"value":4,"offset":5}'
     """
-    return None if count.value is None else _encoder.encode(_Value(count.value, count.offset))
+    if count.value is None:
+        return None
+    return _encoder.encode({"value": count.value, "offset": count.offset})
 
 
 def decode(key: bytes, value: bytes | None) -> Count:
     """Return the count in a record of the topic; raise `StateError` if it is not a count."""
     try:
-        found = _keys.decode(key)
-        cell = Cell(found.topic, found.partition, found.window, found.status)
-        if value is None:
-            return Count(cell, None, 0)
-        total = _values.decode(value)
+        cell = Cell(**_keys.decode(key))
+        return Count(cell, None, 0) if value is None else Count(cell, **_values.decode(value))
     except msgspec.DecodeError as error:
         raise StateError(
             f"the record with key {key[:200]!r} is not a count ({error}); the output topic of "
             "counts must not be used for anything else"
         ) from error
-    return Count(cell, total.value, total.offset)

@@ -1,21 +1,88 @@
-"""Counts as DataFrames: the output topic as a table, and Spark's own sinks for changes."""
+"""Counts and Spark: count the rows of DataFrames and topics, read and write counts as DataFrames.
 
-from collections.abc import Callable, Sequence
+Messages are counted where they are read, each partition by itself, without a shuffle. A task
+returns a few rows for each window, which the driver adds to its totals.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name everybody gives it
 
-from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.port import open_broker
+from thulawa.brokers.port import Broker, open_broker
+from thulawa.core.durations import Duration
+from thulawa.core.types import TopicPartition
+from thulawa.errors import ConfigurationError
+from thulawa.health.counter import Rule, Since
 from thulawa.health.counts import Count
-from thulawa.spark.connectors.kafka_sink import FORMAT, connection_options, register
+from thulawa.health.statuses import Status
+from thulawa.health.tasks import CountRanges, CountRows, Range, ReadPartitions
 
-__all__ = ["DataFrameSink", "read_counts"]
-
+_COUNTED = "topic string, partition int, window bigint, status string, count bigint, offset bigint"
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
 _KEY = "topic string, partition int, window bigint, status string"
 _VALUE = "value bigint, offset bigint"
+_TOTALS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("window", pa.timestamp("us", tz="UTC")),
+        ("status", pa.string()),
+        ("value", pa.int64()),
+        ("offset", pa.int64()),
+    ]
+)
+
+
+def count_windows(
+    status: Status, *, window: Duration = "1 second", expire: Duration = "1 day"
+) -> Callable[[DataFrame], DataFrame]:
+    """Return a transformation that counts messages per topic, partition, window and status.
+
+    ``df.transform(count_windows(is_valid))`` accepts any DataFrame with the columns topic,
+    partition, offset, timestamp and value, batch or streaming, and returns topic, partition, window
+    (its start in milliseconds), status, count, and the offset behind the last message of the cell.
+    It is the first of two steps: each task counts what it reads, so sum the counts over its rows.
+    The rows of a partition must be in one task, in offset order, as Kafka's connector and the
+    embedded log have them.
+
+    .. versionadded:: 0.1.0
+    """
+    rule = Rule.of(status, window, expire)
+    return lambda df: count_rows(df, rule, {})
+
+
+def count_rows(df: DataFrame, rule: Rule, since: Mapping[TopicPartition, Since]) -> DataFrame:
+    """Count the rows of a DataFrame behind these offsets."""
+    if missing := [name for name in _COLUMNS if name not in df.columns]:
+        raise ConfigurationError(f"to count, a column {missing[0]!r} is needed beside {df.columns}")
+    narrow = df.select(
+        "topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "value"
+    )
+    return narrow.mapInArrow(CountRows(rule, dict(since)), _COUNTED)
+
+
+def count_ranges(
+    spark: SparkSession, broker: Broker, ranges: Sequence[Range], rule: Rule
+) -> DataFrame:
+    """Count committed messages of topics, as many partitions at once as Spark has cores.
+
+    They are read in the Python worker: to pass them through Spark's rows costs several times as
+    much as to read and count them.
+    """
+    largest_first = sorted(ranges, key=lambda one: one.since.offset - one.end)
+    tasks = max(1, min(len(ranges), spark.sparkContext.defaultParallelism))
+    shares = [largest_first[number::tasks] for number in range(tasks)]
+    counting = CountRanges(broker, shares, rule)
+    return spark.range(0, tasks, 1, tasks).mapInArrow(counting, _COUNTED)
+
+
+def first_offsets(df: DataFrame) -> dict[TopicPartition, int]:
+    """Return the first offset of the rows of each partition."""
+    firsts = df.groupBy("topic", "partition").agg(F.min("offset"))
+    return {TopicPartition(topic, partition): first for topic, partition, first in firsts.collect()}
 
 
 class DataFrameSink:
@@ -31,18 +98,11 @@ class DataFrameSink:
 
     def put(self, counts: Sequence[Count]) -> None:
         """Pass totals to the function."""
-        cells = [count.cell for count in counts]
-        windows = pa.array([cell.window for cell in cells], pa.timestamp("ms"))
-        table = pa.table(
-            {
-                "topic": pa.array([cell.topic for cell in cells], pa.string()),
-                "partition": pa.array([cell.partition for cell in cells], pa.int32()),
-                "window": windows.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")),
-                "status": pa.array([cell.status for cell in cells], pa.string()),
-                "value": pa.array([count.value for count in counts], pa.int64()),
-                "offset": pa.array([count.offset for count in counts], pa.int64()),
-            }
-        )
+        rows = [
+            {**cell._asdict(), "window": cell.window * 1000, "value": value, "offset": offset}
+            for cell, value, offset in counts
+        ]
+        table = pa.Table.from_pylist(rows, _TOTALS)
         self._write(SparkSession.builder.getOrCreate().createDataFrame(table))
 
     def close(self) -> None:
@@ -57,8 +117,12 @@ def read_counts(spark: SparkSession, log: str, output: str, *, merge: bool = Fal
 
     .. versionadded:: 0.1.0
     """
-    open_broker(log).describe(output)  # raises if there is none
-    rows = _records(spark, log, output)
+    broker = open_broker(log)
+    count = broker.describe(output).partitions  # raises if there is no such topic
+    read = ReadPartitions(broker, output)
+    rows = spark.range(0, count, 1, count).mapInArrow(
+        read, "key binary, value binary, offset bigint"
+    )
     key = F.from_json(F.col("key").cast("string"), _KEY).alias("key")
     value = F.from_json(F.col("value").cast("string"), _VALUE).alias("value")
     # the last record of a cell is valid; a tombstone has no value
@@ -74,11 +138,3 @@ def read_counts(spark: SparkSession, log: str, output: str, *, merge: bool = Fal
     if not merge:
         return cells
     return cells.groupBy("topic", "window", "status").agg(F.sum("value").alias("value"))
-
-
-def _records(spark: SparkSession, log: str, topic: str) -> DataFrame:
-    if log.startswith("file:"):
-        return spark.read.format("thulawa").option("subscribe", topic).load(log)
-    register(spark)
-    options = connection_options(Connection.of(log))
-    return spark.read.format(FORMAT).options(**options).option("subscribe", topic).load()

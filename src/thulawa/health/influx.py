@@ -24,8 +24,6 @@ from thulawa.errors import (
 )
 from thulawa.health.counts import Count
 
-__all__ = ["Influx", "lines"]
-
 _OK = range(200, 300)
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
 _TOO_OLD = "points beyond retention policy"

@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from thulawa.health.changelog import CountsChangelog
 from thulawa.health.counts import Cell, Count, decode
 
-__all__ = ["Merging", "merged"]
-
 
 def merged(counts: Iterable[Count]) -> list[Count]:
     """Sum totals over partitions.
@@ -56,9 +54,13 @@ class Merging:
             whole = count.cell._replace(partition=None)
             if count.value is None:
                 ended.add(whole)
-            elif self._replace(count, whole):
-                changed.add(whole)
-                newest[whole.topic] = max(newest.get(whole.topic, whole.window), whole.window)
+            elif not self._final(whole):
+                parts = self._parts.setdefault(whole, {})
+                before = parts.get(count.cell)
+                if before is None or count.offset >= before.offset:
+                    parts[count.cell] = count
+                    changed.add(whole)
+                    newest[whole.topic] = max(newest.get(whole.topic, whole.window), whole.window)
         self._newest = newest
         if self._first:
             changed = {whole for whole in changed if not self._final(whole)}
@@ -68,17 +70,5 @@ class Merging:
             self._parts.pop(whole, None)
         return sums
 
-    def _replace(self, count: Count, whole: Cell) -> bool:
-        """Replace a partition's total by a newer one; return whether the sum changed."""
-        if self._final(whole):
-            return False
-        parts = self._parts.setdefault(whole, {})
-        before = parts.get(count.cell)
-        if before is not None and count.offset < before.offset:
-            return False
-        parts[count.cell] = count
-        return True
-
     def _final(self, whole: Cell) -> bool:
-        newest = self._newest.get(whole.topic)
-        return newest is not None and newest - whole.window > self._expire
+        return self._newest.get(whole.topic, whole.window) - whole.window > self._expire

@@ -6,7 +6,7 @@ partition the offset and the window up to which messages are counted.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -17,14 +17,12 @@ from thulawa.core.durations import Duration, milliseconds
 from thulawa.errors import ConfigurationError
 from thulawa.health.counts import Cell, Count
 
-__all__ = ["Prometheus"]
-
 _PRUNE_AT_LEAST = 10_000
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
-class Prometheus:
+class Prometheus(Collector):
     """A sink that serves ``/metrics``; port 0 chooses a free port, which ``port`` returns.
 
     ``name`` begins the names of the metrics: ``…_messages_total`` with topic, partition and status,
@@ -40,9 +38,16 @@ class Prometheus:
         name: str = "topic_health",
         keep: Duration = "1 day",
     ) -> None:
-        self._metrics = _Metrics(name, milliseconds(keep, name="keep"))
+        self._name = name
+        self._keep = milliseconds(keep, name="keep")
+        self._lock = threading.Lock()
+        self._totals: dict[Cell, int] = {}
+        self._prune_at = _PRUNE_AT_LEAST
+        self._messages: dict[Labels, int] = {}
+        self._offsets: dict[Labels, int] = {}
+        self._windows: dict[Labels, float] = {}
         self._registry = CollectorRegistry()
-        self._registry.register(self._metrics)
+        self._registry.register(self)
         try:
             self._server, self._thread = start_http_server(port, host, self._registry)
         except OSError as error:
@@ -55,11 +60,11 @@ class Prometheus:
 
     def seed(self, counts: Sequence[Count]) -> None:
         """Accept totals that other instances have counted; later totals count from there."""
-        self._metrics.update(counts, seed=True)
+        self._update(counts, seed=True)
 
     def put(self, counts: Sequence[Count]) -> None:
         """Accept totals."""
-        self._metrics.update(counts, seed=False)
+        self._update(counts, seed=False)
 
     def text(self) -> str:
         """Return the metrics in Prometheus' text format."""
@@ -71,36 +76,24 @@ class Prometheus:
         self._server.server_close()
         self._thread.join()
 
-
-class _Metrics(Collector):
-    """Derives metrics from totals."""
-
-    def __init__(self, name: str, keep: int) -> None:
-        self._name = name
-        self._keep = keep
-        self._lock = threading.Lock()
-        self._totals: dict[Cell, int] = {}
-        self._prune_at = _PRUNE_AT_LEAST
-        self._messages: dict[Labels, int] = {}
-        self._offsets: dict[Labels, int] = {}
-        self._windows: dict[Labels, float] = {}
-
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as prometheus-client wants them."""
+        """Yield the metrics, for prometheus-client."""
         messages = CounterMetricFamily(f"{self._name}_messages", "Messages counted.")
         offsets = GaugeMetricFamily(f"{self._name}_offset", "Next offset to be counted.")
         windows = GaugeMetricFamily(f"{self._name}_window_seconds", "Newest window.")
+        samples: list[tuple[Metric, str, Mapping[Labels, float]]] = [
+            (messages, f"{messages.name}_total", self._messages),
+            (offsets, offsets.name, self._offsets),
+            (windows, windows.name, self._windows),
+        ]
         with self._lock:
-            for labels, count in sorted(self._messages.items()):
-                messages.add_sample(f"{self._name}_messages_total", dict(labels), count)
-            for labels, offset in sorted(self._offsets.items()):
-                offsets.add_sample(offsets.name, dict(labels), offset)
-            for labels, window in sorted(self._windows.items()):
-                windows.add_sample(windows.name, dict(labels), window)
+            for metric, name, values in samples:
+                for labels, value in sorted(values.items()):
+                    metric.add_sample(name, dict(labels), value)
         yield from (messages, offsets, windows)
 
-    def update(self, counts: Sequence[Count], *, seed: bool) -> None:
-        """Add what totals have grown by; with ``seed``, remember them only."""
+    def _update(self, counts: Sequence[Count], *, seed: bool) -> None:
+        """Add the increments of totals; with ``seed``, only store the totals."""
         with self._lock:
             for cell, total, offset in counts:
                 if total is not None:

@@ -18,8 +18,6 @@ import msgspec
 
 from thulawa.errors import ConfigurationError
 
-__all__ = ["json_schema"]
-
 _NOTES = {"$schema", "$id", "$comment", "title", "description", "default", "examples"}
 _NUMBERS = {
     "minimum": "ge",
@@ -121,7 +119,7 @@ def _guessed(rules: Mapping[str, Any], at: str) -> str:
             return name
     for unknown in sorted(set(rules) - {rule for known in _RULES.values() for rule in known}):
         raise ConfigurationError(f"{at}: the keyword {unknown!r} is not known")
-    raise ConfigurationError(f"{at}: give it a type")
+    raise ConfigurationError(f"{at}: add a type")
 
 
 def _choice(rules: dict[str, Any], name: str, at: str) -> Any:
@@ -149,12 +147,12 @@ _CHOICES: dict[type, set[str]] = {
 def _one(name: str, rules: Mapping[str, Any], at: str) -> Any:
     if name == "object":
         return _object(rules, at)
-    made: Any = _PLAIN.get(name)
+    kind: Any = _PLAIN.get(name)
     if name == "array":
-        made = list[_type(rules.get("items", {}), f"{at}.items")]  # type: ignore[misc] # at run time
+        kind = list[_type(rules.get("items", {}), f"{at}.items")]  # type: ignore[misc] # at run time
     limits = {own: rules[rule] for rule, own in _RULES[name].items() if own and rule in rules}
     try:
-        return Annotated[made, msgspec.Meta(**limits)] if limits else made
+        return Annotated[kind, msgspec.Meta(**limits)] if limits else kind
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{at}: {error}") from error
 
@@ -173,21 +171,20 @@ def _object(rules: Mapping[str, Any], at: str) -> Any:
     required = set(rules.get("required", ()))
     others = rules.get("additionalProperties", True)
     if not properties and not required:
-        return dict[str, _type(others, f"{at}.*")] if others is not False else _empty()  # type: ignore[misc] # at run time
+        if others is False:
+            return msgspec.defstruct("Message", [], forbid_unknown_fields=True)
+        return dict[str, _type(others, f"{at}.*")]  # type: ignore[misc] # at run time
     if others not in (True, False):
         raise ConfigurationError(
             f"{at}: additionalProperties with a schema goes with no properties of their own"
         )
     fields: list[Any] = []
-    for place, name in enumerate(dict.fromkeys([*properties, *sorted(required)])):
+    for index, name in enumerate(dict.fromkeys([*properties, *sorted(required)])):
         kind = _type(properties.get(name, {}), f"{at}.{name}")
         if name in required:
-            fields.append((f"f{place}", kind, msgspec.field(name=name)))
+            field = msgspec.field(name=name)
         else:
-            optional = kind if kind is Any else Union[kind, msgspec.UnsetType]  # noqa: UP007
-            fields.append((f"f{place}", optional, msgspec.field(name=name, default=msgspec.UNSET)))
+            kind = kind if kind is Any else Union[kind, msgspec.UnsetType]  # noqa: UP007
+            field = msgspec.field(name=name, default=msgspec.UNSET)
+        fields.append((f"f{index}", kind, field))
     return msgspec.defstruct("Message", fields, kw_only=True, forbid_unknown_fields=others is False)
-
-
-def _empty() -> Any:
-    return msgspec.defstruct("Message", [], forbid_unknown_fields=True)

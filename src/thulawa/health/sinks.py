@@ -11,8 +11,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from thulawa.health.counts import Count
 
-__all__ = ["AnySink", "CountSink", "Seeded", "put_all", "seed_all"]
-
 
 @runtime_checkable
 class CountSink(Protocol):
@@ -26,7 +24,7 @@ class CountSink(Protocol):
 
 
 @runtime_checkable
-class Seeded(Protocol):
+class SeededSink(Protocol):
     """A sink that publishes increments, and so needs the totals to start from."""
 
     def seed(self, counts: Sequence[Count]) -> None:
@@ -38,9 +36,7 @@ AnySink: TypeAlias = CountSink | Callable[[Sequence[Count]], object]
 
 def put_all(sinks: Sequence[AnySink], counts: Sequence[Count]) -> None:
     """Pass totals to all sinks, one after the other."""
-    if not counts:
-        return
-    for sink in sinks:
+    for sink in sinks if counts else ():
         if isinstance(sink, CountSink):
             sink.put(counts)
         else:
@@ -50,5 +46,5 @@ def put_all(sinks: Sequence[AnySink], counts: Sequence[Count]) -> None:
 def seed_all(sinks: Sequence[object], counts: Sequence[Count]) -> None:
     """Pass totals to the sinks that publish increments."""
     for sink in sinks:
-        if isinstance(sink, Seeded):
+        if isinstance(sink, SeededSink):
             sink.seed(counts)

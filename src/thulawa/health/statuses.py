@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from thulawa.errors import WrongResult
 
-__all__ = ["INVALID", "VALID", "InColumns", "Status", "Values", "in_columns", "statuses"]
-
 VALID, INVALID = "valid", "invalid"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -49,19 +47,18 @@ def in_columns(function: Callable[[pa.Array], pa.Array]) -> InColumns:
 def statuses(status: Status, values: Values) -> pa.Array:
     """Return the status of each value, as a dictionary-encoded array of strings."""
     if isinstance(status, InColumns):
-        given = status.function(
-            pa.array(values, pa.binary()) if isinstance(values, list) else values
-        )
-        if isinstance(given, pa.ChunkedArray):
-            given = given.combine_chunks()
-        if len(given) != len(values) or given.null_count:
+        column = pa.array(values, pa.binary()) if isinstance(values, list) else values
+        found = status.function(column)
+        if isinstance(found, pa.ChunkedArray):
+            found = found.combine_chunks()
+        if len(found) != len(values) or found.null_count:
             raise WrongResult(
-                f"the status function returned {len(given)} statuses, {given.null_count} of them "
+                f"the status function returned {len(found)} statuses, {found.null_count} of them "
                 f"null, for {len(values)} messages (pc.fill_null replaces nulls)"
             )
     else:
-        given = _each(status, values if isinstance(values, list) else values.to_pylist())
-    return _named(given)
+        found = _each(status, values if isinstance(values, list) else values.to_pylist())
+    return _encoded(found)
 
 
 def _each(status: Callable[[bytes | None], bool | str], values: Sequence[bytes | None]) -> pa.Array:
@@ -83,20 +80,21 @@ def _one(status: Callable[[bytes | None], bool | str], value: bytes | None) -> b
         return False
 
 
-def _name(given: Any) -> str:
-    if isinstance(given, bool):
-        return VALID if given else INVALID
-    if isinstance(given, str):
-        return given
-    raise WrongResult(f"the status function returned {given!r}, not True, False or a name")
+def _name(status: Any) -> str:
+    if isinstance(status, bool):
+        return VALID if status else INVALID
+    if isinstance(status, str):
+        return status
+    raise WrongResult(f"the status function returned {status!r}, not True, False or a name")
 
 
-def _named(given: pa.Array) -> pa.Array:
-    if pa.types.is_boolean(given.type):
-        if given.null_count:
-            raise WrongResult("the status function returned None, not True, False or a name")
-        names = pa.array([INVALID, VALID], pa.string())
-        return pa.DictionaryArray.from_arrays(given.cast(pa.int32()), names)
-    return (
-        given if pa.types.is_dictionary(given.type) else given.cast(pa.string()).dictionary_encode()
-    )
+def _encoded(found: pa.Array) -> pa.Array:
+    """Return statuses as names, dictionary-encoded."""
+    if pa.types.is_dictionary(found.type):
+        return found
+    if not pa.types.is_boolean(found.type):
+        return found.cast(pa.string()).dictionary_encode()
+    if found.null_count:
+        raise WrongResult("the status function returned None, not True, False or a name")
+    names = pa.array([INVALID, VALID], pa.string())
+    return pa.DictionaryArray.from_arrays(found.cast(pa.int32()), names)

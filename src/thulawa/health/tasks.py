@@ -1,10 +1,11 @@
 """The functions that Spark's Python workers run: they count messages, and return rows per window.
 
-Separate from `thulawa.health.spark_jobs`, so that workers import Arrow and the log, not PySpark.
+Separate from `thulawa.health.dataframes`, so that workers import Arrow and the broker, not PySpark.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,9 +16,7 @@ from thulawa.core.gc_freeze import freeze_gc, gc_disabled
 from thulawa.core.types import TopicPartition
 from thulawa.health.counter import Added, Counter, Messages, Rule, Since
 
-__all__ = ["COUNTED", "CountRanges", "CountRows", "Range", "added_by", "counted_shares"]
-
-COUNTED = pa.schema(
+_COUNTED = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -27,13 +26,14 @@ COUNTED = pa.schema(
         ("offset", pa.int64()),
     ]
 )
+_RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64())])
 _ROWS, _BYTES = 50_000, 32 * 1024 * 1024
 
 
 class Range(NamedTuple):
     """Messages of a partition to count: from the next offset up to ``end``."""
 
-    place: TopicPartition
+    partition: TopicPartition
     since: Since
     end: int
 
@@ -50,11 +50,11 @@ class CountRows:
         freeze_gc()
         counters: dict[TopicPartition, Counter] = {}
         for whole in gathered(batches, rows=_ROWS, size=_BYTES):
-            for topic, partition, part in by_partition(whole):
-                place = TopicPartition(topic, partition)
-                if place not in counters:
-                    counters[place] = Counter(self.rule, self.since.get(place, Since()))
-                counters[place].add(Messages.of(part))
+            for topic, number, part in by_partition(whole):
+                partition = TopicPartition(topic, number)
+                if partition not in counters:
+                    counters[partition] = Counter(self.rule, self.since.get(partition, Since()))
+                counters[partition].add(Messages.of(part))
         yield _rows(counters)
 
 
@@ -68,44 +68,57 @@ class CountRanges:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the messages of the shares add to each cell."""
-        yield counted_shares(batches, self.shares, self.rule, self._read)
+        freeze_gc()
+        counters: dict[TopicPartition, Counter] = {}
+        ranges = [one for number in _numbers(batches) for one in self.shares[number]]
+        with gc_disabled():
+            for partition, since, end in ranges:
+                counter = counters[partition] = Counter(self.rule, since)
+                for columns in self.broker.read_columns(partition, since.offset, end):
+                    counter.add(Messages(*columns))
+        yield _rows(counters)
 
-    def _read(self, wanted: Range) -> Iterator[Messages]:
-        columns = self.broker.read_columns(wanted.place, wanted.since.offset, wanted.end)
-        return (Messages(*one) for one in columns)
 
+@dataclass(frozen=True, slots=True)
+class ReadPartitions:
+    """Reads partitions of a topic to their ends; its input rows are their numbers."""
 
-def counted_shares(
-    batches: Iterable[pa.RecordBatch],
-    shares: Sequence[Sequence[Range]],
-    rule: Rule,
-    read: Callable[[Range], Iterable[Messages]],
-) -> pa.RecordBatch:
-    """Read and count the ranges of the shares whose indexes are the rows of a task."""
-    freeze_gc()
-    counters: dict[TopicPartition, Counter] = {}
-    numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-    with gc_disabled():
-        for one in (one for number in numbers for one in shares[number]):
-            counter = counters[one.place] = Counter(rule, one.since)
-            for messages in read(one):
-                counter.add(messages)
-    return _rows(counters)
+    broker: Broker
+    topic: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the records as rows of key, value and offset."""
+        topic = self.topic
+        starts, ends = (
+            self.broker.start_offsets(topic)[topic],
+            self.broker.end_offsets(topic)[topic],
+        )
+        for number in _numbers(batches):
+            span = {TopicPartition(topic, number): (starts[number], ends[number])}
+            records = self.broker.read(span)
+            while some := list(islice(records, _ROWS)):
+                yield _batch([(one.key, one.value, one.offset) for one in some], _RECORDS)
 
 
 def added_by(counted: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Added]]:
     """Return the rows of all tasks by partition; a cell may occur in the rows of several tasks."""
     found: dict[TopicPartition, list[Added]] = {}
-    columns = (counted[name].to_pylist() for name in COUNTED.names)
-    for topic, partition, *added in zip(*columns, strict=True):
-        found.setdefault(TopicPartition(topic, partition), []).append(Added(*added))
+    columns = (counted[name].to_pylist() for name in _COUNTED.names)
+    for topic, number, *added in zip(*columns, strict=True):
+        found.setdefault(TopicPartition(topic, number), []).append(Added(*added))
     return found
 
 
+def _numbers(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    return [number for batch in batches for number in batch.column(0).to_pylist()]
+
+
 def _rows(counters: Mapping[TopicPartition, Counter]) -> pa.RecordBatch:
-    rows = [(*place, *added) for place, counter in counters.items() for added in counter.added()]
-    columns = zip(*rows, strict=True) if rows else [()] * len(COUNTED)
-    return pa.record_batch(
-        [pa.array(column, kind) for column, kind in zip(columns, COUNTED.types, strict=True)],
-        schema=COUNTED,
-    )
+    rows = [(*partition, *added) for partition, one in counters.items() for added in one.added()]
+    return _batch(rows, _COUNTED)
+
+
+def _batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    return pa.record_batch(arrays, schema=schema)

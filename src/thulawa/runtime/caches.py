@@ -30,6 +30,6 @@ class Cache:
 
         return TTLCache(self.size, self.seconds)
 
-    def question(self, record: WorkItem) -> Hashable:
+    def cache_key(self, record: WorkItem) -> Hashable:
         """Return the cache key of a record."""
         return self.by(record.value)

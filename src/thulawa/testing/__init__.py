@@ -16,27 +16,24 @@ For concurrent functions there are three independent tools:
 """
 
 from thulawa.testing.driver_topics import TestInputTopic, TestOutputTopic
-from thulawa.testing.faults import (
+from thulawa.testing.loop import Overrun, SimulationError, Stalled, Unretrieved, VirtualTimeLoop
+from thulawa.testing.models import (
     Fault,
+    Latency,
+    constant,
     fails,
     fails_always,
     fails_with_probability,
     flaky,
+    lognormal,
+    never,
     overloaded,
+    uniform,
 )
-from thulawa.testing.latency import Latency, constant, lognormal, never, uniform
-from thulawa.testing.loop import VirtualTimeLoop
-from thulawa.testing.oracle import OrderOracle
+from thulawa.testing.oracle import OrderOracle, OrderViolation
 from thulawa.testing.preview import preview
 from thulawa.testing.server import Server, ServerStatistics
 from thulawa.testing.simulation import Simulation, seeds, simulate
-from thulawa.testing.simulation_errors import (
-    OrderViolation,
-    Overrun,
-    SimulationError,
-    Stalled,
-    Unretrieved,
-)
 from thulawa.testing.topology_test_driver import TopologyTestDriver
 
 __all__ = [

@@ -8,8 +8,6 @@ from thulawa.errors import ConfigurationError
 from thulawa.state.key_identity import Keys
 from thulawa.state.specs import StoreSpec
 
-__all__ = ["LoggedBacking", "MergedBacking", "changelog_record", "changelog_topic"]
-
 # key of the backing, old entry, new entry; None: no entry
 OnChange = Callable[[Any, Any, Any], None]
 
@@ -85,25 +83,20 @@ def changelog_record(spec: StoreSpec, key: Any, before: Any, after: Any) -> tupl
     """
     key_of = Keys(spec.key_serde).key
     match spec.kind:
-        case "key-value" | "versioned":
-            key = key_of(key)
-        case "window" | "session":
-            key = key_of(key[0]), key[1]
-        case _:
-            pass
-    match spec.kind:
         case "key-value":
-            return (key, None, None) if after is None else (key, *after)
+            return key_of(key), *(after or (None, None))
         case "window":
-            windowed = Windowed(key[0], Window(key[1], key[1] + spec.size))
-            return (windowed, None, None) if after is None else (windowed, *after)
-        case "session":
+            window = Window(key[1], key[1] + spec.size)
+            return Windowed(key_of(key[0]), window), *(after or (None, None))
+        case "session":  # entries are (start, value), by key and end
             start, end = (before if after is None else after)[0], key[1]
             value = None if after is None else after[1]
-            return Windowed(key[0], Window(start, end)), value, end
+            return Windowed(key_of(key[0]), Window(start, end)), value, end
         case "versioned" if after is not None:
             added = [version for version in after if before is None or version not in before]
             timestamp, value = (added or after)[-1]
-            return key, value, timestamp
+            return key_of(key), value, timestamp
+        case "versioned":
+            return key_of(key), None, None
         case _:
             return key, after, None

@@ -7,37 +7,30 @@ records from each topic-partition; only the order within a partition is preserve
 stages of the plan (`thulawa.runtime.planning`): the tasks of a stage in random order, each over all
 its records. Records of a shuffle reach the next stage in the same batch; records of a repartition
 topic wait for a later batch. Tasks know which of their partitions have more records than the batch
-takes, and wait for these (``max_task_idle``). The same seed gives the same batches.
+takes, and wait for these (``max_task_idle``). `with_random_latencies` makes async calls finish out
+of order. The same seed repeats batches and latencies.
 """
 
+import asyncio
+import inspect
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
 from random import Random
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from thulawa.runtime.blocks import RawRecord
 from thulawa.runtime.planning import SOURCE_STAGE, Plan, StagedSubTopology
 from thulawa.runtime.shuffled import ShuffledRecords
 from thulawa.runtime.task import Task
-
-__all__ = ["Delivery", "OneByOne", "RandomBatches"]
+from thulawa.topology.nodes import AsyncCall, Node
+from thulawa.topology.topology import Topology
 
 Sender: TypeAlias = tuple[int, int] | None  # sub-topology and number of a task
 
 _SIZES = (1, 2, 5, 20, 100)  # the limit of records per partition is drawn from these for each batch
-
-
-class Delivery(Protocol):
-    """Accepts records of topics, and runs the tasks that read them."""
-
-    def append(self, topic: str, partition: int, record: RawRecord) -> None:
-        """Add a record at the end of a topic-partition."""
-
-    def run(self) -> None:
-        """Process all pending records, and those that result from them."""
-
-    def run_some(self) -> None:
-        """Process some of the pending records, like an application that is stopped."""
+_LONGEST_LATENCY = 0.001  # seconds, of virtual time: below any sensible timeout
 
 
 class OneByOne:
@@ -61,9 +54,7 @@ class OneByOne:
             task.add(topic, partition, (record,))
             task.run()
 
-    def run_some(self) -> None:
-        """Process all pending records."""
-        self.run()
+    run_some = run
 
 
 class RandomBatches:
@@ -123,20 +114,17 @@ class RandomBatches:
     def _draw_batch(self) -> dict[tuple[str, int], int]:
         """Draw how many records of each partition the next batch takes: of a repartition, all."""
         most = self._random.choice(_SIZES)
-        ready = [source for source, records in self._waiting.items() if records]
+        ready = {source: len(records) for source, records in self._waiting.items() if records}
         counts = {
-            source: self._random.randint(0, min(most, len(self._waiting[source])))
-            for source in ready
+            source: self._random.randint(0, min(most, pending)) for source, pending in ready.items()
         }
         counts |= {
-            source: len(self._waiting[source])
-            for source in ready
-            if source[0] in self._plan.repartitions
+            source: ready[source] for source in ready if source[0] in self._plan.repartitions
         }
         if ready and not any(counts.values()):
-            counts[self._random.choice(ready)] = 1
+            counts[self._random.choice(list(ready))] = 1
         self._were_behind = self._behind
-        self._behind = {source for source in ready if counts[source] < len(self._waiting[source])}
+        self._behind = {source for source, pending in ready.items() if counts[source] < pending}
         return counts
 
     def _run_task(
@@ -146,7 +134,10 @@ class RandomBatches:
         has_rows = False
         for topic, partitions in part.tasks[number].items():
             for partition in partitions:
-                has_rows |= part.stage != SOURCE_STAGE and self._set_behind(task, topic, partition)
+                if part.stage != SOURCE_STAGE:
+                    source = topic, partition
+                    task.set_behind(topic, partition, behind=source in self._behind)
+                    has_rows |= source in self._behind or source in self._were_behind
                 records = self._take_records(topic, partition, batch)
                 if records:
                     task.add(topic, partition, records)
@@ -155,12 +146,6 @@ class RandomBatches:
             self._running = part.group.id, number
             task.run()
             self._running = None
-
-    def _set_behind(self, task: Task, topic: str, partition: int) -> bool:
-        """Set whether a partition has more records; return whether it has, or had before."""
-        source = topic, partition
-        task.set_behind(topic, partition, behind=source in self._behind)
-        return source in self._behind or source in self._were_behind
 
     def _take_records(
         self, topic: str, partition: int, batch: Mapping[tuple[str, int], int]
@@ -172,3 +157,44 @@ class RandomBatches:
         for sender, record in taken:
             self._shuffled.add(topic, partition, sender, (record,))
         return self._shuffled.take(topic, partition)
+
+
+def with_random_latencies(topology: Topology, random: Random) -> Topology:
+    """Return the topology with a random delay before each call of an async function.
+
+    Plain functions and the resources of async nodes stay as they are.
+    """
+    changed = Topology()
+    for store in topology.stores.values():
+        changed.add_store(store)
+    for node in topology.nodes.values():
+        changed.add(_delayed(node, random))
+    return changed
+
+
+def _delayed(node: Node, random: Random) -> Node:
+    if isinstance(node, AsyncCall):
+        if node.operation == "process":
+            return replace(node, function=_delayed_processor(node.function, random))
+        if inspect.iscoroutinefunction(node.function):
+            return replace(node, function=_delayed_call(node.function, random))
+    return node
+
+
+def _delayed_call(function: Callable[..., Any], random: Random) -> Callable[..., Any]:
+    @wraps(function)
+    async def call(*arguments: Any) -> Any:
+        await asyncio.sleep(random.uniform(0, _LONGEST_LATENCY))
+        return await function(*arguments)
+
+    return call
+
+
+def _delayed_processor(supplier: Callable[[], Any], random: Random) -> Callable[[], Any]:
+    @wraps(supplier, updated=())
+    def make() -> Any:
+        processor = supplier()
+        processor.process = _delayed_call(processor.process, random)
+        return processor
+
+    return make

@@ -2,18 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import count, repeat
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.records import Headers, Record
 from thulawa.core.serdes import Serde
-from thulawa.errors import (
-    ConfigurationError,
-    SerializationError,
-)
-
-__all__ = ["TestInputTopic", "TestOutputTopic", "UnreadRecords", "WrittenRecord"]
+from thulawa.errors import ConfigurationError, SerializationError
 
 _ABSENT: Any = object()
 
@@ -40,11 +36,10 @@ class UnreadRecords(deque[WrittenRecord]):
         return len(self) + self.read
 
 
-class _Log(Protocol):
-    def write(self, topic: str, records: list[tuple[int, Any, Any, Headers]]) -> None:
-        """Write records (timestamp, key, value, headers), as bytes."""
+InputRecord: TypeAlias = tuple[int, Any, Any, Headers]  # timestamp, key and value as bytes
 
 
+@dataclass(eq=False, repr=False)
 class TestInputTopic:
     """Write to a topic by its serdes; bytes are written as they are.
 
@@ -54,21 +49,12 @@ class TestInputTopic:
 
     __test__ = False  # not a test class
 
-    def __init__(
-        self,
-        log: _Log,
-        topic: str,
-        key_serde: Serde[Any],
-        value_serde: Serde[Any],
-        start: int,
-        auto_advance: int,
-    ) -> None:
-        self._log = log
-        self._topic = topic
-        self._key_serde = key_serde
-        self._value_serde = value_serde
-        self._time = start
-        self._step = auto_advance
+    _topic: str
+    _write: Callable[[str, list[InputRecord]], None]
+    _key_serde: Serde[Any]
+    _value_serde: Serde[Any]
+    _time: int
+    _auto_advance: int
 
     @overload
     def pipe_input(self, value: Any, /) -> None: ...
@@ -87,7 +73,7 @@ class TestInputTopic:
     ) -> None:
         """Write one record: a key and a value, a value alone, or a `Record`."""
         if value is not _ABSENT:
-            self._log.write(self._topic, [self._encoded(key, value, timestamp, headers)])
+            self._write(self._topic, [self._encoded(key, value, timestamp, headers)])
         elif isinstance(key, Record):
             self.pipe_record(key)
         else:
@@ -99,10 +85,8 @@ class TestInputTopic:
 
     def pipe_record_list(self, records: Iterable[Record[Any, Any]]) -> None:
         """Write records with their own timestamps and headers."""
-        self._log.write(
-            self._topic,
-            [self._encoded(r.key, r.value, r.timestamp, r.headers) for r in records],
-        )
+        encoded = [self._encoded(r.key, r.value, r.timestamp, r.headers) for r in records]
+        self._write(self._topic, encoded)
 
     def pipe_key_value_list(
         self,
@@ -125,10 +109,8 @@ class TestInputTopic:
         """
         step = milliseconds(advance, name="advance")
         times = repeat(None) if start is None else count(start, step)
-        self._log.write(
-            self._topic,
-            [self._encoded(*pair, time, ()) for pair, time in zip(pairs, times, strict=False)],
-        )
+        encoded = [self._encoded(*pair, time, ()) for pair, time in zip(pairs, times, strict=False)]
+        self._write(self._topic, encoded)
 
     def pipe_value_list(
         self, values: Iterable[Any], start: int | None = None, advance: Duration = 0
@@ -142,10 +124,10 @@ class TestInputTopic:
 
     def _encoded(
         self, key: Any, value: Any, timestamp: int | None, headers: Headers
-    ) -> tuple[int, Any, Any, Headers]:
+    ) -> InputRecord:
         if timestamp is None:
             timestamp = self._time
-            self._time += self._step
+            self._time += self._auto_advance
         # Bytes are written as they are, so that a test can write invalid data.
         if key is not None and not isinstance(key, bytes):
             key = self._dumped("key", self._key_serde, key)
@@ -164,6 +146,7 @@ class TestInputTopic:
             ) from error
 
 
+@dataclass(eq=False, repr=False)
 class TestOutputTopic:
     """Read the records of a topic that have not been read yet.
 
@@ -173,34 +156,19 @@ class TestOutputTopic:
 
     __test__ = False  # not a test class
 
-    def __init__(
-        self,
-        topic: str,
-        written: UnreadRecords,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-        process: Callable[[], None],
-    ) -> None:
-        self._topic = topic
-        self._all = written
-        self._key_serde = key_serde
-        self._value_serde = value_serde
-        self._process = process
-
-    @property
-    def _written(self) -> UnreadRecords:
-        self._process()  # the buffered records
-        return self._all
+    _topic: str
+    _unread: Callable[[], UnreadRecords]  # processes the buffered records first
+    _key_serde: Serde[Any] | None
+    _value_serde: Serde[Any] | None
 
     def read_record(self) -> Record[Any, Any]:
         """Read the next record; raise `LookupError` if there is none."""
-        written = self._written
-        if not written:
-            how = "all has been read" if written.total else "nothing was written"
+        unread = self._unread()
+        if not unread:
+            how = "all has been read" if unread.total else "nothing was written"
             raise LookupError(f"there is no record in {self._topic!r}: {how}")
-        record = written.popleft()
-        written.read += 1
-        return self._decoded(record)
+        unread.read += 1
+        return self._decoded(unread.popleft())
 
     def read_key_value(self) -> tuple[Any, Any]:
         """Read the next record; return its key and value."""
@@ -213,10 +181,10 @@ class TestOutputTopic:
 
     def read_records_to_list(self) -> list[Record[Any, Any]]:
         """Read all records."""
-        written = self._written
-        records = list(written)
-        written.clear()
-        written.read += len(records)
+        unread = self._unread()
+        records = list(unread)
+        unread.clear()
+        unread.read += len(records)
         return [self._decoded(record) for record in records]
 
     def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
@@ -243,12 +211,12 @@ class TestOutputTopic:
 
     def is_empty(self) -> bool:
         """Return whether all records have been read."""
-        return not self._written
+        return not self._unread()
 
     @property
     def queue_size(self) -> int:
         """How many records have not been read."""
-        return len(self._written)
+        return len(self._unread())
 
     def _decoded(self, record: WrittenRecord) -> Record[Any, Any]:
         key_serde = self._key_serde or record.key_serde

@@ -2,47 +2,45 @@
 
 It is a discrete-event simulation: while something is ready, time stands still; when nothing is, it
 jumps to the next timer. An hour of backoff costs microseconds, a race between two timers has one
-outcome per seed, and code that waits for something impossible is reported instead of hanging.
+outcome per seed, and code that waits for something impossible is reported instead of hanging:
+`Stalled` and `Overrun` are raised out of the loop and never into a task, so no ``except Exception``
+of the code under test can swallow them.
 
 Invariants:
 
-- One seed, one run. Everything that differs from run to run in plain asyncio is fixed: the
-  clock starts at 0 and moves by timers alone, callbacks run in an order drawn from the seed,
-  tasks are numbered per loop, and tasks and futures hash by that number, so that sets of
-  them (``asyncio.wait``, ``TaskGroup``) iterate alike in every run.
-- No timer fires early. asyncio fires timers up to one clock tick before their time; with a
-  clock that stands still, code that then finds nothing due and sets the timer again would
-  spin for ever.
-- Callbacks that become ready in the same iteration run in shuffled order, as in trio. asyncio
-  runs ``call_soon`` callbacks first in, first out, but code should not depend on it.
+- One seed, one run. The clock starts at 0 and moves by timers alone, callbacks run in an order
+  drawn from the seed, and tasks and futures hash by a number per loop, so that sets of them
+  (``asyncio.wait``, ``TaskGroup``) iterate alike in every run.
+- No timer fires early, as in asyncio up to one clock tick: with a clock that stands still, code
+  that then finds nothing due and sets the timer again would spin for ever.
+- Callbacks that become ready in the same iteration run in shuffled order, as in trio.
 
 The loop is the standard selector loop with one change: its selector calls `_turn` where it would
-wait. A copy of ``_run_once`` would be longer, and differs between Python versions, while the names
-used here (``_ready``, ``_scheduled``) have existed since Python 3.4.
+wait. A copy of ``_run_once`` would differ between Python versions, while the names used here
+(``_ready``, ``_scheduled``) have existed since Python 3.4.
 
-Threads run in real time. While thread work is registered (by `run_in_executor` and
-``asyncio.to_thread``, or by `VirtualTimeLoop.thread_work`) the loop waits in real time, up to
-``thread_timeout`` seconds without an event, before virtual time advances. Thread work takes no
-virtual time, and the order in which several threads finish does not depend on the seed. Real
-sockets are polled, but the loop does not wait for them.
+Threads run in real time. While thread work is registered (by `run_in_executor`, or by
+`VirtualTimeLoop.thread_work`) the loop waits in real time, up to ``thread_timeout`` seconds without
+an event, before virtual time advances. The order in which several threads finish does not depend on
+the seed. Real sockets are polled, but the loop does not wait for them.
 """
 
 import asyncio
 import heapq
 import math
 import selectors
+import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from itertools import count
 from random import Random
+from types import FrameType
 from typing import Any, TypeVar, TypeVarTuple
 
-from thulawa.testing.simulation_errors import Overrun, Stalled, describe_tasks
-
-__all__ = ["VirtualTimeLoop"]
+from thulawa.errors import ThulawaError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -51,6 +49,23 @@ _Poll = Callable[[float | None], _Events]
 
 # Timers this close are due at the same time: 0.1 + 0.2 and 0.3 race each other.
 _SAME_MOMENT = 1e-9
+_TASKS_SHOWN = 10
+
+
+class SimulationError(ThulawaError):
+    """The base class of the errors of a simulation."""
+
+
+class Stalled(SimulationError):
+    """A task waits, but nothing is ready and no timer is left: it would hang."""
+
+
+class Overrun(SimulationError):
+    """The run exceeded its virtual time (``until``) or its loop iterations."""
+
+
+class Unretrieved(SimulationError):
+    """The exceptions of tasks or callbacks were never retrieved."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -148,31 +163,27 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _turn(self, poll: _Poll) -> _Events:
         """Instead of waiting, advance time until callbacks are ready, and shuffle them."""
-        self._count_iteration()
-        events = poll(0)
-        if not (events or self._ready or self._stopping):
-            events = self._poll_threads(poll)
-            if not (events or self._ready):
-                self._jump()
-        self._collect_due()
-        self._shuffle()
-        return events
-
-    def _count_iteration(self) -> None:
         self.iterations += 1
         if self.iterations > self.max_iterations:
             raise Overrun(self._report(f"after {self.max_iterations} loop iterations"))
-
-    def _poll_threads(self, poll: _Poll) -> _Events:
-        return poll(self.thread_timeout) if self._thread_calls else []
+        events = poll(0)
+        if not (events or self._ready or self._stopping):
+            events = poll(self.thread_timeout) if self._thread_calls else []
+            if not (events or self._ready):
+                self._jump()
+        self._collect_due()
+        # Removed on the left and inserted there, because other threads append on the right.
+        batch = [self._ready.popleft() for _ in range(len(self._ready))]
+        self._random.shuffle(batch)
+        self._ready.extendleft(batch)
+        return events
 
     def _jump(self) -> None:
         # asyncio has dropped cancelled timers from the head before it polls.
         when = self._scheduled[0].when() if self._scheduled else math.inf
         if when == math.inf:
-            threads = f", {self._thread_calls} calls on threads are silent" * bool(
-                self._thread_calls
-            )
+            calls = self._thread_calls
+            threads = f", {calls} calls on threads are silent" if calls else ""
             raise Stalled(self._report(f"nothing is ready and no timer is left{threads}"))
         if when > self.until:
             raise Overrun(self._report(f"the next timer, at {when} s, is beyond {self.until} s"))
@@ -186,14 +197,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._now = max(self._now, timer.when())
             self._ready.append(timer)
 
-    def _shuffle(self) -> None:
-        # Removed on the left and inserted there, because other threads append on the right.
-        batch = [self._ready.popleft() for _ in range(len(self._ready))]
-        self._random.shuffle(batch)
-        self._ready.extendleft(batch)
-
     def _report(self, what: str) -> str:
-        return f"{what}; virtual time {self._now} s\n{describe_tasks(asyncio.all_tasks(self))}"
+        return f"{what}; virtual time {self._now} s\n{_describe_tasks(asyncio.all_tasks(self))}"
 
 
 class _TurnSelector(selectors.DefaultSelector):
@@ -231,3 +236,33 @@ def _make_task(loop: Any, coro: Any, name: str | None = None, **kwargs: Any) -> 
 def _collect_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, VirtualTimeLoop)
     loop.unhandled.append(context)
+
+
+def _describe_tasks(tasks: Iterable["asyncio.Task[Any]"]) -> str:
+    waiting = sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name()))
+    shown = [_describe(task) for task in waiting[:_TASKS_SHOWN]]
+    if len(waiting) > _TASKS_SHOWN:
+        shown.append(f"  … and {len(waiting) - _TASKS_SHOWN} more")
+    return "\n".join(shown) or "  (no task is left)"
+
+
+def _describe(task: "asyncio.Task[Any]") -> str:
+    frames = traceback.StackSummary.extract(_frames(task.get_coro()))
+    stack = "".join(frames.format()).rstrip().replace("\n", "\n  ")
+    return f"  {task.get_name()} waits at\n  {stack or '  (an unknown line)'}"
+
+
+def _frames(awaited: object) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames of the chain of awaits, from the task's coroutine inwards.
+
+    ``Task.get_stack`` returns only the outermost frame of a suspended coroutine.
+    """
+    while awaited is not None:
+        frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
+        if isinstance(frame, FrameType):
+            yield frame, frame.f_lineno
+        awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+
+
+def _first(thing: object, *names: str) -> object:
+    return next((getattr(thing, name) for name in names if hasattr(thing, name)), None)

@@ -3,31 +3,101 @@
 The oracle knows the contract and nothing of the engine: it is implemented by other means (explicit
 lines and sets instead of queues and states), so that it does not repeat a mistake of the engine. It
 raises at the event that violates the contract, not at the end, while the list of events is short.
+A violation is also stored: the wrapped function runs inside the engine, which catches what
+functions raise, so `OrderOracle.check_complete` raises it again.
 
-A violation is raised *and* remembered: the wrapped function runs inside the engine, which catches
-what functions raise, so `OrderOracle.check_complete` raises it again.
+A *line* is a set of records among which order matters: the records of one key, all unkeyed ones, or
+the whole partition. A line may be serial (one call at a time, in offset order) and ordered (outputs
+in offset order); a line that is neither only stores the events of its key.
 
 The next record of a serial line may start when the record before it is final: its call finished, it
 was settled without a call, or it left (emitted, dropped). A failed attempt is not final, because it
-is retried or handled by the error policy; nor is a record given back, because it will be processed
-again. A record may leave without a call: by cache, single flight and quarantine.
+is retried or handled by the error policy; nor is a record that was returned unprocessed. A record
+may leave without a call: by cache, single flight and quarantine.
 """
 
+import heapq
+import inspect
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
 from itertools import zip_longest
-from typing import Any, Literal, NoReturn, TypeVar, get_args
-
-from thulawa.testing.calls import reported
-from thulawa.testing.order_lines import Line, Lines, Order, Pending, TrackedRecord, Unkeyed
-from thulawa.testing.simulation_errors import OrderViolation
-
-__all__ = ["OrderOracle"]
+from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 
 F = TypeVar("F", bound=Callable[..., Any])
+Order = Literal["key", "partition", "none", "emit"]
 Emit = Literal["finished", "partition"]
+Unkeyed = Literal["ordered", "parallel"]
 
 _OFFSETS_SHOWN = 10
+_EVENTS_SHOWN = 12
+_RETURNED = "returned unprocessed"
+
+
+class OrderViolation(AssertionError):
+    """The order contract was violated; the message lists the events of the key."""
+
+
+class Pending:
+    """A set of offsets with access to the lowest one, by a heap with lazy removal.
+
+    >>> pending = Pending([5, 3])
+    >>> pending.discard(3)
+    >>> pending.first()
+    5
+    """
+
+    def __init__(self, offsets: Iterable[int] = ()) -> None:
+        self._members: set[int] = set()
+        self._heap: list[int] = []
+        for offset in offsets:
+            self.add(offset)
+
+    def add(self, offset: int) -> None:
+        """Add an offset, if it is not in the set."""
+        if offset not in self._members:
+            self._members.add(offset)
+            heapq.heappush(self._heap, offset)
+
+    def discard(self, offset: int) -> None:
+        """Remove an offset, if it is in the set."""
+        self._members.discard(offset)
+        # Here and not in first(): a record that is retried for ever would accumulate copies.
+        while self._heap and self._heap[0] not in self._members:
+            heapq.heappop(self._heap)
+
+    def first(self) -> int | None:
+        """Return the lowest offset, or None when there is none."""
+        return self._heap[0] if self._heap else None
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """Records among which order matters, and their last events."""
+
+    name: str
+    serial: bool
+    ordered: bool
+    to_start: Pending = field(default_factory=Pending)
+    to_leave: Pending = field(default_factory=Pending)
+    running: set[int] = field(default_factory=set)
+    last_finished: int = -1
+    events: deque[str] = field(default_factory=lambda: deque(maxlen=_EVENTS_SHOWN))
+
+
+@dataclass(slots=True, eq=False)
+class TrackedRecord:
+    """The state of one record."""
+
+    offset: int
+    line: Line
+    running: bool = False
+    finished: bool = False
+    settled: bool = False  # its result is final, even if a call is still running
+    left: str | None = None  # how it left, if it has
 
 
 class OrderOracle:
@@ -44,7 +114,7 @@ class OrderOracle:
     >>> oracle.started(0)
     >>> oracle.started(1)
     Traceback (most recent call last):
-    thulawa.testing.simulation_errors.OrderViolation: 1 started while 0 was running, in key 'a':
+    thulawa.testing.oracle.OrderViolation: 1 started while 0 was running, in key 'a':
       arrived 0
       arrived 1
       started 0
@@ -68,20 +138,20 @@ class OrderOracle:
         self.violations: list[OrderViolation] = []
         self._clock = clock
         self._records: dict[int, TrackedRecord] = {}
-        self._lines = Lines(order, unkeyed)
+        self._lines: dict[Hashable, Line] = {}
         self._all_to_leave = Pending()
         self._highest = -1
         # Plain functions report from their threads.
         self._lock = threading.RLock()
 
     def arrived(self, offset: int, key: Hashable = None) -> None:
-        """Record that the engine accepted a record; it may arrive again after `given_back`."""
+        """Record that the engine accepted a record, for the first time or after it was returned."""
         with self._lock:
             known = self._records.get(offset)
-            record = known or TrackedRecord(offset, key, self._lines.of(key))
+            record = known or TrackedRecord(offset, self._line(key))
             self._note("arrived", record)
             if known is not None:
-                self._require(known.left == "given back", record, "arrived twice")
+                self._require(known.left == _RETURNED, record, "arrived twice")
                 known.left, known.finished, known.settled = None, False, False
                 return
             self._require(offset > self._highest, record, f"arrived after {self._highest}")
@@ -99,7 +169,9 @@ class OrderOracle:
                 self._require(record.left is None, record, f"started after it was {record.left}")
                 self._require(not record.settled, record, "started after it was settled")
                 self._require(not record.running, record, "started while it was running")
-                self._check_nothing_runs(record)
+                if record.line.serial:
+                    running = ", ".join(map(str, sorted(record.line.running)))
+                    self._require(not running, record, f"started while {running} was running")
             for record in records:
                 self._check_turn(record)
                 record.running, record.finished = True, False
@@ -168,12 +240,12 @@ class OrderOracle:
         with self._lock:
             self._settle(self._leave("dropped", offset))
 
-    def given_back(self, offset: int) -> None:
+    def returned_unprocessed(self, offset: int) -> None:
         """Record that a record was returned unprocessed; none of its line may overtake it."""
         with self._lock:
-            record = self._leave("given back", offset)
+            record = self._leave(_RETURNED, offset)
             record.line.to_start.add(offset)
-            # Records before it that are given back too may start again.
+            # Records before it that are returned too may start again.
             record.line.last_finished = min(record.line.last_finished, offset - 1)
 
     def check_complete(self) -> None:
@@ -186,7 +258,7 @@ class OrderOracle:
                 first = self._records[lost[0]]
                 shown = ", ".join(map(str, lost[:_OFFSETS_SHOWN]))
                 more = f" and {len(lost) - _OFFSETS_SHOWN} more" * (len(lost) > _OFFSETS_SHOWN)
-                # Not remembered: the records may still leave.
+                # Not stored: the records may still leave.
                 raise OrderViolation(
                     _describe(f"lost: {shown}{more}; the first of them", first.line)
                 )
@@ -197,13 +269,58 @@ class OrderOracle:
         Records have ``offset``. The calls are reported as started, then finished or failed;
         exceptions in a batch's list of results fail that record and the rest of its key.
         """
-        return reported(self, fn)
+        # A callable object such as a Server is not a coroutine function, but its __call__ is.
+        if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
+
+            @wraps(fn)
+            async def wrapped(records: Any) -> Any:
+                with self._call(records) as results:
+                    results.append(await fn(records))
+                return results[0]
+
+        else:
+
+            @wraps(fn)
+            def wrapped(records: Any) -> Any:
+                with self._call(records) as results:
+                    results.append(fn(records))
+                return results[0]
+
+        return cast("F", wrapped)
+
+    @contextmanager
+    def _call(self, records: Any) -> Iterator[list[Any]]:
+        """Report a call; the block appends its result to the list."""
+        is_batch = isinstance(records, (list, tuple))
+        offsets = [record.offset for record in (records if is_batch else [records])]
+        results: list[Any] = []
+        self.started(*offsets)
+        try:
+            yield results
+        except BaseException:
+            self.failed(*offsets)
+            raise
+        per_record = is_batch and isinstance(results[0], (list, tuple))
+        self.ended(offsets, results[0] if per_record else ())
+
+    def _line(self, key: Hashable) -> Line:
+        if self.order == "partition":
+            key = None
+        if key not in self._lines:
+            if self.order == "partition":
+                line = Line("the partition", serial=True, ordered=True)
+            else:
+                name = "the unkeyed records" if key is None else f"key {key!r}"
+                free = self.order == "none" or (key is None and self.unkeyed == "parallel")
+                line = Line(name, serial=self.order == "key" and not free, ordered=not free)
+            self._lines[key] = line
+        return self._lines[key]
 
     def _note(self, event: str, record: TrackedRecord | int) -> TrackedRecord:
         """Add the event first, so that a violation's message includes it."""
         if isinstance(record, int):
-            stranger = f"{record} {event} without having arrived"
-            record = self._records.get(record) or self._violated(stranger)
+            breach = f"{record} {event} without having arrived"
+            record = self._records.get(record) or self._violated(breach)
         time = "" if self._clock is None else f" at {self._clock():.6g} s"
         record.line.events.append(f"{event} {record.offset}{time}")
         return record
@@ -226,17 +343,12 @@ class OrderOracle:
         record.line.to_leave.discard(record.offset)
         self._all_to_leave.discard(record.offset)
 
-    def _check_nothing_runs(self, record: TrackedRecord) -> None:
-        if record.line.serial and record.line.running:
-            others = ", ".join(map(str, sorted(record.line.running)))
-            self._violated(f"{record.offset} started while {others} was running", record.line)
-
     def _check_turn(self, record: TrackedRecord) -> None:
         line, offset = record.line, record.offset
         if not line.serial:
             return
         if record.finished:
-            line.to_start.add(offset)  # tried again although it had finished: a late time-out
+            line.to_start.add(offset)  # retried although it had finished: a late timeout
         first = line.to_start.first()
         self._require(first == offset, record, f"started before {first} was final")
         after = line.last_finished
@@ -246,9 +358,9 @@ class OrderOracle:
         first = pending.first()
         if first is not None and first != record.offset:
             ahead = self._records[first]
-            fate = ahead.left or "waiting"
-            what = f"{record.offset} emitted before {first} {of}, which is {fate}"
-            self._violated(what, ahead.line, record.line)
+            state = ahead.left or "waiting"
+            breach = f"{record.offset} emitted before {first} {of}, which is {state}"
+            self._violated(breach, ahead.line, record.line)
 
     def _require(self, fact: bool, record: TrackedRecord, breach: str) -> None:  # noqa: FBT001 an assertion
         if not fact:
@@ -260,8 +372,10 @@ class OrderOracle:
 
 
 def _describe(breach: str, *lines: Line) -> str:
-    stories = [f"in {line.name}:\n{line.describe()}" for line in dict.fromkeys(lines)]
-    return ", ".join([breach, *stories])
+    for line in dict.fromkeys(lines):
+        events = "".join(f"\n  {event}" for event in line.events)
+        breach += f", in {line.name}:{events}"
+    return breach
 
 
 def _check(name: str, value: str, allowed: Any) -> None:

@@ -9,8 +9,6 @@ import pytest
 from thulawa.testing.topology_test_driver import TopologyTestDriver
 from thulawa.topology.topology import Topology
 
-__all__ = ["topology_test_driver"]
-
 
 @pytest.fixture
 def topology_test_driver() -> Iterator[Callable[..., TopologyTestDriver]]:

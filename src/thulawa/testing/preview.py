@@ -11,8 +11,6 @@ from thulawa.streams.ktable import KTable
 from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.testing.topology_test_driver import TopologyTestDriver
 
-__all__ = ["preview"]
-
 
 def preview(
     program: Callable[..., Any],

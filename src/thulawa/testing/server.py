@@ -15,14 +15,12 @@ import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from random import Random
 from typing import TypeVar
 
 from thulawa.errors import Overload
-from thulawa.testing.latency import Latency, constant
-
-__all__ = ["Server", "ServerStatistics"]
+from thulawa.testing.models import Latency, constant
 
 T = TypeVar("T")
 
@@ -77,9 +75,7 @@ class Server:
         self.retry_after = retry_after
         self._random = random
         self._queue: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self._serving = self._in_flight = 0
-        self._calls = self._completed = self._rejected = 0
-        self._peak_serving = self._peak_in_flight = self._peak_queued = 0
+        self._counts = dict.fromkeys((field.name for field in fields(ServerStatistics)), 0)
 
     @property
     def ideal_limit(self) -> float:
@@ -91,38 +87,30 @@ class Server:
 
     async def __call__(self, request: T) -> T:
         """Return ``request`` after network, queue and service."""
-        self._calls += 1
-        self._in_flight += 1
-        self._peak_in_flight = max(self._peak_in_flight, self._in_flight)
+        self._counts["calls"] += 1
+        self._set("in_flight", self._counts["in_flight"] + 1)
         try:
             if self.network.mean:
                 await self.network(self._random)
             async with self._slot():
                 await self.latency(self._random)
-            self._completed += 1
+            self._counts["completed"] += 1
             return request
         finally:
-            self._in_flight -= 1
+            self._counts["in_flight"] -= 1
 
     def statistics(self) -> ServerStatistics:
         """Return the current counters."""
-        return ServerStatistics(
-            calls=self._calls,
-            completed=self._completed,
-            rejected=self._rejected,
-            in_flight=self._in_flight,
-            serving=self._serving,
-            queued=len(self._queue),
-            peak_in_flight=self._peak_in_flight,
-            peak_serving=self._peak_serving,
-            peak_queued=self._peak_queued,
-        )
+        return ServerStatistics(**self._counts | {"queued": len(self._queue)})
+
+    def _set(self, gauge: str, value: int) -> None:
+        self._counts[gauge] = value
+        self._counts[f"peak_{gauge}"] = max(self._counts[f"peak_{gauge}"], value)
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        if self._serving < self.capacity:
-            self._serving += 1
-            self._peak_serving = max(self._peak_serving, self._serving)
+        if self._counts["serving"] < self.capacity:
+            self._set("serving", self._counts["serving"] + 1)
         else:
             await self._enqueue()
         try:
@@ -132,23 +120,19 @@ class Server:
 
     async def _enqueue(self) -> None:
         if len(self._queue) >= self.max_queue:
-            self._rejected += 1
+            self._counts["rejected"] += 1
             raise Overload("simulated: the queue is full", retry_after=self.retry_after)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue[waiter] = None
-        self._peak_queued = max(self._peak_queued, len(self._queue))
+        self._set("queued", len(self._queue))
         try:
             await waiter
         except asyncio.CancelledError:
-            self._cancel(waiter)
+            if waiter.cancelled():
+                self._queue.pop(waiter, None)  # `_release` may have removed it already
+            else:
+                self._release()  # cancelled just after it got the slot
             raise
-
-    def _cancel(self, waiter: "asyncio.Future[None]") -> None:
-        if waiter.cancelled():
-            self._queue.pop(waiter, None)  # `_release` may have removed it already
-        else:
-            # Cancelled just after it got a slot: release the slot.
-            self._release()
 
     def _release(self) -> None:
         while self._queue:
@@ -156,4 +140,4 @@ class Server:
             if not waiter.cancelled():
                 waiter.set_result(None)
                 return
-        self._serving -= 1
+        self._counts["serving"] -= 1

@@ -18,10 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from thulawa.testing.loop import VirtualTimeLoop
-from thulawa.testing.simulation_errors import Unretrieved
-
-__all__ = ["Simulation", "seeds", "simulate"]
+from thulawa.testing.loop import Unretrieved, VirtualTimeLoop
 
 T = TypeVar("T")
 SEED_VARIABLE = "THULAWA_SEED"
@@ -71,9 +68,16 @@ def simulate(
     try:
         return _run(loop, main)
     except BaseException as error:
-        call = f"simulate({_name(main)}, seed={seed}, until={until}, "
-        call += f"max_iterations={max_iterations}, thread_timeout={thread_timeout})"
-        error.add_note(_replay(loop, main, call))
+        code = getattr(main, "__code__", None)
+        location = f"  # {code.co_filename}:{code.co_firstlineno}" if code else ""
+        note = (
+            f"seed {seed}, virtual time {loop.time()} s; replay with\n"
+            f"  simulate({getattr(main, '__name__', repr(main))}, seed={seed}, until={until}, "
+            f"max_iterations={max_iterations}, thread_timeout={thread_timeout}){location}"
+        )
+        if test := os.environ.get("PYTEST_CURRENT_TEST"):
+            note += f"\n  {SEED_VARIABLE}={seed} pytest '{test.rpartition(' ')[0]}'"
+        error.add_note(note)
         raise
     finally:
         loop.close()
@@ -107,7 +111,9 @@ def _run(loop: VirtualTimeLoop, main: Callable[[Simulation], Coroutine[Any, Any,
             error.add_note(f"also never retrieved:\n{_list(failures)}")
         raise
     _wind_down(loop)
-    _check_unretrieved(loop)
+    if failures := loop.unretrieved():
+        cause = next((error for _, error in failures if error is not None), None)
+        raise Unretrieved(f"exceptions were never retrieved:\n{_list(failures)}") from cause
     return result
 
 
@@ -116,42 +122,13 @@ def _wind_down(loop: VirtualTimeLoop) -> None:
     loop.max_iterations = loop.iterations + _GRACE_ITERATIONS
     # Several rounds, because a task may start another one while it is being cancelled.
     while left := sorted(asyncio.all_tasks(loop), key=hash):
-        _cancel(loop, left)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(left))
     loop.run_until_complete(loop.shutdown_asyncgens())
     with loop.thread_work():
         loop.run_until_complete(loop.shutdown_default_executor())
 
 
-def _cancel(loop: VirtualTimeLoop, tasks: "list[asyncio.Task[Any]]") -> None:
-    for task in tasks:
-        task.cancel()
-    loop.run_until_complete(asyncio.wait(tasks))
-
-
-def _check_unretrieved(loop: VirtualTimeLoop) -> None:
-    if failures := loop.unretrieved():
-        cause = next((error for _, error in failures if error is not None), None)
-        raise Unretrieved(f"exceptions were never retrieved:\n{_list(failures)}") from cause
-
-
 def _list(failures: list[tuple[str, BaseException | None]]) -> str:
     return "\n".join(f"  {what}: {error!r}" for what, error in failures)
-
-
-def _replay(loop: VirtualTimeLoop, main: Callable[..., object], call: str) -> str:
-    note = [
-        f"seed {loop.seed}, virtual time {loop.time()} s; replay with",
-        f"  {call}{_home(main)}",
-    ]
-    if test := os.environ.get("PYTEST_CURRENT_TEST"):
-        note.append(f"  {SEED_VARIABLE}={loop.seed} pytest '{test.rpartition(' ')[0]}'")
-    return "\n".join(note)
-
-
-def _name(main: Callable[..., object]) -> str:
-    return getattr(main, "__name__", repr(main))
-
-
-def _home(main: Callable[..., object]) -> str:
-    code = getattr(main, "__code__", None)
-    return f"  # {code.co_filename}:{code.co_firstlineno}" if code else ""

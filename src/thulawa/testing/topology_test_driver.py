@@ -13,43 +13,34 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from random import Random
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.partitioning import partition_of
-from thulawa.core.records import Headers
 from thulawa.core.serdes import Serde, Serdes
 from thulawa.errors import ConfigurationError
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.runtime.metrics import NodeMetrics, RecordCounts, node_metrics
 from thulawa.runtime.partition_groups import PartitionGrouper, by_number
-from thulawa.runtime.planning import Plan, plan
+from thulawa.runtime.planning import plan
 from thulawa.runtime.task import Task
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.state.specs import Store
 from thulawa.state.stores import KeyValueStore, VersionedStore
 from thulawa.state.window_stores import SessionStore, WindowStore
-from thulawa.testing.backings import (
-    LoggedBacking,
-    MergedBacking,
-    changelog_record,
-    changelog_topic,
-)
-from thulawa.testing.delivery import Delivery, OneByOne, RandomBatches
+from thulawa.testing.backings import LoggedBacking, MergedBacking, changelog_record, changelog_topic
+from thulawa.testing.delivery import OneByOne, RandomBatches, with_random_latencies
 from thulawa.testing.driver_topics import (
+    InputRecord,
     TestInputTopic,
     TestOutputTopic,
     UnreadRecords,
     WrittenRecord,
 )
 from thulawa.testing.loop import VirtualTimeLoop
-from thulawa.testing.random_latencies import with_random_latencies
 from thulawa.testing.task_collector import Outputs, TaskCollector
 from thulawa.topology.nodes import GlobalTable, Sink, Source
 from thulawa.topology.topology import Topology
-
-__all__ = ["TopologyTestDriver"]
 
 S = TypeVar("S")
 _AnyStore: Any = object
@@ -97,19 +88,23 @@ class TopologyTestDriver:
             )
         if partitions < 1:
             raise ConfigurationError("partitions must be at least 1")
-        self._options = _options(options, batches)
+        self._options = options or TaskOptions()
         self._partitions = partitions
-        self._key_serde = key_serde or Serdes.string()
         if batches is not None:
             seed = batches
             topology = with_random_latencies(topology, Random(f"{seed}/latencies"))
-        self._plan = self._planned(topology, grouper, key_serde, value_serde)
-        self._sources = {
-            topic: node
-            for node in self._plan.topology.nodes.values()
-            if isinstance(node, Source)
-            for topic in node.topics
-        }
+            if self._options.commit is None:
+                self._options = replace(self._options, commit="batch")
+        self._plan = plan(
+            topology,
+            {topic: partitions for topic, node in _sources(topology).items() if not node.internal},
+            key_serde=key_serde,
+            value_serde=value_serde,
+            grouper=grouper,
+            keeps_time=self._options.on_bad_timestamp == "partition_time",
+        )
+        self._sources = _sources(self._plan.topology)
+        sinks = [node for node in topology.nodes.values() if isinstance(node, Sink)]
         self._now = wall_clock_time
         self._written: dict[str, UnreadRecords] = defaultdict(UnreadRecords)
         self._counts: RecordCounts = Counter()  # of tasks closed by `restart`
@@ -118,11 +113,11 @@ class TopologyTestDriver:
         self._outputs = Outputs(
             self._plan,
             self._options,
-            self.receive,
-            self.pass_on,
-            self._key_serde,
+            self._receive,
+            self._repartition,
+            key_serde or Serdes.string(),
             partitions,
-            _without_key_serde(topology),
+            frozenset(sink.name for sink in sinks if sink.key_serde is None),
         )
         self._globals = GlobalTables(
             self._plan.topology, self._options, TaskCollector(self._outputs).send
@@ -130,16 +125,14 @@ class TopologyTestDriver:
         self._loop = VirtualTimeLoop(seed=seed)
         self._tasks: dict[tuple[int, int], Task] = {}  # by sub-topology and number
         self._backings: dict[tuple[str, str], LoggedBacking] = {}
-        self._delivery: Delivery = (
+        self._delivery: OneByOne | RandomBatches = (
             OneByOne(self._plan, self._tasks)
             if batches is None
             else RandomBatches(self._plan, self._tasks, batches)
         )
         self._in_batches = batches is not None
         self._feeds_back = any(
-            not isinstance(node.topic, str) or node.topic in self._plan.readers
-            for node in topology.nodes.values()
-            if isinstance(node, Sink)
+            not isinstance(sink.topic, str) or sink.topic in self._plan.readers for sink in sinks
         )
         try:
             self._make_tasks({})
@@ -147,37 +140,10 @@ class TopologyTestDriver:
             self.close()
             raise
 
-    def _planned(
-        self,
-        topology: Topology,
-        grouper: PartitionGrouper,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-    ) -> Plan:
-        outside = {
-            topic: self._partitions
-            for node in topology.nodes.values()
-            if isinstance(node, Source) and not node.internal
-            for topic in node.topics
-        }
-        return plan(
-            topology,
-            outside,
-            key_serde=key_serde,
-            value_serde=value_serde,
-            grouper=grouper,
-            keeps_time=self._options.on_bad_timestamp == "partition_time",
-        )
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is None:
                 self.process_all_available()
@@ -206,7 +172,7 @@ class TopologyTestDriver:
         assert key_serde is not None  # the plan fills them in
         assert value_serde is not None
         step = milliseconds(auto_advance, name="auto_advance")
-        return TestInputTopic(self, topic, key_serde, value_serde, start, step)
+        return TestInputTopic(topic, self._write, key_serde, value_serde, start, step)
 
     def create_output_topic(
         self,
@@ -224,8 +190,12 @@ class TopologyTestDriver:
             raise ConfigurationError(
                 f"{topic!r} is an internal topic and holds deserialized values: remove the serdes"
             )
-        written = self._written[topic]
-        return TestOutputTopic(topic, written, key_serde, value_serde, self.process_all_available)
+
+        def unread() -> UnreadRecords:
+            self.process_all_available()
+            return self._written[topic]
+
+        return TestOutputTopic(topic, unread, key_serde, value_serde)
 
     def input_topics(self) -> list[str]:
         """Return the external topics that the topology reads."""
@@ -317,8 +287,7 @@ class TopologyTestDriver:
 
     # --- for topics and tasks
 
-    def write(self, topic: str, records: list[tuple[int, Any, Any, Headers]]) -> None:
-        """Write records (timestamp, key, value, headers) to an input topic, as bytes."""
+    def _write(self, topic: str, records: list[InputRecord]) -> None:
         if topic in self._globals.topics:
             for timestamp, key, value, _ in records:
                 self._globals.update(topic, self._next_offset(topic, 0), key, value, timestamp)
@@ -331,40 +300,34 @@ class TopologyTestDriver:
             task.run()
             self._delivery.run()  # a processor may have sent to a topic that is read here
             return
-        for timestamp, key, value, headers in records:
-            partition = self._partition(key)
-            self._append(topic, partition, timestamp, key, value, headers)
+        for record in records:
+            self._append(topic, self._partition(record[1]), record)
             if not self._in_batches:
                 self._delivery.run()
 
-    def receive(self, topic: str, partition: int | None, record: WrittenRecord) -> None:
+    def _receive(self, topic: str, partition: int | None, record: WrittenRecord) -> None:
         """Accept a record that a task wrote to a topic; None: its key decides the partition."""
         key, value, timestamp, headers = record[:4]
         self._written[topic].append(record)
         if topic in self._plan.readers:
             if partition is None:
                 partition = self._partition(key)
-            self._append(topic, partition, timestamp, key, value, headers)
+            self._append(topic, partition, (timestamp, key, value, headers))
         if topic in self._globals.topics:
-            offset = self._next_offset(topic, 0)
-            self._globals.update(topic, offset, key, value, timestamp)
+            self._globals.update(topic, self._next_offset(topic, 0), key, value, timestamp)
 
-    def pass_on(self, topic: str, partition: int, record: WrittenRecord, key: Any) -> None:
+    def _repartition(self, topic: str, partition: int, record: WrittenRecord, key: Any) -> None:
         """Accept a record of a repartition, and the key that is sent."""
         self._written[topic].append(record)
-        _, value, timestamp, headers = record[:4]
-        self._append(topic, partition, timestamp, key, value, headers)
+        self._append(topic, partition, (record.timestamp, key, record.value, record.headers))
 
     def _partition(self, raw_key: bytes | None) -> int:
         if raw_key is None:
             return next(self._turns) % self._partitions
         return partition_of(raw_key, self._partitions)
 
-    def _append(
-        self, topic: str, partition: int, timestamp: int, key: Any, value: Any, headers: Headers
-    ) -> None:
-        offset = self._next_offset(topic, partition)
-        self._delivery.append(topic, partition, (offset, timestamp, key, value, headers))
+    def _append(self, topic: str, partition: int, record: InputRecord) -> None:
+        self._delivery.append(topic, partition, (self._next_offset(topic, partition), *record))
 
     def _backing(self, task: tuple[int, int], store: str) -> LoggedBacking:
         name = f"{task[0]}_{task[1]}", store
@@ -418,7 +381,10 @@ class TopologyTestDriver:
             (owner,) = owners.values()
             store = owner.store(name)
         elif owners:
-            store = self._merged(name, owners)
+            entries: dict[int, Mapping[Any, Any]] = {
+                task: self._backings.get((host.id, name), {}) for task, host in owners.items()
+            }
+            store = self._plan.topology.stores[name].open(MergedBacking(name, entries))
         if store is None or not isinstance(store, kind):
             known = list(self._plan.topology.stores)
             what = "store" if kind is object else kind.__name__
@@ -426,21 +392,8 @@ class TopologyTestDriver:
             raise ConfigurationError(f"{whose} no {what} {name!r}; stores are {known}")
         return store
 
-    def _merged(self, name: str, owners: Mapping[int, Task]) -> Store:
-        entries: dict[int, Mapping[Any, Any]] = {
-            task: self._backings.get((host.id, name), {}) for task, host in owners.items()
-        }
-        return self._plan.topology.stores[name].open(MergedBacking(name, entries))
 
-
-def _without_key_serde(topology: Topology) -> frozenset[str]:
-    """Return the sinks for which the topology names no key serde."""
-    sinks = (node for node in topology.nodes.values() if isinstance(node, Sink))
-    return frozenset(sink.name for sink in sinks if sink.key_serde is None)
-
-
-def _options(options: TaskOptions | None, batches: int | None) -> TaskOptions:
-    options = options or TaskOptions()
-    if batches is not None and options.commit is None:
-        return replace(options, commit="batch")
-    return options
+def _sources(topology: Topology) -> dict[str, Source]:
+    """Return the sources of a topology by topic."""
+    sources = (node for node in topology.nodes.values() if isinstance(node, Source))
+    return {topic: source for source in sources for topic in source.topics}

@@ -27,8 +27,6 @@ from thulawa.errors import (
 from thulawa.health import WindowCounts
 from thulawa.health.changelog import CountsChangelog, restore
 from thulawa.health.counts import Cell, Count, decode
-from thulawa.health.partition_leases import GroupMembership
-from thulawa.health.spark_jobs import partition_owner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,19 +130,19 @@ def test_sums_are_read_on_from_where_reading_ended(changelog: CountsChangelog, n
 
 def test_members_share_partitions(connection: Connection, topics: Topics, name: str) -> None:
     topics.ensure(name, TopicSpec(partitions=2))
-    places = [TopicPartition(name, 0), TopicPartition(name, 1)]
-    members = [GroupMembership(connection, f"{name}-members", [name])]
+    broker = open_broker(connection)
+    members = [broker.join_group(f"{name}-members", [name])]
 
     def shares(expected: list[int]) -> None:
         deadline = time.monotonic() + 60
-        while [len(one.owned(places)) for one in members] != expected:
+        while [len(one.assigned()) for one in members] != expected:
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
     shares([2])
-    members.append(GroupMembership(connection, f"{name}-members", [name]))
+    members.append(broker.join_group(f"{name}-members", [name]))
     shares([1, 1])
-    assert members[0].owned(places) | members[1].owned(places) == set(places)
+    assert members[0].assigned() | members[1].assigned() == {(name, 0), (name, 1)}
     members.pop(0).close()
     shares([2])
     members.pop().close()
@@ -223,7 +221,7 @@ def test_jobs_of_one_application_do_not_take_each_others_partitions(
         topics.ensure(topic, TopicSpec(partitions=2))
     broker = open_broker(connection)
     jobs = [("metrics", [name]), ("metrics-2", [name]), ("metrics", [f"{name}-more"])]
-    owners = [partition_owner(broker, f"{name}/{output}", wanted) for output, wanted in jobs]
+    members = [broker.join_group(f"{name}/{output}", wanted) for output, wanted in jobs]
     wholes = [
         {TopicPartition(topic, number) for topic in wanted for number in (0, 1)}
         for _, wanted in jobs
@@ -231,11 +229,11 @@ def test_jobs_of_one_application_do_not_take_each_others_partitions(
     deadline, settled = time.monotonic() + 60, 0
     while settled < 20:  # what one has at first may be taken away when another joins
         assert time.monotonic() < deadline, "partitions are nobody's"
-        had = [owner.owned(whole) for owner, whole in zip(owners, wholes, strict=True)]
+        had = [member.assigned() for member in members]
         settled = settled + 1 if had == wholes else 0
         time.sleep(0.1)
-    for owner in owners:
-        owner.close()
+    for member in members:
+        member.close()
 
 
 def test_topics_that_do_not_fit_are_refused(

@@ -3,14 +3,19 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
 
 from thulawa.brokers.embedded.log import Log
+from thulawa.brokers.embedded.partition_leases import PartitionLeases
+from thulawa.brokers.embedded.topic_options import Retention
 from thulawa.brokers.port import (
     LARGEST_RECORD,
     Broker,
     Committed,
     RecordColumns,
     TopicMetadata,
+    TopicSize,
     WriterId,
 )
 from thulawa.core.markers import LastBatch
@@ -55,6 +60,12 @@ class EmbeddedBroker(Broker):
         """Return the most bytes of a record, which are the same for every topic."""
         return self.describe(topic).max_record_bytes
 
+    def size(self, topic: str) -> TopicSize:
+        partitions = self.log.describe(topic).partitions
+        return TopicSize(
+            sum(one.records for one in partitions), sum(one.bytes for one in partitions)
+        )
+
     def create_topic(
         self,
         topic: str,
@@ -62,9 +73,11 @@ class EmbeddedBroker(Broker):
         *,
         compact: bool = False,
         unlimited: bool = False,  # noqa: ARG002 no topic has a retention unless it is given one
+        retention: float | None = None,
     ) -> None:
         if topic not in self.log.topics():
-            self.log.create_topic(topic, partitions=partitions, compact=compact)
+            limit = Retention(seconds=retention)
+            self.log.create_topic(topic, partitions=partitions, compact=compact, retention=limit)
             return
         found = self.log.topic(topic)
         if (len(found.partitions), found.compact) != (partitions, compact):
@@ -120,6 +133,17 @@ class EmbeddedBroker(Broker):
         batch = self.log.last_batch(_commits_of(query)) if query and found else None
         wanted = found if topics is None else topics
         return Committed({name: at for name, at in found.items() if name in wanted}, batch)
+
+    def join_group(self, group: str, topics: Sequence[str]) -> PartitionLeases:
+        """Join the processes that divide the partitions of these topics under this name."""
+        # a digest: a path may not be as long as many names
+        digest = sha256("/".join(sorted(topics)).encode()).hexdigest()[:16]
+        folder = Path(self.address.removeprefix("file:"), "leases", group, digest)
+        return PartitionLeases(folder, lambda: self._all_partitions(topics))
+
+    def _all_partitions(self, topics: Sequence[str]) -> Iterator[TopicPartition]:
+        for topic, count in self.partitions(*topics).items():
+            yield from (TopicPartition(topic, number) for number in range(count))
 
     def delete_groups(self, *groups: str) -> None:
         for group in groups:

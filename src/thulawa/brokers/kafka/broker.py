@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
+from thulawa.brokers.kafka.groups import Membership, commit_offsets, committed, delete_groups
 from thulawa.brokers.kafka.reading import columns_of, read_spans, record_of
 from thulawa.brokers.kafka.routing import OutRecord
-from thulawa.brokers.kafka.topics import Topics, TopicSpec, reachable
+from thulawa.brokers.kafka.topics import Cleanup, Topics, TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
     SinkBatch,
     SinkProducer,
@@ -24,6 +24,7 @@ from thulawa.brokers.port import (
     Committed,
     RecordColumns,
     TopicMetadata,
+    TopicSize,
     WriterId,
 )
 from thulawa.core.markers import LastBatch
@@ -79,15 +80,25 @@ class KafkaBroker(Topics, Broker):
             raise UnknownTopic("there is no such topic", topic=topic)
         return self.largest_record(topic) - _BATCH_OVERHEAD
 
+    def size(self, topic: str) -> TopicSize:
+        """Return an upper bound of the records of a topic; its bytes are not known."""
+        starts, ends = self.start_offsets(topic)[topic], self.end_offsets(topic)[topic]
+        return TopicSize(sum(end - starts[number] for number, end in ends.items()), None)
+
     def create_topic(
-        self, topic: str, partitions: int = 1, *, compact: bool = False, unlimited: bool = False
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        compact: bool = False,
+        unlimited: bool = False,
+        retention: float | None = None,
     ) -> None:
-        spec = TopicSpec(
-            partitions=partitions,
-            cleanup="compact" if compact else "delete",
-            settings=_COMPACTED if compact else _UNLIMITED if unlimited else {},
-        )
-        self.ensure(topic, spec)
+        settings = _COMPACTED if compact else _UNLIMITED if unlimited else {}
+        if retention is not None:
+            settings = settings | {"retention.ms": str(int(retention * 1000))}
+        cleanup: Cleanup = "compact" if compact else "delete"
+        self.ensure(topic, TopicSpec(partitions=partitions, cleanup=cleanup, settings=settings))
 
     def read(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], *, timeout: float = 30.0
@@ -131,6 +142,10 @@ class KafkaBroker(Topics, Broker):
                 of, _, batch = (one.metadata or "").rpartition("/")
                 batches.add(int(batch) if query and of == query else None)
         return Committed(found, batches.pop() if len(batches) == 1 else None)
+
+    def join_group(self, group: str, topics: Sequence[str]) -> Membership:
+        """Join a consumer group, for the assignment alone."""
+        return Membership(self.connection, group, topics)
 
     def delete_groups(self, *groups: str) -> None:
         delete_groups(self.connection, *groups)

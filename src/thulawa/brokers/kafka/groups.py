@@ -7,14 +7,15 @@ Kafka's own tools, and so that an application whose checkpoint is lost knows tha
 from collections.abc import Sequence
 from functools import partial
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import KafkaError as Code
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from thulawa.brokers.kafka.client_errors import retry_transient, translate_errors
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.topics import Topics
-from thulawa.core.types import Offsets
+from thulawa.core.types import Offsets, TopicPartition
 
 _TIMEOUT = 10.0
 
@@ -32,7 +33,7 @@ def commit_offsets(
     Pass a ``client`` to commit often: a new one has to connect first.
     """
     partitions = [
-        TopicPartition(topic, number, offset, metadata=metadata)
+        ClientPartition(topic, number, offset, metadata=metadata)
         for topic, positions in offsets.items()
         for number, offset in positions.items()
     ]
@@ -60,7 +61,7 @@ def committed_offsets(connection: Connection, group: str) -> Offsets:
     return found
 
 
-def committed(connection: Connection, group: str) -> list[TopicPartition]:
+def committed(connection: Connection, group: str) -> list[ClientPartition]:
     """Return what a group has committed, with metadata.
 
     A consumer asks, for the partitions of all topics: an admin client that asks a broker which has
@@ -69,10 +70,10 @@ def committed(connection: Connection, group: str) -> list[TopicPartition]:
     settings = {**connection.client(), "group.id": group, "enable.auto.commit": False}
     consumer = Consumer(settings)
 
-    def fetch() -> list[TopicPartition]:
+    def fetch() -> list[ClientPartition]:
         topics = consumer.list_topics(timeout=_TIMEOUT).topics.values()
         asked = [
-            TopicPartition(topic.topic, partition)
+            ClientPartition(topic.topic, partition)
             for topic in topics
             if not topic.topic.startswith("__")
             for partition in topic.partitions
@@ -147,13 +148,13 @@ class Membership:
         self.joined = False
         self._consumer.subscribe(list(topics), on_assign=self._join)
 
-    def assigned(self) -> set[tuple[str, int]]:
+    def assigned(self) -> set[TopicPartition]:
         """Return the partitions that are assigned now; call it at least every few minutes."""
         with translate_errors(f"sharing partitions in group {self._group}"):
             self._consumer.poll(0)
             partitions = self._consumer.assignment()
             self._consumer.pause(partitions)
-        return {(one.topic, one.partition) for one in partitions}
+        return {TopicPartition(one.topic, one.partition) for one in partitions}
 
     def _join(self, *_: object) -> None:
         self.joined = True

@@ -71,7 +71,7 @@ class MapByKeyOptions(TypedDict, total=False):
     name: str
     # opened once per worker, passed to the function as its second argument, closed when idle
     resource: Callable[[], AbstractAsyncContextManager[Any]]
-    # equal questions share an answer
+    # calls with equal cache keys share a result
     cache: Cache
     # the column whose value decides which key is processed first
     timestamp: str
@@ -166,7 +166,7 @@ class _Mapping:
         names = {one.name for one in fields(Options)} - {"name"}
         chosen: dict[str, Any] = {n: value for n, value in self._given.items() if n in names}
         if (cache := self._given.get("cache")) is not None:
-            chosen["single_flight"] = SingleFlight(by=cache.question)
+            chosen["single_flight"] = SingleFlight(by=cache.cache_key)
         return Options(name=self._name, **chosen)
 
     def __call__(self, df: DataFrame) -> DataFrame:
