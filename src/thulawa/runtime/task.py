@@ -7,7 +7,7 @@ records, runs the task, advances its clock and commits it; nothing here reads a 
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,6 +22,7 @@ from thulawa.runtime.blocks import Block
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
 from thulawa.runtime.handlers import ErrorRecord, Handler, apply_response
+from thulawa.runtime.in_flight import InFlight
 from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.partition_queues import RawRecord, RecordQueue
 from thulawa.runtime.task_idle import TaskIdleTimer
@@ -43,7 +44,9 @@ class Task:
     ``number`` is the task's number in its sub-topology; ``partitions`` are those it reads, by topic
     (default: those of its number). ``collector`` receives the outputs; ``backing`` returns the
     backing of a store by name (default: a dict); ``global_stores`` are shared by all tasks.
-    ``run_async`` runs a coroutine to completion and is required for async nodes. With the
+    ``run_async`` runs a coroutine to completion and is required for async nodes, except if they are
+    ``continuous``: the host then runs `AsyncNode.serve` of each, and commits while calls are in
+    flight, by ``context.in_flight``. With the
     ``snapshot`` of an earlier task and the backings of its stores, the task continues from there.
     """
 
@@ -60,6 +63,7 @@ class Task:
         global_stores: Mapping[str, Store] | None = None,
         wall_clock_time: int = 0,
         run_async: RunAsync | None = None,
+        continuous: bool = False,
         snapshot: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = f"{group.id}_{number}"
@@ -72,6 +76,7 @@ class Task:
             dict(global_stores or {}),
         )
         self.context.wall_clock_time = wall_clock_time
+        self.context.in_flight = InFlight() if continuous else None
         self.context.handle = self._processing_failed
         self.context.current_raw = self._current_raw
         self._graph = Graph(group, topology, self.context)
@@ -80,7 +85,7 @@ class Task:
         self._punctuations = self._first_level.punctuations
         self._commits_each_record = bool(self.context.flushes) and self._options.commit != "batch"
         self._run_async = run_async
-        if self._graph.async_nodes and run_async is None:
+        if self._graph.async_nodes and run_async is None and not continuous:
             raise ConfigurationError("a task with async nodes needs run_async")
         self._sources = {topic: source for source in group.sources for topic in source.topics}
         self._queues = {
@@ -126,6 +131,13 @@ class Task:
 
     def run(self) -> None:
         """Process the buffered records, drain async nodes, and commit."""
+        self.process()
+        if self._graph.async_nodes:
+            self.drain()
+        self.commit()
+
+    def process(self) -> None:
+        """Process the buffered records; async nodes collect them."""
         busy = [queue for queue in self._queues.values() if len(queue)]
         if self._commits_each_record:
             while self._run_one():
@@ -135,9 +147,25 @@ class Task:
         else:
             while self._run_one():
                 pass
-        if self._graph.async_nodes:
-            self.drain()
-        self.commit()
+
+    @property
+    def async_nodes(self) -> Sequence[AsyncNode]:
+        """The async nodes, parents before children."""
+        return self._graph.async_nodes
+
+    def run_ready(self) -> None:
+        """Process the results of async nodes that have arrived, in order where that matters."""
+        self._levels.run_ready()
+
+    def buffered(self, topic: str, partition: int) -> int:
+        """Return the number of records of a partition that wait to be processed."""
+        queue = self._queues.get((topic, partition))
+        return 0 if queue is None else len(queue)
+
+    def first_buffered(self, topic: str, partition: int) -> int | None:
+        """Return the offset of the first record of a partition that waits; None if none does."""
+        queue = self._queues.get((topic, partition))
+        return None if queue is None else queue.first_offset
 
     def _run_one(self) -> bool:
         """Process the next record; return whether there was one."""

@@ -5,6 +5,10 @@ from contextlib import contextmanager
 
 from thulawa.brokers.embedded.log import Log
 from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
+from thulawa.brokers.embedded.stream_clients import (
+    EmbeddedStreamConsumer,
+    EmbeddedStreamProducer,
+)
 from thulawa.brokers.port import Committed, RecordColumns, TopicMetadata, WriterId
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import (
@@ -176,6 +180,19 @@ class EmbeddedBroker:
         """Delete the markers of a writer that will not come back."""
         for task in self.markers(writer):
             self.log.forget((_key(writer), task))
+
+    def stream_consumer(self, positions: Mapping[TopicPartition, int]) -> EmbeddedStreamConsumer:
+        """Return a consumer that reads these partitions from these offsets on."""
+        return EmbeddedStreamConsumer(self.log, positions)
+
+    def stream_producer(
+        self,
+        transactional_id: str | None,
+        *,
+        timeout: float = 60.0,  # noqa: ARG002 no transaction stays open
+    ) -> EmbeddedStreamProducer:
+        """Return a producer."""
+        return EmbeddedStreamProducer(self.log, transactional_id)
 
     def close(self) -> None:
         """Close the files; they open again when the log is used again."""

@@ -26,6 +26,7 @@ from thulawa.core.markers import LastBatch, is_written
 from thulawa.core.secrets import masked_address
 from thulawa.core.types import (
     ConsumerRecord,
+    Offsets,
     ProducerRecord,
 )
 from thulawa.errors import BrokerError, ConfigurationError
@@ -59,7 +60,7 @@ class Log:
         self._sync = sync
         self._auto_clean = auto_clean
         self._clock = clock
-        self._database = self._connection()
+        self._database = self.connect()
         self._partitioner = Partitioner(os.getpid())
 
     def __repr__(self) -> str:
@@ -126,7 +127,7 @@ class Log:
         With ``buckets`` records that were placed by another layout are refused.
         """
         return Consumer(
-            self._connection(),
+            self.connect(),
             topic,
             group=group,
             partitions=partitions,
@@ -163,6 +164,30 @@ class Log:
             epoch=epoch,
         )
         return self._cleaned(written)
+
+    def commit_stream(
+        self,
+        records: Mapping[str, Iterable[ProducerRecord]],
+        group: str,
+        offsets: Offsets,
+        *,
+        writer: tuple[str, int] | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Write records and the offsets of a consumer group in one transaction.
+
+        With the ``epoch`` of a ``writer``, raise `Fenced` if a later one has begun.
+        """
+        marker = check_marker(writer, 0)
+        written = writing.commit_stream(
+            self._database,
+            records,
+            (group, offsets),
+            partitioner=self._partitioner,
+            now=self._now(),
+            writer=None if marker is None or epoch is None else (marker, epoch),
+        )
+        self._cleaned(written)
 
     def append_packed(
         self,
@@ -304,7 +329,8 @@ class Log:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__init__(**state)  # type: ignore[misc] # a connection cannot travel
 
-    def _connection(self) -> Database:
+    def connect(self) -> Database:
+        """Return another connection to the log."""
         return Database(self._folder, timeout=self._timeout, sync=self._sync)
 
     def _now(self) -> int:

@@ -26,7 +26,7 @@ from thulawa.brokers.embedded.schema import PARTITION_BITS
 from thulawa.brokers.embedded.topic_options import Appended, Marker
 from thulawa.brokers.embedded.topic_table import StoredTopic, find
 from thulawa.core.markers import LastBatch, is_written
-from thulawa.core.types import ProducerRecord
+from thulawa.core.types import Offsets, ProducerRecord
 from thulawa.errors import (
     Fenced,
     UnknownTopic,
@@ -68,15 +68,52 @@ def append(
     epoch: int | None = None,
 ) -> AppendResult:
     """Write records to topics, all or none; skip them if the marker has seen the batch."""
+    topics, work = _packed(database, records, partitioner, now)
+    return _write(database, topics, work, marker, batch, epoch)
+
+
+def commit_stream(
+    database: Database,
+    records: Mapping[str, Iterable[ProducerRecord]],
+    commits: tuple[str, Offsets],
+    *,
+    partitioner: Partitioner,
+    now: int,
+    writer: tuple[Marker, int] | None,
+) -> AppendResult:
+    """Write records and the offsets of a group, all or none; raise if the writer is fenced."""
+    topics, work = _packed(database, records, partitioner, now)
+    group, offsets = commits
+    with database.transaction() as sql:
+        if writer is not None:
+            _check_epoch(sql, *writer)
+        inserted, to_clean = _insert_all(sql, topics, work)
+        sql.executemany(
+            "INSERT OR REPLACE INTO commits VALUES (?, ?, ?, ?)",
+            (
+                (find(sql, topic).id, group, partition, offset)
+                for topic, positions in offsets.items()
+                for partition, offset in positions.items()
+            ),
+        )
+    return AppendResult(Appended(offsets=inserted), to_clean)
+
+
+def _packed(
+    database: Database,
+    records: Mapping[str, Iterable[ProducerRecord]],
+    partitioner: Partitioner,
+    now: int,
+) -> tuple[list[StoredTopic], list[_Work]]:
     with database.snapshot() as sql:
-        topics = {name: find(sql, name) for name in records}
+        topics = [find(sql, name) for name in records]
     work = [
         (topic, number, batches)
-        for name, topic in topics.items()
-        for number, batches in packed(records[name], topic, partitioner, now).items()
+        for topic in topics
+        for number, batches in packed(records[topic.name], topic, partitioner, now).items()
     ]
     partitioner.next_batch()
-    return _write(database, list(topics.values()), work, marker, batch, epoch)
+    return topics, work
 
 
 def append_packed(
@@ -124,12 +161,19 @@ def _write(
             _check_epoch(sql, marker, epoch)
         if marker is not None and not _advance(sql, marker, batch):
             return AppendResult(Appended(skipped=True))
-        offsets = {
-            (topic.name, number): _insert(sql, topic, number, batches)
-            for topic, number, batches in work
-        }
-        to_clean = [topic.name for topic in topics if _claim_cleaning(sql, topic)]
-    return AppendResult(Appended(offsets=offsets), tuple(to_clean))
+        offsets, to_clean = _insert_all(sql, topics, work)
+    return AppendResult(Appended(offsets=offsets), to_clean)
+
+
+def _insert_all(
+    sql: sqlite3.Connection, topics: list[StoredTopic], work: list[_Work]
+) -> tuple[dict[tuple[str, int], range], tuple[str, ...]]:
+    """Insert batches; return their offsets, and the topics that the caller is to clean."""
+    offsets = {
+        (topic.name, number): _insert(sql, topic, number, batches)
+        for topic, number, batches in work
+    }
+    return offsets, tuple(topic.name for topic in topics if _claim_cleaning(sql, topic))
 
 
 def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, LastBatch]:

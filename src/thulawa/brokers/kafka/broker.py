@@ -11,6 +11,7 @@ from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
 from thulawa.brokers.kafka.reading import columns_of, read_between, read_spans, record_of
 from thulawa.brokers.kafka.routing import OutRecord
+from thulawa.brokers.kafka.stream_clients import KafkaStreamConsumer, KafkaStreamProducer
 from thulawa.brokers.kafka.topics import Topics, TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
     SinkBatch,
@@ -209,6 +210,16 @@ class KafkaBroker:
         delete_groups(self.connection, sink.group)
         if writer.marker_topic is None and self.partitions(sink.marker_topic):
             self.delete_topic(sink.marker_topic)
+
+    def stream_consumer(self, positions: Mapping[TopicPartition, int]) -> KafkaStreamConsumer:
+        """Return a consumer that reads these partitions from these offsets on."""
+        return KafkaStreamConsumer(self.connection, positions)
+
+    def stream_producer(
+        self, transactional_id: str | None, *, timeout: float = 60.0
+    ) -> KafkaStreamProducer:
+        """Return a producer."""
+        return KafkaStreamProducer(self.connection, transactional_id, timeout)
 
     def close(self) -> None:
         """Close the producers that this process keeps between transactions."""
