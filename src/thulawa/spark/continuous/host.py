@@ -3,7 +3,7 @@
 Its concerns are apart. A *poll thread* reads the partitions of all tasks and pauses those with
 enough buffered records. The *processing loop*, a coroutine, runs the task with the most buffered
 records. Engines make the calls of async nodes on the same event loop; commits do not wait for
-them. A *commit* sends the changes of stores and the progress of all tasks, and then makes everything
+them. A *commit* sends the changes of stores and the progress of all tasks, and makes everything
 that was sent since the last one visible in one transaction; results of calls wait meanwhile.
 
 Everything but the poll thread and the broker's part of a commit runs on the event loop's thread, so
@@ -17,13 +17,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 
 from thulawa.brokers.port import PolledRecords, StreamConsumer, read_partition, read_to_end
 from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.loops import new_event_loop
+from thulawa.errors import ThulawaError
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.spark.continuous.continuous_program import ContinuousProgram
+from thulawa.spark.continuous.control_channel import HostStatus
 from thulawa.spark.continuous.record_collector import RecordCollector, TopicLimits
 from thulawa.spark.continuous.stream_task import Progress, StreamTask
 
@@ -32,16 +34,7 @@ _log = logging.getLogger("thulawa.streams")
 _POLL_RECORDS = 5_000
 _BUFFERED_RECORDS = 10_000  # of one partition; above it the partition is paused
 _POLL_SECONDS = 0.1
-
-
-@dataclass(slots=True)
-class HostStatus:
-    """What a host reports to the driver."""
-
-    host: int
-    restored: int = 0
-    running: bool = False
-    commits: int = 0
+_POLLED_AHEAD = 2  # polls that wait for the loop, which counts none of their records yet
 
 
 class PollThread:
@@ -84,7 +77,7 @@ class PollThread:
                     self._consumer.pause(wanted - self._paused)
                     self._consumer.resume(self._paused - wanted)
                     self._paused = wanted
-                if len(self._polled) > 2:  # the loop is behind: what waits here is not counted
+                if len(self._polled) > _POLLED_AHEAD:
                     time.sleep(0.001)
                     continue
                 polled = self._consumer.poll(_POLL_RECORDS, _POLL_SECONDS)
@@ -101,7 +94,8 @@ class PollThread:
 class Host:
     """Runs the tasks of one Spark task until it is stopped.
 
-    ``clock`` returns the wall-clock time in milliseconds. `stop` may be called from any thread.
+    ``clock`` returns the wall-clock time for the machine's, in milliseconds; for tests. `stop` and
+    `fail` may be called from any thread.
     """
 
     def __init__(
@@ -109,13 +103,14 @@ class Host:
         program: ContinuousProgram,
         number: int,
         *,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[int], int] | None = None,
     ) -> None:
         self._program = program
         self._number = number
-        self._clock = clock
-        self.status = HostStatus(number)
+        self._custom_clock = clock
+        self.status = HostStatus(number, global_positions={})
         self._stop = threading.Event()
+        self._failure: ThulawaError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._tasks: list[StreamTask] = []
@@ -135,6 +130,15 @@ class Host:
         """Finish what is in flight, commit and return from `run`."""
         self._stop.set()
         self._notify()
+
+    def fail(self, error: ThulawaError) -> None:
+        """Raise an error from `run`, without a commit."""
+        self._failure = error
+        self.stop()
+
+    def _clock(self) -> int:
+        now = time.time_ns() // 1_000_000
+        return now if self._custom_clock is None else self._custom_clock(now)
 
     def _notify(self) -> None:
         loop, wake = self._loop, self._wake
@@ -162,6 +166,8 @@ class Host:
                 ]
             self.status.running = True
             await self._process(poll_thread, serving)
+            if self._failure is not None:
+                raise self._failure
             await self._finish(serving)
         finally:
             if poll_thread is not None:
@@ -223,6 +229,7 @@ class Host:
                     )
                     end = max(end, record.offset + 1)  # noqa: PLW2901 written meanwhile
                 positions[place] = end
+                self._set_global_position(place, end)
         self._global_partitions = set(positions)
         return positions
 
@@ -243,6 +250,7 @@ class Host:
             if time.monotonic() >= due:
                 await self._commit()
                 due = time.monotonic() + self._program.commit_interval
+            self.status.rounds += 1
             if busy:
                 await asyncio.sleep(0)
             else:
@@ -251,11 +259,9 @@ class Host:
     async def _wait(self, due: float) -> None:
         assert self._wake is not None
         timeout = max(0.0, min(due - time.monotonic(), self._until_punctuation()))
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     def _until_punctuation(self) -> float:
         dues = [due for task in self._tasks if (due := task.task.next_wall_clock_time) is not None]
@@ -266,8 +272,12 @@ class Host:
             rows = zip(polled.offsets, polled.timestamps, polled.keys, polled.values, strict=True)
             for offset, timestamp, key, value in rows:
                 self._globals.update(polled.partition.topic, offset, key, value, timestamp)
+            self._set_global_position(polled.partition, polled.next_offset)
         else:
             self._readers[polled.partition].add(polled)
+
+    def _set_global_position(self, place: TopicPartition, offset: int) -> None:
+        self.status.global_positions.setdefault(place.topic, {})[place.partition] = offset
 
     def _full(self) -> set[TopicPartition]:
         return {

@@ -226,12 +226,15 @@ class StreamTask:
         task.context.wall_clock_time = now
         task.process()
         due = task.next_wall_clock_time
-        if due is not None and due <= now:
+        is_due = due is not None and due <= now
+        if is_due:
             task.advance_wall_clock(now)
         for node in task.async_nodes:
             node.wake()
         task.run_ready()
-        return self._first_unprocessed() != before
+        processed = is_due or self._first_unprocessed() != before
+        self._changed = self._changed or processed
+        return processed
 
     def _first_unprocessed(self) -> list[int | None]:
         topics = self._topics
@@ -322,14 +325,11 @@ def may_commit_in_flight(part: StagedSubTopology) -> bool:
             return False
     # a source that leads to no async node updates stores at once: these are another level's
     return all(
-        node.name in leads_to_async or _is_behind(node, nodes, leads_to_async, behind)
-        for node in part.group.nodes
+        node.name in leads_to_async or _is_behind(node, nodes, behind) for node in part.group.nodes
     )
 
 
-def _is_behind(
-    node: Node, nodes: Mapping[str, Node], leads_to_async: set[str], behind: set[str]
-) -> bool:
+def _is_behind(node: Node, nodes: Mapping[str, Node], behind: set[str]) -> bool:
     """Return whether every record of a node has passed an async node."""
     parents = [nodes[name] for name in node.parents if name in nodes]
     found = bool(parents) and all(
