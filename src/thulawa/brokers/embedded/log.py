@@ -178,7 +178,7 @@ class Log:
 
         With the ``epoch`` of a ``writer``, raise `Fenced` if a later one has begun.
         """
-        marker = check_marker(writer, 0)
+        marker = None if writer is None else check_marker(writer, 0)
         written = writing.commit_stream(
             self._database,
             records,

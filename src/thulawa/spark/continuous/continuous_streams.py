@@ -161,7 +161,7 @@ class ContinuousStreams:
     at once.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 each is optional and named
         self,
         topology: Topology,
         *,

@@ -319,7 +319,7 @@ class Host:
 
     async def _settle(self, task: StreamTask) -> None:
         """Wait until nothing of a task is in flight."""
-        while task.in_flight:
+        while task.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     async def _finish(self, serving: list[asyncio.Task[None]]) -> None:

@@ -85,7 +85,7 @@ def run_host(
 
 
 def host_count(spark: Any, tasks: int, parallelism: int | None) -> int:
-    """Return the number of hosts; raise `ConfigurationError` if Spark has fewer slots than asked."""
+    """Return the number of hosts; raise `ConfigurationError` if Spark has fewer slots."""
     slots = spark.sparkContext.defaultParallelism
     if parallelism is None:
         return max(1, min(tasks, slots))
