@@ -21,6 +21,7 @@ from thulawa.spark.continuous.continuous_streams import (
     await_processed,
     build_program,
     check_alive,
+    check_previous_run,
     create_internal_topics,
 )
 from thulawa.spark.continuous.control_channel import HostStatus
@@ -90,6 +91,7 @@ class _ContinuousRun(_Run):
             commit_interval=0.01,
         )
         create_internal_topics(program)
+        check_previous_run(program)
         clock = str(self._clock)
         hosts = ThreadHosts(program, lambda _: int(Path(clock).read_text(encoding="utf-8")))
         self._rounds(hosts)

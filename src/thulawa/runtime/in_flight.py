@@ -9,22 +9,29 @@ from thulawa.core.types import TopicPartition
 
 
 class InFlight:
-    """Count the deferred calls of each input record; a record without any is finished."""
+    """Count the deferred calls of each input record; a record without any is finished.
+
+    ``count`` is their number, with those of punctuations, which belong to no record.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[TopicPartition, dict[int, int]] = {}
         self.count = 0
 
-    def begin(self, topic: str, partition: int, offset: int) -> None:
-        """Add a deferred call of a record."""
+    def begin(self, topic: str | None, partition: int, offset: int) -> None:
+        """Add a deferred call of a record; ``topic`` is None in a punctuation."""
+        self.count += 1
+        if topic is None:
+            return
         calls = self._calls.setdefault(TopicPartition(topic, partition), {})
         calls[offset] = calls.get(offset, 0) + 1
-        self.count += 1
 
-    def end(self, topic: str, partition: int, offset: int) -> None:
+    def end(self, topic: str | None, partition: int, offset: int) -> None:
         """Remove a deferred call of a record."""
-        calls = self._calls[TopicPartition(topic, partition)]
         self.count -= 1
+        if topic is None:
+            return
+        calls = self._calls[TopicPartition(topic, partition)]
         if calls[offset] == 1:
             del calls[offset]
         else:

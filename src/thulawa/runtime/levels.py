@@ -75,7 +75,7 @@ class Level:
         slot = Deferred(self._context)
         if self._in_order:
             self._deferred.append(slot)
-        if self._context.in_flight is not None and slot.topic is not None:
+        if self._context.in_flight is not None:
             self._context.in_flight.begin(slot.topic, slot.partition, slot.offset)
         return slot
 
@@ -96,7 +96,7 @@ class Level:
             self._finish(slot)
 
     def _finish(self, slot: Deferred) -> None:
-        if self._context.in_flight is not None and slot.topic is not None:
+        if self._context.in_flight is not None:
             self._context.in_flight.end(slot.topic, slot.partition, slot.offset)
 
     def call_now(self, slot: Deferred, call: Callable[[], None]) -> None:

@@ -13,9 +13,13 @@ from pyspark.sql import SparkSession
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.port import open_broker, read_to_end
 from thulawa.core.types import ProducerRecord
-from thulawa.spark.continuous.continuous_streams import ContinuousStreams
+from thulawa.spark.application import Streams
 from thulawa.streams import StreamsBuilder
 from thulawa.topology.topology import Topology
+
+
+def continuous(topology: Topology, **options: Any) -> Any:
+    return Streams(topology, execution="continuous", **options)
 
 
 def counting(name: str) -> Topology:
@@ -42,8 +46,8 @@ def test_counts_are_exact_over_restarts_and_a_killed_worker(
     for topic in ("in", "out", "pids"):
         broker.create_topic(f"{name}-{topic}", 2)
 
-    def application() -> ContinuousStreams:
-        return ContinuousStreams(counting(name), application_id=name, log=connection, spark=spark)
+    def application() -> Any:
+        return continuous(counting(name), application_id=name, log=connection, spark=spark)
 
     with application() as app:
         broker.append(f"{name}-in", visits(range(500)))

@@ -16,6 +16,7 @@ from thulawa.brokers.kafka.client_errors import (
     translated,
 )
 from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.reading import headers_of
 from thulawa.brokers.port import PolledRecords
 from thulawa.core.types import Headers, Offsets, TopicPartition
 from thulawa.errors import BrokerUnreachable
@@ -89,9 +90,9 @@ def _columns(place: tuple[str, int], messages: Sequence[Message]) -> list[Polled
             TopicPartition(*place),
             offsets,
             [message.timestamp()[1] for message in messages],
-            [message.key() for message in messages],  # type: ignore[misc] # bytes, no str
-            [message.value() for message in messages],  # type: ignore[misc]
-            [tuple(message.headers() or ()) for message in messages],  # type: ignore[misc]
+            [message.key() for message in messages],
+            [message.value() for message in messages],
+            [headers_of(message) for message in messages],
             offsets[-1] + 1,
             at_end=False,
         )

@@ -17,6 +17,7 @@ from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.lane_sums import LaneFigures
 from thulawa.errors import (
     ConfigurationError,
+    StateError,
     StateLoss,
     ThulawaError,
 )
@@ -96,6 +97,16 @@ class Streams:
     .. versionadded:: 0.1.0
     """
 
+    def __new__(cls, topology: Topology, **keywords: Any) -> Any:
+        """Create the application of the chosen execution mode."""
+        if keywords.get("execution") != "continuous":
+            return super().__new__(cls)
+        from thulawa.spark.continuous.continuous_streams import (  # noqa: PLC0415 seldom needed
+            ContinuousStreams,
+        )
+
+        return ContinuousStreams(topology, Execution(**keywords))
+
     @_with_keywords(Execution)
     def __init__(self, topology: Topology, execution: Execution) -> None:
         if not isinstance(topology, Topology):
@@ -148,6 +159,7 @@ class Streams:
         self._machine.go(State.REBALANCING)
         try:
             self._ownership.acquire()
+            self._check_mode()
             self._query = self._begun()
         except BaseException as error:
             self._end(error)
@@ -187,6 +199,14 @@ class Streams:
                 self._topics.delete(topic)
             self._topics.forget(self.application_id)
             shutil.rmtree(root)
+
+    def _check_mode(self) -> None:
+        progress = f"{self.application_id}-progress"
+        if self._topics.partitions((progress,)):
+            raise StateError(
+                f"{self.application_id!r} has run with execution='continuous' (the topic "
+                f"{progress!r} exists): use that, or another application_id"
+            )
 
     def _check_new(self) -> None:
         if self.state is not State.CREATED:

@@ -3,20 +3,19 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from hashlib import sha256
 from typing import Any, Protocol, Self
 
-from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.transactions import Guarantee
-from thulawa.brokers.port import Broker, open_broker
+import msgspec
+
+from thulawa.brokers.port import Broker, open_broker, read_to_end
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.names import check_name
-from thulawa.core.serdes import Serde
-from thulawa.core.types import Offsets
-from thulawa.errors import ConfigurationError, ThulawaError
+from thulawa.core.types import Offsets, ProducerRecord
+from thulawa.errors import ConfigurationError, StateError, ThulawaError
 from thulawa.runtime.partition_groups import Assignment
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.task_options import TaskOptions
+from thulawa.spark.application.execution import Execution
 from thulawa.spark.continuous.continuous_program import (
     ContinuousProgram,
     assign_hosts,
@@ -24,9 +23,12 @@ from thulawa.spark.continuous.continuous_program import (
 )
 from thulawa.spark.continuous.control_channel import HostStatus
 from thulawa.spark.continuous.spark_job import SparkJob, as_query_failed, host_count
+from thulawa.spark.micro_batch.program_shipping import check_picklable
 from thulawa.spark.session.spark_session import session
 from thulawa.topology.nodes import GlobalTable, Sink, Source
 from thulawa.topology.topology import Topology
+
+_RUN = b"run"  # the key of run records; others are tasks
 
 
 class Hosts(Protocol):
@@ -108,6 +110,63 @@ def create_internal_topics(program: ContinuousProgram) -> None:
             broker.create_topic(topic)
 
 
+class RunRecord(msgspec.Struct, frozen=True):
+    """What a run of an application leaves for the check of the next one, in the progress topic."""
+
+    topology: str
+    topic_ids: dict[str, str]
+    partitions: dict[str, int]
+    hosts: int
+
+
+def check_previous_run(program: ContinuousProgram) -> None:
+    """Raise `StateError` unless the application can continue from its last run; fence that run.
+
+    A changed topology, other partitions or a topic that was created again would continue with the
+    state of other keys. Record this run for the next one.
+    """
+    broker, name = program.broker, program.application_id
+    topics = [topic for topic in program.plan.readers if topic not in program.plan.repartitions]
+    run = RunRecord(
+        sha256(str(program.plan.topology.describe()).encode()).hexdigest(),
+        broker.topic_ids(*topics),
+        {topic: broker.partitions(topic)[topic] for topic in topics},
+        len(program.hosts),
+    )
+    last = _last_run(program)
+    if last is None and broker.committed(name).offsets:
+        raise StateError(
+            f"{name!r} has run with micro-batches: use another application_id, or remove what it "
+            "left with thulawa reset"
+        )
+    if last is not None:
+        for topic, found in run.topic_ids.items():
+            if last.topic_ids.get(topic, found) != found:
+                raise StateError(
+                    f"the topic {topic!r} was deleted and created again since the last run of "
+                    f"{name!r}: use another application_id"
+                )
+        if last.topology != run.topology or last.partitions != run.partitions:
+            what = "topology" if last.topology != run.topology else "number of partitions"
+            raise StateError(
+                f"the {what} of {name!r} has changed since its last run, and its state belongs to "
+                "the old one: use another application_id"
+            )
+        for host in range(max(last.hosts, run.hosts)):
+            if (transactional_id := program.transactional_id(host)) is not None:
+                broker.stream_producer(transactional_id).close()
+    record = ProducerRecord(_RUN, msgspec.json.encode(run), partition=0)
+    broker.append(program.progress_topic, [record])
+
+
+def _last_run(program: ContinuousProgram) -> RunRecord | None:
+    found = None
+    for record in read_to_end(program.broker, program.progress_topic):
+        if record.key == _RUN and record.value is not None:
+            found = msgspec.json.decode(record.value, type=RunRecord)
+    return found
+
+
 def await_processed(program: ContinuousProgram, hosts: Hosts, deadline: float) -> None:
     """Wait until all records that are in the topics now are processed, and what becomes of them."""
     broker, plan_ = program.broker, program.plan
@@ -153,65 +212,48 @@ def _have_read(hosts: Hosts, count: int, ends: Offsets) -> bool:
 
 
 class ContinuousStreams:
-    """Run a topology continuously: results are visible milliseconds after their records arrive.
+    """An application with ``execution="continuous"``; created by `Streams`.
 
-    One Spark job hosts the tasks of the application for as long as it runs; ``parallelism`` is the
-    number of its Spark tasks, by default one for each core, at most one for each stream task.
-    Under ``exactly_once`` results become visible every ``commit_interval``; under ``at_least_once``
-    at once.
+    One Spark job hosts the tasks for as long as the application runs. Under ``exactly_once``
+    results become visible with each commit; under ``at_least_once`` at once.
     """
 
-    def __init__(  # noqa: PLR0913 each is optional and named
-        self,
-        topology: Topology,
-        *,
-        application_id: str,
-        log: str | Connection,
-        spark: Any = None,
-        options: TaskOptions | None = None,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-        parallelism: int | None = None,
-        processing_guarantee: Guarantee = "exactly_once",
-        commit_interval: Duration = "100 ms",
-        transaction_timeout: Duration = "1 minute",
-        clock: Callable[[int], int] | None = None,
-    ) -> None:
-        self.application_id = check_name(application_id, "application")
-        self._topology = topology
-        self._broker = open_broker(log)
-        self._spark = spark
-        self._parallelism = parallelism
-        self._clock = clock
-        chosen = options or TaskOptions()
-        self._options = replace(
-            chosen,
-            commit=chosen.commit or "batch",
-            max_ahead="1 day" if chosen.max_ahead is None else chosen.max_ahead,
-        )
-        self._planning = {"key_serde": key_serde, "value_serde": value_serde}
-        self._settings = {
-            "exactly_once": processing_guarantee == "exactly_once",
-            "commit_interval": milliseconds(commit_interval, name="commit_interval") / 1_000,
-            "transaction_timeout": milliseconds(transaction_timeout) / 1_000,
-        }
+    def __init__(self, topology: Topology, execution: Execution) -> None:
+        if not isinstance(topology, Topology):
+            raise ConfigurationError(
+                f"a topology is needed, not a {type(topology).__name__}: builder.build() gives one"
+            )
+        execution.check_continuous()
+        self.application_id = execution.application_id
+        self.topology = topology
+        self._execution = execution
+        self._broker = open_broker(execution.log)
         self._job: SparkJob | None = None
         self._program: ContinuousProgram | None = None
 
     def start(self, timeout: Duration = "2 minutes") -> Self:
         """Check the program and start it; return when all its tasks run, or raise."""
-        spark = self._spark or session(self.application_id)
+        chosen = self._execution
+        spark = chosen.spark or session(self.application_id)
+        check_picklable(self.topology)
         self._program = program = build_program(
-            self._topology,
+            self.topology,
             self._broker,
             application_id=self.application_id,
-            options=self._options,
-            hosts=lambda tasks: host_count(spark, tasks, self._parallelism),
-            planning=self._planning,
-            **self._settings,
+            options=chosen.task_options,
+            hosts=lambda tasks: host_count(spark, tasks, chosen.parallelism),
+            planning={
+                "key_serde": chosen.key_serde,
+                "value_serde": chosen.value_serde,
+                "grouper": chosen.grouper,
+            },
+            exactly_once=chosen.processing_guarantee == "exactly_once",
+            commit_interval=milliseconds(chosen.commit_interval) / 1_000,
+            transaction_timeout=milliseconds(chosen.transaction_timeout or "1 minute") / 1_000,
         )
         create_internal_topics(program)
-        self._job = job = SparkJob(spark, program, self._clock)
+        check_previous_run(program)
+        self._job = job = SparkJob(spark, program, chosen.clock)
         deadline = time.monotonic() + milliseconds(timeout) / 1_000
         while sum(status.running for status in job.status().values()) < len(program.hosts):
             self._check_alive(deadline)

@@ -318,9 +318,14 @@ class Host:
                 self.status.commits += 1
 
     async def _settle(self, task: StreamTask) -> None:
-        """Wait until nothing of a task is in flight."""
-        while task.in_flight:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        """Flush the caches of a task and wait until nothing of it is in flight."""
+        while True:
+            async with self._outputs:
+                task.flush()
+            if not task.in_flight:
+                return
+            while task.in_flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
 
     async def _finish(self, serving: list[asyncio.Task[None]]) -> None:
         """Wait for the calls in flight, and commit."""

@@ -86,7 +86,7 @@ def run_host(
 
 def host_count(spark: Any, tasks: int, parallelism: int | None) -> int:
     """Return the number of hosts; raise `ConfigurationError` if Spark has fewer slots."""
-    slots = spark.sparkContext.defaultParallelism
+    slots: int = spark.sparkContext.defaultParallelism
     if parallelism is None:
         return max(1, min(tasks, slots))
     if parallelism > slots:

@@ -131,19 +131,8 @@ class StreamTask:
         self.settles = program.exactly_once and not may_commit_in_flight(part)
         self._changed = False
         self._collector = collector
-        self._open = lambda: Task(
-            part.group,
-            program.plan.topology,
-            collector,
-            number=task_id.number,
-            partitions=part.tasks[task_id.number],
-            options=program.options,
-            backing=lambda name: self._stores[name].entries,
-            global_stores=global_stores,
-            wall_clock_time=now,
-            continuous=True,
-            snapshot=progress.snapshot,
-        )
+        self._global_stores = global_stores
+        self._now = now
         self.task: Task
 
     def start_at(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -154,9 +143,28 @@ class StreamTask:
         """Restore the stores from their changelogs; return the number of records read."""
         broker, number = self._program.broker, self.id.number
         count = sum(store.restore(broker, number) for store in self._stores.values())
-        self.task = self._open()
+        part = self._program.plan.parts[self.id.group]
+        self.task = Task(
+            part.group,
+            self._program.plan.topology,
+            self._collector,
+            number=number,
+            partitions=part.tasks[number],
+            options=self._program.options,
+            backing=lambda name: self._stores[name].entries,
+            global_stores=self._global_stores,
+            wall_clock_time=self._now,
+            continuous=True,
+            snapshot=self._progress.snapshot,
+        )
         self._collector.attach(self.task.context)
         return count
+
+    def flush(self) -> None:
+        """Flush the caches, and let async nodes have what comes out of them."""
+        self.task.commit()
+        for node in self.task.async_nodes:
+            node.wake()
 
     @property
     def in_flight(self) -> int:
@@ -245,7 +253,7 @@ class StreamTask:
 
     def commit(self, producer: StreamProducer, now: int) -> Offsets | None:
         """Send the changes of stores and the progress; return the offsets, None if nothing new."""
-        self.task.commit()
+        self.flush()
         changed = self._changed or self._unfinished() != self._progress.unfinished
         for store in self._stores.values():
             for key, value in store.take():
