@@ -9,9 +9,9 @@ from confluent_kafka.admin import AdminClient
 from thulawa.brokers.embedded.record_checks import LARGEST_RECORD
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import commit_offsets, committed, delete_groups
+from thulawa.brokers.kafka.kafka_stream_clients import KafkaStreamConsumer, KafkaStreamProducer
 from thulawa.brokers.kafka.reading import columns_of, read_between, read_spans, record_of
 from thulawa.brokers.kafka.routing import OutRecord
-from thulawa.brokers.kafka.stream_clients import KafkaStreamConsumer, KafkaStreamProducer
 from thulawa.brokers.kafka.topics import Topics, TopicSpec, reachable
 from thulawa.brokers.kafka.transactions import (
     SinkBatch,

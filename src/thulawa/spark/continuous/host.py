@@ -27,7 +27,7 @@ from thulawa.runtime.global_tables import GlobalTables
 from thulawa.spark.continuous.continuous_program import ContinuousProgram
 from thulawa.spark.continuous.control_channel import HostStatus
 from thulawa.spark.continuous.record_collector import RecordCollector, TopicLimits
-from thulawa.spark.continuous.stream_task import Progress, StreamTask
+from thulawa.spark.continuous.stream_task import StreamTask, TaskProgress
 
 _log = logging.getLogger("thulawa.streams")
 
@@ -194,7 +194,7 @@ class Host:
         }
         for task_id in program.hosts[self._number]:
             data = saved.get(str(task_id).encode())
-            progress = Progress() if data is None else Progress.decode(data)
+            progress = TaskProgress() if data is None else TaskProgress.decode(data)
             collector = RecordCollector(program, self._producer, limits)
             task = StreamTask(
                 program,

@@ -27,7 +27,7 @@ _TRANSIENT = ("held", "behind", "idle_since")  # of a snapshot: buffered records
 
 
 @dataclass(slots=True)
-class Progress:
+class TaskProgress:
     """What a task has processed.
 
     ``positions`` are the next offsets to read; of the records below them, those in ``unfinished``
@@ -47,7 +47,7 @@ class Progress:
         }])  # fmt: skip
 
     @classmethod
-    def decode(cls, data: bytes) -> "Progress":
+    def decode(cls, data: bytes) -> "TaskProgress":
         """Return the progress of a record."""
         (found,) = _plain.decode(data)
         return cls(
@@ -103,7 +103,7 @@ class StreamTask:
         collector: RecordCollector,
         global_stores: Mapping[str, Store],
         *,
-        progress: Progress,
+        progress: TaskProgress,
         now: int,
     ) -> None:
         self.id = task_id
@@ -115,7 +115,7 @@ class StreamTask:
             for name in part.group.stores
         }
         self._progress = progress
-        self._restored = Progress(dict(progress.positions), dict(progress.unfinished))
+        self._restored = TaskProgress(dict(progress.positions), dict(progress.unfinished))
         self._codecs = {
             topic: ColumnCodec(one.value_serde) for topic, one in program.plan.repartitions.items()
         }
@@ -265,7 +265,7 @@ class StreamTask:
         snapshot = {
             name: value for name, value in self.task.snapshot().items() if name not in _TRANSIENT
         }
-        self._progress = Progress(self._positions(), self._unfinished(), snapshot)
+        self._progress = TaskProgress(self._positions(), self._unfinished(), snapshot)
         key = str(self.id).encode()
         producer.send(self._program.progress_topic, 0, key, self._progress.encode(), now)
         offsets: Offsets = {}
