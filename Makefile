@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-topic-health test test-kafka chaos soak check conformance-spark \
+.PHONY: help setup demo demo-topic-health test test-kafka chaos soak check conformance-continuous conformance-spark \
   chaos-streams chaos-topic-health bench-engine bench-kafka bench-log bench-spark bench-streams \
   bench-streams-spark bench-priority bench-topic-health format lock clean
 
@@ -39,6 +39,10 @@ check: setup ## Lint, formatting, types and import layers
 conformance-spark: setup ## Run all conformance cases on Spark (SEED=0 cuts the batches)
 	$(BIN)/python -m tests.conformance tests/conformance/cases/*.json --on spark \
 	  --shuffle-batches $(or $(SEED),0)
+
+conformance-continuous: setup ## Run all conformance cases on the continuous host (SEED=0)
+	$(BIN)/python -m tests.conformance tests/conformance/cases/*.json --on continuous \
+	  --shuffle-batches $(or $(SEED),0) $(ARGS)
 
 chaos-streams: setup ## Kill a streams application 20 times, and compare with a model (SEED=0)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),0) $(if $(JSON),--json) $(ARGS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.port import Broker, WriterId, open_broker, read_to_end
+from thulawa.brokers.port import Broker, StreamConsumer, WriterId, open_broker, read_to_end
 from thulawa.core.markers import LastBatch
 from thulawa.core.types import ProducerRecord, TopicPartition
 from thulawa.errors import (
@@ -311,6 +311,105 @@ def test_nothing_of_a_killed_writer_is_read_and_its_successor_goes_on(
     assert not write(port, writer, 0, topic, b"of its successor")
     assert values(port, topic) == [b"of its successor"]
     assert port.markers(writer) == {0: LastBatch(0)}
+
+
+# Continuous reading and writing.
+
+
+def poll_all(consumer: StreamConsumer, count: int) -> list[tuple[int, bytes | None]]:
+    """Poll until ``count`` records have come and no partition has more."""
+    found: list[tuple[int, bytes | None]] = []
+    for _ in range(300):
+        for polled in consumer.poll(100, 0.1):
+            found += [(polled.partition.partition, value) for value in polled.values]
+        if len(found) >= count:
+            break
+    return found
+
+
+def test_a_stream_consumer_reads_from_its_positions_and_reports_the_end(
+    port: Broker, topic: str
+) -> None:
+    records = [ProducerRecord(b"k", b"%d" % number, partition=0) for number in range(5)]
+    port.append(topic, records)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    consumer = port.stream_consumer({first: 2, second: 0})
+    ends: dict[TopicPartition, int] = {}
+    values: list[bytes | None] = []
+    for _ in range(300):
+        for polled in consumer.poll(100, 0.1):
+            values += polled.values
+            if polled.at_end:
+                ends[polled.partition] = polled.next_offset
+        if len(ends) == 2:
+            break
+    consumer.close()
+    assert values == [b"2", b"3", b"4"]
+    assert ends == {first: 5, second: 0}
+
+
+def test_a_paused_partition_is_not_read_until_it_is_resumed(port: Broker, topic: str) -> None:
+    both = {TopicPartition(topic, number): 0 for number in range(2)}
+    consumer = port.stream_consumer(both)
+    consumer.pause([TopicPartition(topic, 0)])
+    port.append(topic, [ProducerRecord(b"k", b"v", partition=number) for number in range(2)])
+    assert poll_all(consumer, 1) == [(1, b"v")]
+    consumer.resume([TopicPartition(topic, 0)])
+    assert poll_all(consumer, 1) == [(0, b"v")]
+    consumer.close()
+
+
+def test_records_and_offsets_of_a_stream_producer_become_visible_together(
+    port: Broker, topic: str, name: str
+) -> None:
+    producer = port.stream_producer(f"{name}-host-0")
+    producer.send(topic, 1, b"k", b"first", 1_000, (("h", b"1"),))
+    producer.dispatch()
+    assert port.end_offsets(topic)[topic][1] == 0
+    producer.commit(name, {})
+    producer.send(topic, 1, b"k", b"second", 2_000)
+    producer.close()  # what is not committed is aborted
+    assert values(port, topic) == [b"first"]
+    (record,) = read_to_end(port, topic)
+    assert (record.partition, record.timestamp, record.headers) == (1, 1_000, (("h", b"1"),))
+
+
+def test_a_stream_producer_commits_the_offsets_of_its_group(
+    port: Broker, topic: str, name: str
+) -> None:
+    port.append(topic, [ProducerRecord(b"k", b"v", partition=0)])
+    for transactional_id in (f"{name}-host-0", None):
+        producer = port.stream_producer(transactional_id)
+        producer.send(topic, 1, b"k", b"out", 1_000)
+        producer.commit(f"{name}-group", {topic: {0: 1}})
+        producer.close()
+        assert port.committed(f"{name}-group").offsets == {topic: {0: 1}}
+    assert values(port, topic) == [b"out", b"out", b"v"]
+
+
+def test_a_stream_producer_fences_the_one_before_it(port: Broker, topic: str, name: str) -> None:
+    old = port.stream_producer(f"{name}-host-0")
+    old.send(topic, 0, b"k", b"zombie", 1_000)
+    new = port.stream_producer(f"{name}-host-0")
+    new.send(topic, 0, b"k", b"new", 1_000)
+    new.commit(name, {})
+    with pytest.raises(Fenced):
+        old.commit(name, {})
+    old.close()
+    new.close()
+    assert values(port, topic) == [b"new"]
+
+
+def test_a_stream_producer_without_transactions_sends_at_once(port: Broker, topic: str) -> None:
+    producer = port.stream_producer(None)
+    producer.send(topic, 0, b"k", b"now", 1_000)
+    producer.dispatch()
+    for _ in range(100):
+        if port.end_offsets(topic)[topic][0]:
+            break
+        time.sleep(0.05)
+    assert values(port, topic) == [b"now"]
+    producer.close()
 
 
 def test_a_broker_can_be_pickled(port: Broker, topic: str) -> None:

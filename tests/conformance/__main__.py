@@ -12,7 +12,7 @@ def main(arguments: list[str]) -> int:
     """Run all cases of the files; give the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--on", choices=["driver", "spark"], default="driver")
+    parser.add_argument("--on", choices=["driver", "spark", "continuous"], default="driver")
     parser.add_argument("--only", default="", help="run the cases whose id contains this")
     parser.add_argument(
         "--partitions", type=int, default=1, help="of the topics of cases that do not say"
@@ -33,6 +33,12 @@ def main(arguments: list[str]) -> int:
         from tests.conformance.spark import run_on_spark  # noqa: PLC0415 needs Java
 
         verdicts = run_on_spark(cases, seed=options.shuffle_batches, partitions=options.partitions)
+    elif options.on == "continuous":
+        from tests.conformance.continuous import run_continuously  # noqa: PLC0415 as above
+
+        verdicts = run_continuously(
+            cases, seed=options.shuffle_batches, partitions=options.partitions
+        )
     else:
         verdicts = (
             run(case, restart=options.restart, partitions=options.partitions) for case in cases

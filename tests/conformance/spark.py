@@ -49,13 +49,19 @@ TAGGED: Serde[Any] = Serde("key and window", _write, json.loads)
 
 
 def run_on_spark(
-    cases: list[Case], *, seed: int = 0, spark: Any = None, partitions: int = 1
+    cases: list[Case],
+    *,
+    seed: int = 0,
+    spark: Any = None,
+    partitions: int = 1,
+    run: "type[_Run] | None" = None,
 ) -> Iterator[Verdict]:
     """Run cases; give a verdict for each as soon as it is known. No case waits for ever.
 
     A case that does not say how many ``partitions`` its topics have gets as many as said here.
     """
-    if spark is None:
+    kind = run or _Run
+    if spark is None and run is None:
         spark = session("conformance", master="local[2]", settings=QUIET)
         spark.sparkContext.setLogLevel("OFF")
     by_clock = [case for case in cases if _has_clock(case)]
@@ -66,12 +72,14 @@ def run_on_spark(
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             try:
                 draw = random.Random(seed)
-                yield from _Run(spark, group, Path(folder), draw, partitions).verdicts()
+                yield from kind(spark, group, Path(folder), draw, partitions).verdicts()
             except Exception:  # noqa: BLE001 they have failed, and say how; the others go on
-                error = f"{traceback.format_exc()}\n{_threads(spark)}"
+                error = traceback.format_exc()
+                if spark is not None:
+                    error = f"{error}\n{_threads(spark)}"
+                    for query in spark.streams.active:
+                        query.stop()
                 yield from (Verdict(case["id"], passed=False, error=error) for case in group)
-                for query in spark.streams.active:
-                    query.stop()
 
 
 def _threads(spark: Any) -> str:
@@ -158,7 +166,7 @@ class _Run:
     def _count(self, case: Case) -> int:
         return partitions_of(case, self._partitions)
 
-    def _start(self) -> Streams:
+    def _start(self) -> Any:
         clock = str(self._clock)
         streams = Streams(
             self._topology,
@@ -179,11 +187,11 @@ class _Run:
             streams.process_batches(1, _PATIENCE)
         return streams
 
-    def _stop(self, streams: Streams) -> None:
+    def _stop(self, streams: Any) -> None:
         if not streams.stop(_PATIENCE):
             raise TimeoutError("the query does not end")
 
-    def _settle(self, streams: Streams) -> None:
+    def _settle(self, streams: Any) -> None:
         """Wait until nothing is left, also in topics between sub-topologies."""
         streams.process_all_available(_PATIENCE)
         if any(map(_has_clock, self._cases.values())):

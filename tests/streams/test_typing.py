@@ -3,11 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 PROGRAMS = Path(__file__).with_name("typed_programs.txt")
 
 
+@pytest.mark.timeout(600)  # mypy without its cache, on a crowded machine
 def test_the_type_checker_finds_exactly_what_is_wrong(tmp_path: Path) -> None:
     text = PROGRAMS.read_text(encoding="utf-8")
     program = tmp_path / "program.py"

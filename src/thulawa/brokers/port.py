@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from thulawa.core.markers import LastBatch
 from thulawa.core.secrets import masked_address
-from thulawa.core.types import ConsumerRecord, Offsets, ProducerRecord, TopicPartition
+from thulawa.core.types import ConsumerRecord, Headers, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import ConfigurationError, TransactionOpen
 
 if TYPE_CHECKING:
@@ -127,6 +127,70 @@ class GroupMember(Protocol):
 
     def close(self) -> None:
         """Leave the group."""
+
+
+class PolledRecords(NamedTuple):
+    """Records of one partition in columns, in offset order; there may be none.
+
+    ``next_offset`` is the position behind them; with ``at_end`` the broker had no more.
+    """
+
+    partition: TopicPartition
+    offsets: Sequence[int]
+    timestamps: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers]
+    next_offset: int
+    at_end: bool
+
+
+class StreamConsumer(Protocol):
+    """Reads partitions continuously, committed records only; one thread uses it."""
+
+    def poll(self, max_records: int, timeout: float) -> list[PolledRecords]:
+        """Return records as soon as there are any; an empty list after ``timeout`` seconds.
+
+        A partition whose end has been reached is reported once, also without records.
+        """
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Return no records of these partitions until they are resumed."""
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Return records of these partitions again."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class StreamProducer(Protocol):
+    """Writes records and consumer offsets continuously; one thread uses it at a time.
+
+    One with a transactional id writes exactly once: what was sent since the last commit becomes
+    visible with the commit, or not at all. Creating one fences earlier ones of the same id, which
+    raise `Fenced`. One without an id sends at once.
+    """
+
+    def send(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers = (),
+    ) -> None:
+        """Send a record, to the partition of its key where ``partition`` is None."""
+
+    def dispatch(self) -> None:
+        """Put what was sent on its way, without waiting; raise the errors of earlier records."""
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Store everything that was sent, and the offsets of a consumer group."""
+
+    def close(self) -> None:
+        """Abort what is not committed, and close the connections."""
 
 
 class Transaction(Protocol):
@@ -270,6 +334,18 @@ class Broker(Protocol):
     def delete_writer(self, writer: WriterId) -> None:
         """Delete the markers of a writer that will not come back."""
 
+    def stream_consumer(self, positions: Mapping[TopicPartition, int]) -> StreamConsumer:
+        """Return a consumer that reads these partitions from these offsets on."""
+
+    def stream_producer(
+        self, transactional_id: str | None, *, timeout: float = 60.0
+    ) -> StreamProducer:
+        """Return a producer.
+
+        Kafka aborts a transaction that stays open for ``timeout`` seconds; a record that cannot be
+        stored in that time is an error.
+        """
+
     def close(self) -> None:
         """Close files and connections; they open again when the broker is used again."""
 
@@ -317,6 +393,16 @@ def read_to_end(
     starts = broker.start_offsets(topic)[topic] | dict(since or {})
     ranges = {TopicPartition(topic, number): (starts[number], end) for number, end in ends.items()}
     return broker.read(ranges, timeout=timeout)
+
+
+def read_partition(broker: Broker, partition: TopicPartition) -> Iterator[ConsumerRecord]:
+    """Yield the records of one partition up to its end now."""
+    topic, number = partition
+    start, end = (
+        offsets[topic][number]
+        for offsets in (broker.start_offsets(topic), broker.end_offsets(topic))
+    )
+    return broker.read({partition: (start, end)})
 
 
 def await_committed(broker: Broker, *topics: str, timeout: float = 60.0) -> None:

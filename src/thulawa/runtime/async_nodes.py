@@ -67,6 +67,9 @@ class AsyncNode:
         )
         self._open = False
         self._seen: LaneSums = {}
+        self._arrivals: _Arrivals | None = None
+        self._outputs: asyncio.Lock | None = None
+        self._run_ready: Callable[[], None] = lambda: None
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Collect a record."""
@@ -107,15 +110,49 @@ class AsyncNode:
         seen, self._seen = self._seen, {}
         return seen
 
+    async def serve(self, outputs: asyncio.Lock, run_ready: Callable[[], None]) -> None:
+        """Run the engine over records as they arrive, until `finish` is called.
+
+        Results are passed on while ``outputs`` is held; ``run_ready`` runs the next levels.
+        """
+        self._outputs, self._run_ready = outputs, run_ready
+        self._arrivals = _Arrivals(self._inbox)
+        async with self._engine:
+            await self._engine.run(self._arrivals, self)
+
+    @property
+    def waiting(self) -> int:
+        """The number of records that the engine has not read yet."""
+        return len(self._inbox)
+
+    def wake(self) -> None:
+        """Tell the engine of new records."""
+        if self._inbox and self._arrivals is not None:
+            self._arrivals.wake.set()
+
+    def finish(self) -> None:
+        """End `serve` once all records are finished."""
+        if self._arrivals is not None:
+            self._arrivals.ended = True
+            self._arrivals.wake.set()
+
     async def put(self, outcomes: list[Outcome]) -> None:
         """Pass results to the next level, and errors at once to the handler, which may raise."""
+        if self._outputs is None:
+            self._pass_on(outcomes)
+        else:
+            async with self._outputs:
+                self._pass_on(outcomes)
+                self._run_ready()
+
+    def _pass_on(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             record, slot = outcome.record.value
             if outcome.error is None:
                 forward = partial(self._forward_result, record, outcome.result)
                 self._following.complete(slot, forward)
             else:
-                self._following.call_now(slot, partial(self._fail, record, outcome.error))
+                self._following.fail(slot, partial(self._fail, record, outcome.error))
 
     def _fail(self, record: Record[Any, Any], error: Exception) -> None:
         self._failed(error, record.key, record.value, record.timestamp, record.headers)
@@ -188,6 +225,23 @@ class _CollectedRecords:
     async def read(self, records: int, size: int) -> list[WorkItem]:  # noqa: ARG002 sizes are 0
         chunk = self._records[self._next : self._next + records]
         self._next += len(chunk)
+        return chunk
+
+
+class _Arrivals:
+    """The engine's source of records that arrive while it runs."""
+
+    def __init__(self, inbox: list[WorkItem]) -> None:
+        self._inbox = inbox
+        self.wake = asyncio.Event()
+        self.ended = False
+
+    async def read(self, records: int, size: int) -> list[WorkItem]:  # noqa: ARG002 sizes are 0
+        while not self._inbox and not self.ended:
+            self.wake.clear()
+            await self.wake.wait()
+        chunk = self._inbox[:records]
+        del self._inbox[:records]
         return chunk
 
 

@@ -10,6 +10,7 @@ from thulawa.core.records import Headers, RecordMetadata
 from thulawa.errors import StreamError
 from thulawa.runtime.blocks import ForwardBlock, RawRecord
 from thulawa.runtime.handlers import ErrorRecord, Handler, Handlers, apply_response
+from thulawa.runtime.in_flight import InFlight
 from thulawa.runtime.metrics import Reason, RecordCounts
 from thulawa.runtime.punctuation import Punctuations
 from thulawa.runtime.views import Views
@@ -86,6 +87,8 @@ class TaskContext:
         self.stream_time = NO_TIME
         self.wall_clock_time = 0
         self.commit_requested = False
+        self.in_flight: InFlight | None = None
+        """The unfinished input records, for a host that commits while calls are in flight."""
         self.counts: RecordCounts = Counter()
         self.clocks: dict[str, StreamClock] = {}
         self.flushes: list[Callable[[], None]] = []

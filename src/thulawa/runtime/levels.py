@@ -11,6 +11,7 @@ processors. Results are the same as if every call had returned at once.
 Nodes that share a store are on one level: otherwise one side of a join would run ahead.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -61,13 +62,15 @@ class Level:
         self.async_nodes: list[AsyncNode] = []  # of this level
         self._context = context
         self._in_order = in_order
-        self._deferred: list[Deferred] = []
+        self._deferred: deque[Deferred] = deque()
 
     def reserve(self) -> Deferred:
         """Reserve a slot in the order of this level, for a call that is not known yet."""
         slot = Deferred(self._context)
         if self._in_order:
             self._deferred.append(slot)
+        if self._context.in_flight is not None:
+            self._context.in_flight.begin(slot.topic, slot.partition, slot.offset)
         return slot
 
     def complete(self, slot: Deferred, call: Callable[[], None]) -> None:
@@ -76,6 +79,19 @@ class Level:
             slot.call = call
         else:
             self.call_now(slot, call)
+            self._finish(slot)
+
+    def fail(self, slot: Deferred, call: Callable[[], None]) -> None:
+        """Make the call of a failed record at once; its slot stays empty."""
+        self.call_now(slot, call)
+        if self._in_order:
+            slot.call = _nothing
+        else:
+            self._finish(slot)
+
+    def _finish(self, slot: Deferred) -> None:
+        if self._context.in_flight is not None:
+            self._context.in_flight.end(slot.topic, slot.partition, slot.offset)
 
     def call_now(self, slot: Deferred, call: Callable[[], None]) -> None:
         """Make a call for the record of a slot at once."""
@@ -110,7 +126,18 @@ class Level:
 
     def run(self) -> None:
         """Make the deferred calls, each with the stream time of its record."""
-        deferred, self._deferred = self._deferred, []
+        deferred, self._deferred = self._deferred, deque()
+        self._make_calls(deferred)
+
+    def run_ready(self) -> None:
+        """Make the deferred calls up to the first one that is not known yet."""
+        ready = []
+        while self._deferred and self._deferred[0].call is not None:
+            ready.append(self._deferred.popleft())
+        if ready:
+            self._make_calls(ready)
+
+    def _make_calls(self, deferred: Iterable[Deferred]) -> None:
         context = self._context
         stream_time = context.stream_time
         try:
@@ -118,8 +145,13 @@ class Level:
                 context.stream_time = slot.stream_time
                 if slot.call is not None:
                     self.call_now(slot, slot.call)
+                self._finish(slot)
         finally:
             context.stream_time = stream_time
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class Levels:
@@ -156,6 +188,11 @@ class Levels:
     def next_wall_clock_time(self) -> int:
         """The wall-clock time at which the next punctuation is due."""
         return min(level.punctuations.next_wall_clock_time for level in self.all)
+
+    def run_ready(self) -> None:
+        """Make the calls whose results have arrived, level by level."""
+        for level in self.all[1:]:
+            level.run_ready()
 
     async def drain(self) -> None:
         """Process the collected records of all async nodes, level by level."""

@@ -66,6 +66,15 @@ class RecordQueue:
         return [*head, *self._waiting, *(one for block in self._blocks for one in block.records())]
 
     @property
+    def first_offset(self) -> int | None:
+        """The offset of the first buffered record; None if there is none."""
+        if self._head is not None and self._head_raw is not None:
+            return self._head_raw[0]
+        if self._waiting:
+            return self._waiting[0][0]
+        return self._blocks[0].offsets[0] if self._blocks else None
+
+    @property
     def raw(self) -> RawRecord | None:
         """The current record as it was read from the topic; in a block by the context's offset."""
         if self._current_block is None:

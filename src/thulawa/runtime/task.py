@@ -7,7 +7,7 @@ records, runs the task, advances its clock and commits it; nothing here reads a 
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,6 +19,7 @@ from thulawa.runtime.async_nodes import AsyncNode, RunAsync
 from thulawa.runtime.blocks import Block, RawRecord
 from thulawa.runtime.context import Collector, TaskContext
 from thulawa.runtime.graph import Graph
+from thulawa.runtime.in_flight import InFlight
 from thulawa.runtime.metrics import RecordCounts
 from thulawa.runtime.partition_queues import RecordQueue
 from thulawa.runtime.task_options import TaskOptions
@@ -79,8 +80,10 @@ class Task:
     ``number`` is the task's number in its sub-topology; ``partitions`` are those it reads, by topic
     (default: those of its number). ``collector`` receives the outputs; ``backing`` returns the
     backing of a store by name (default: a dict); ``global_stores`` are shared by all tasks.
-    ``run_async`` runs a coroutine to completion and is required for async nodes. With the
-    ``snapshot`` of an earlier task and the backings of its stores, the task continues from there.
+    ``run_async`` runs a coroutine to completion and is required for async nodes, except if the task
+    is ``continuous``: the host then runs `AsyncNode.serve` of each, and commits while calls are in
+    flight, by ``context.in_flight``. With the ``snapshot`` of an earlier task and the backings of
+    its stores, the task continues from there.
     """
 
     def __init__(  # noqa: PLR0913 the host's part is optional and named
@@ -96,6 +99,7 @@ class Task:
         global_stores: Mapping[str, Store] | None = None,
         wall_clock_time: int = 0,
         run_async: RunAsync | None = None,
+        continuous: bool = False,
         snapshot: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = f"{group.id}_{number}"
@@ -109,13 +113,14 @@ class Task:
             global_stores or {},
         )
         self.context.wall_clock_time = wall_clock_time
+        self.context.in_flight = InFlight() if continuous else None
         self._graph = Graph(group, topology, self.context)
         self._levels = self._graph.levels
         self._first_level = self._levels.all[0]
         self._punctuations = self._first_level.punctuations
         self._commits_each_record = bool(self.context.flushes) and self._options.commit != "batch"
         self._run_async = run_async
-        if self._graph.async_nodes and run_async is None:
+        if self._graph.async_nodes and run_async is None and not continuous:
             raise ConfigurationError("a task with async nodes needs run_async")
         self._sources = {topic: source for source in group.sources for topic in source.topics}
         self._queues: dict[tuple[str, int], RecordQueue] = {}
@@ -160,6 +165,13 @@ class Task:
 
     def run(self) -> None:
         """Process the buffered records, drain async nodes, and commit."""
+        self.process()
+        if self._graph.async_nodes:
+            self.drain()
+        self.commit()
+
+    def process(self) -> None:
+        """Process the buffered records; async nodes collect them."""
         busy = [queue for queue in self._queues.values() if len(queue)]
         commits = self._commits_each_record
         if len(busy) == 1 and not self._idle_timer.active and not commits:
@@ -171,9 +183,25 @@ class Task:
                 self._run_each(queue, (record,))
                 if commits:
                     self.commit()
-        if self._graph.async_nodes:
-            self.drain()
-        self.commit()
+
+    @property
+    def async_nodes(self) -> Sequence[AsyncNode]:
+        """The async nodes, parents before children."""
+        return self._graph.async_nodes
+
+    def run_ready(self) -> None:
+        """Process the results of async nodes that have arrived, in order where that matters."""
+        self._levels.run_ready()
+
+    def buffered(self, topic: str, partition: int) -> int:
+        """Return the number of records of a partition that wait to be processed."""
+        queue = self._queues.get((topic, partition))
+        return 0 if queue is None else len(queue)
+
+    def first_buffered(self, topic: str, partition: int) -> int | None:
+        """Return the offset of the first record of a partition that waits; None if none does."""
+        queue = self._queues.get((topic, partition))
+        return None if queue is None else queue.first_offset
 
     def drain(self) -> None:
         """Process the records that async nodes have collected."""

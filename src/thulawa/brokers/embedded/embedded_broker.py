@@ -8,6 +8,10 @@ from pathlib import Path
 
 from thulawa.brokers.embedded.log import Log
 from thulawa.brokers.embedded.partition_leases import PartitionLeases
+from thulawa.brokers.embedded.stream_clients import (
+    EmbeddedStreamConsumer,
+    EmbeddedStreamProducer,
+)
 from thulawa.brokers.embedded.topic_options import Retention
 from thulawa.brokers.port import (
     LARGEST_RECORD,
@@ -184,6 +188,17 @@ class EmbeddedBroker(Broker):
     def delete_writer(self, writer: WriterId) -> None:
         for task in self.markers(writer):
             self.log.forget((_key(writer), task))
+
+    def stream_consumer(self, positions: Mapping[TopicPartition, int]) -> EmbeddedStreamConsumer:
+        return EmbeddedStreamConsumer(self.log, positions)
+
+    def stream_producer(
+        self,
+        transactional_id: str | None,
+        *,
+        timeout: float = 60.0,  # noqa: ARG002 no transaction stays open
+    ) -> EmbeddedStreamProducer:
+        return EmbeddedStreamProducer(self.log, transactional_id)
 
     def close(self) -> None:
         self.log.close()

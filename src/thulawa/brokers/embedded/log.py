@@ -61,7 +61,7 @@ class Log:
     def __post_init__(self) -> None:
         self._folder = _folder(self.address)
         self.address = f"file:{self._folder}"
-        self._database = self._connection()
+        self._database = self.connect()
         self._partitioner = Partitioner(os.getpid())
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class Log:
         ``buckets`` records that were placed by another layout are rejected.
         """
         return Consumer(
-            self._connection(),
+            self.connect(),
             topic,
             group=group,
             partitions=partitions,
@@ -152,6 +152,23 @@ class Log:
         checked = check_marker(marker, batch)
         work = writing.pack_records(self._database, records, self._partitioner, self._now())
         return self._write(work, checked, LastBatch(batch or 0, layout), epoch)
+
+    def commit_stream(
+        self,
+        records: Mapping[str, Iterable[ProducerRecord]],
+        group: str,
+        offsets: Offsets,
+        *,
+        writer: tuple[str, int] | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Write records and the offsets of a consumer group in one transaction.
+
+        With the ``epoch`` of a ``writer``, raise `Fenced` if a later one has begun.
+        """
+        marker = None if writer is None else check_marker(writer, 0)
+        work = writing.pack_records(self._database, records, self._partitioner, self._now())
+        self._write(work, marker, None, epoch, (group, offsets))
 
     def append_packed(
         self,
@@ -298,7 +315,8 @@ class Log:
     def __reduce__(self) -> tuple[Any, ...]:  # a connection cannot be pickled
         return partial(Log, **{one.name: getattr(self, one.name) for one in fields(self)}), ()
 
-    def _connection(self) -> Database:
+    def connect(self) -> Database:
+        """Return another connection to the log."""
         return Database(self._folder, timeout=self.timeout, sync=self.sync)
 
     def _now(self) -> int:
@@ -316,10 +334,15 @@ class Log:
             return dict(rows.fetchall())
 
     def _write(
-        self, work: writing.Work, marker: Marker | None, batch: LastBatch, epoch: int | None = None
+        self,
+        work: writing.Work,
+        marker: Marker | None,
+        batch: LastBatch | None,
+        epoch: int | None = None,
+        commits: tuple[str, Offsets] | None = None,
     ) -> Appended:
         self._partitioner.next_batch()
-        appended, due = writing.write(self._database, work, marker, batch, epoch)
+        appended, due = writing.write(self._database, work, marker, batch, epoch, commits)
         for topic in due if self.auto_clean else ():
             # the records are written: an error now would make their writer send them again
             try:

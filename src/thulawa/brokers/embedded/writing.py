@@ -24,7 +24,7 @@ from thulawa.brokers.embedded.schema import PARTITION_BITS
 from thulawa.brokers.embedded.topic_options import Appended, Marker
 from thulawa.brokers.embedded.topic_table import StoredTopic, find
 from thulawa.core.markers import LastBatch, is_written
-from thulawa.core.types import ProducerRecord
+from thulawa.core.types import Offsets, ProducerRecord
 from thulawa.errors import Fenced, UnknownTopic
 
 Work: TypeAlias = list[tuple[StoredTopic, int, list[PackedBatch]]]  # batches by partition
@@ -81,24 +81,43 @@ def sort_packed(
 
 
 def write(
-    database: Database, work: Work, marker: Marker | None, batch: LastBatch, epoch: int | None
+    database: Database,
+    work: Work,
+    marker: Marker | None,
+    batch: LastBatch | None,
+    epoch: int | None,
+    commits: tuple[str, Offsets] | None = None,
 ) -> tuple[Appended, list[str]]:
     """Write batches, all or none, or skip them if the marker has this batch.
 
-    Return their offsets, and the topics that this writer alone is to clean.
+    With ``commits``, commit the offsets of a consumer group with them. Return the offsets of the
+    records, and the topics that this writer alone is to clean.
     """
     with database.transaction() as sql:
         if marker is not None and epoch is not None:
             _check_epoch(sql, marker, epoch)
-        if marker is not None and not _advance(sql, marker, batch):
+        if marker is not None and batch is not None and not _advance(sql, marker, batch):
             return Appended(skipped=True), []
         offsets = {
             (topic.name, number): _insert(sql, topic, number, batches)
             for topic, number, batches in work
         }
+        if commits is not None:
+            _commit_offsets(sql, *commits)
         topics = {topic.name: topic for topic, _, _ in work}
         due = [name for name, topic in topics.items() if _claim_cleaning(sql, topic)]
     return Appended(offsets=offsets), due
+
+
+def _commit_offsets(sql: sqlite3.Connection, group: str, offsets: Offsets) -> None:
+    sql.executemany(
+        "INSERT OR REPLACE INTO commits VALUES (?, ?, ?, ?)",
+        (
+            (find(sql, topic).id, group, partition, offset)
+            for topic, positions in offsets.items()
+            for partition, offset in positions.items()
+        ),
+    )
 
 
 def last_batches(sql: sqlite3.Connection, writer: str) -> dict[int, LastBatch]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.groups import Membership, commit_offsets, committed, delete_groups
+from thulawa.brokers.kafka.kafka_stream_clients import KafkaStreamConsumer, KafkaStreamProducer
 from thulawa.brokers.kafka.reading import columns_of, read_spans, record_of
 from thulawa.brokers.kafka.routing import OutRecord
 from thulawa.brokers.kafka.topics import Cleanup, Topics, TopicSpec, reachable
@@ -176,6 +177,14 @@ class KafkaBroker(Topics, Broker):
         delete_groups(self.connection, sink.group)
         if writer.marker_topic is None and self.partitions(sink.marker_topic):
             self.delete_topic(sink.marker_topic)
+
+    def stream_consumer(self, positions: Mapping[TopicPartition, int]) -> KafkaStreamConsumer:
+        return KafkaStreamConsumer(self.connection, positions)
+
+    def stream_producer(
+        self, transactional_id: str | None, *, timeout: float = 60.0
+    ) -> KafkaStreamProducer:
+        return KafkaStreamProducer(self.connection, transactional_id, timeout)
 
     def close(self) -> None:
         """Close the idle producers of this process."""

@@ -1,7 +1,7 @@
 """The options of `Streams`: where an application runs and how."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from thulawa.brokers.kafka.connection import Connection
@@ -18,6 +18,18 @@ from thulawa.runtime.task_options import TaskOptions
 
 ErrorAction: TypeAlias = Literal["stop", "restart"]
 
+_MICRO_BATCH = {
+    "checkpoint",
+    "max_records",
+    "policies",
+    "trigger",
+    "weight",
+    "on_error",
+    "allow_state_loss",
+    "changelogs",
+    "settings",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
@@ -31,6 +43,16 @@ class Execution:
 
     log: str | Connection
     """The broker: ``file:./topics``, ``kafka://host:9092``, or a `Connection` with passwords."""
+
+    execution: Literal["micro_batch", "continuous"] = "micro_batch"
+    """``continuous`` hosts the tasks in long-running Spark tasks: results are visible after
+    milliseconds, and micro-batch options do not apply."""
+
+    parallelism: int | None = None
+    """Continuous: the number of Spark tasks; by default one per core, at most one per task."""
+
+    commit_interval: Duration = "100 ms"
+    """Continuous: the interval of commits, with which results become visible under exactly once."""
 
     checkpoint: str | None = None
     """The local folder of offsets and state, which belongs to this application alone.
@@ -93,9 +115,25 @@ class Execution:
             raise ConfigurationError("max_records must be at least 1, or None for all there are")
         if type(self.weight) is not int or self.weight < 1:
             raise ConfigurationError(f"weight must be a whole number from 1, not {self.weight!r}")
+        if self.execution not in ("micro_batch", "continuous"):
+            raise ConfigurationError(
+                f"execution={self.execution!r} is not known; use 'micro_batch' or 'continuous'"
+            )
+        if self.parallelism is not None and self.parallelism < 1:
+            raise ConfigurationError("parallelism must be at least 1")
+        milliseconds(self.commit_interval, name="commit_interval")
         policy_of(self.on_error)
         if self.trigger is not None:
             milliseconds(self.trigger, name="trigger")
+
+    def check_continuous(self) -> None:
+        """Raise `ConfigurationError` for options that continuous execution does not have."""
+        for option in fields(self):
+            if option.name in _MICRO_BATCH and getattr(self, option.name) != option.default:
+                raise ConfigurationError(
+                    f"{option.name} is an option of micro-batches; remove it, or "
+                    'execution="continuous"'
+                )
 
     @property
     def task_options(self) -> TaskOptions:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.types import Offsets, TopicPartition
 from thulawa.engine.statistics import LaneStatistics
-from thulawa.errors import ConfigurationError, StateLoss, ThulawaError
+from thulawa.errors import ConfigurationError, StateError, StateLoss, ThulawaError
 from thulawa.runtime.application_states import Restart, State, StateMachine, policy_of
 from thulawa.runtime.metrics import NodeMetrics
 from thulawa.runtime.partition_groups import Assignment, PartitionGrouper, by_number
@@ -91,6 +91,16 @@ class Streams:
     .. versionadded:: 0.1.0
     """
 
+    def __new__(cls, topology: Topology, **keywords: Any) -> Any:
+        """Create the application of the chosen execution mode."""
+        if keywords.get("execution") != "continuous":
+            return super().__new__(cls)
+        from thulawa.spark.continuous.continuous_streams import (  # noqa: PLC0415 seldom needed
+            ContinuousStreams,
+        )
+
+        return ContinuousStreams(topology, Execution(**keywords))
+
     @_with_keywords(Execution)
     def __init__(self, topology: Topology, execution: Execution) -> None:
         if not isinstance(topology, Topology):
@@ -145,6 +155,7 @@ class Streams:
         self._machine.go(State.REBALANCING)
         try:
             self._lock.acquire()
+            self._check_mode()
             self._start_query()
         except BaseException as error:
             self._end(error)
@@ -187,6 +198,14 @@ class Streams:
     def _lock_of(self, root: Path) -> CheckpointLock:
         application = f"{self.application_id!r} at {self._topics.broker.address}"
         return CheckpointLock(root, application)
+
+    def _check_mode(self) -> None:
+        progress = f"{self.application_id}-progress"
+        if self._topics.broker.partitions(progress):
+            raise StateError(
+                f"{self.application_id!r} has run with execution='continuous' (the topic "
+                f"{progress!r} exists): use that, or another application_id"
+            )
 
     def _check_new(self) -> None:
         if self.state is not State.CREATED:

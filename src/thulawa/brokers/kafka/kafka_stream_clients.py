@@ -1,0 +1,248 @@
+"""Continuous readers and writers of Kafka."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import TopicPartition as ClientPartition
+
+from thulawa.brokers.kafka.client_errors import (
+    call_with_timeout,
+    retry_transient,
+    transient,
+    translated,
+)
+from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.reading import headers_of
+from thulawa.brokers.port import PolledRecords
+from thulawa.core.types import Headers, Offsets, TopicPartition
+from thulawa.errors import BrokerUnreachable
+
+_ANSWER = 30.0  # seconds for one request
+_GROUP = "thulawa-stream"  # of consumers that are assigned their partitions
+
+
+class KafkaStreamConsumer:
+    """Reads partitions of Kafka, committed records only."""
+
+    def __init__(self, connection: Connection, positions: Mapping[TopicPartition, int]) -> None:
+        self._consumer = Consumer(
+            {
+                "fetch.wait.max.ms": 50,
+                "fetch.message.max.bytes": 8 * 2**20,
+                "queued.min.messages": 100_000,
+                "queued.max.messages.kbytes": 128 * 1024,
+                **connection.client(),
+                "group.id": _GROUP,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+            }
+        )
+        assigned = [ClientPartition(*place, offset) for place, offset in positions.items()]
+        self._consumer.assign(assigned)
+
+    def poll(self, max_records: int, timeout: float) -> list[PolledRecords]:
+        """Return records as soon as there are any; an empty list after ``timeout`` seconds."""
+        messages = self._consumer.consume(1, timeout)
+        if messages and max_records > 1:
+            messages += self._consumer.consume(max_records - 1, 0)
+        by_partition: dict[tuple[str, int], list[Message]] = {}
+        polled: list[PolledRecords] = []
+        for message in messages:
+            place = message.topic() or "", message.partition() or 0
+            if (error := message.error()) is None:
+                by_partition.setdefault(place, []).append(message)
+            elif error.code() == Code._PARTITION_EOF:  # noqa: SLF001 librdkafka's own code
+                polled += _columns(place, by_partition.pop(place, []))
+                offset = message.offset() or 0
+                end = PolledRecords(TopicPartition(*place), (), (), (), (), (), offset, at_end=True)
+                polled.append(end)
+            elif not transient(error):
+                raise translated(error, "reading", topic=place[0], partition=place[1])
+        for place, some in by_partition.items():
+            polled += _columns(place, some)
+        return polled
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Return no records of these partitions until they are resumed."""
+        self._consumer.pause([ClientPartition(*place) for place in partitions])
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Return records of these partitions again."""
+        self._consumer.resume([ClientPartition(*place) for place in partitions])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+
+def _columns(place: tuple[str, int], messages: Sequence[Message]) -> list[PolledRecords]:
+    if not messages:
+        return []
+    offsets = [message.offset() or 0 for message in messages]
+    return [
+        PolledRecords(
+            TopicPartition(*place),
+            offsets,
+            [message.timestamp()[1] for message in messages],
+            [message.key() for message in messages],
+            [message.value() for message in messages],
+            [headers_of(message) for message in messages],
+            offsets[-1] + 1,
+            at_end=False,
+        )
+    ]
+
+
+class KafkaStreamProducer:
+    """Writes to Kafka, in transactions if it has an id for them."""
+
+    def __init__(
+        self, connection: Connection, transactional_id: str | None, timeout: float
+    ) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._failed: tuple[Code, str | None, int | None] | None = None
+        self._open = False
+        self._transactional = transactional_id is not None
+        settings: dict[str, Any] = {
+            "partitioner": "murmur2_random",
+            "linger.ms": 5 if self._transactional else 1,
+            "batch.num.messages": 50_000,
+            "batch.size": 1_000_000,
+            "message.max.bytes": 64 * 1024 * 1024,  # the topic's own limit is what counts
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 512 * 1024,
+            "enable.idempotence": True,
+            "message.timeout.ms": int(timeout * 1_000),
+            "delivery.report.only.error": True,
+            "on_delivery": self._remember,
+            **connection.client(),
+        }
+        if transactional_id is not None:
+            settings["transactional.id"] = transactional_id
+            settings["transaction.timeout.ms"] = int(timeout * 1_000)
+        self._producer = Producer(settings)
+        # the client asks for a consumer, of which it needs the group alone
+        self._groups: dict[str, Consumer] = {}
+        if self._transactional:
+            self._call("beginning to write", self._producer.init_transactions)
+
+    def send(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers = (),
+    ) -> None:
+        """Pass a record to the client."""
+        if self._transactional and not self._open:
+            self._begin()
+        number = -1 if partition is None else partition
+        pairs: Any = [*headers] if headers else None  # the client accepts no tuple
+        while True:
+            try:
+                # 0 means now to the client; a millisecond after 1970 is nearer to the truth
+                self._producer.produce(
+                    topic, value, key, number, timestamp=timestamp or 1, headers=pairs
+                )
+            except BufferError:
+                self._producer.poll(0.05)
+                self._raise_failed()
+            except KafkaException as error:
+                self._raise_failed()
+                raise translated(error, "sending", topic=topic) from error
+            else:
+                return
+
+    def dispatch(self) -> None:
+        """Handle delivery reports; the client sends on a thread of its own."""
+        self._producer.poll(0)
+        self._raise_failed()
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Store everything that was sent, and the offsets of a consumer group."""
+        positions = [
+            ClientPartition(topic, number, offset)
+            for topic, at in offsets.items()
+            for number, offset in at.items()
+        ]
+        consumer = self._consumer_of(group)
+        if not self._transactional:
+            self._flush()
+            if positions:
+                self._call(
+                    "committing offsets",
+                    lambda _: consumer.commit(offsets=positions, asynchronous=False),
+                )
+            return
+        if not self._open:
+            self._begin()
+        self._flush()
+        metadata = consumer.consumer_group_metadata()
+        if positions:
+            self._call(
+                "committing offsets",
+                lambda seconds: self._producer.send_offsets_to_transaction(
+                    positions, metadata, seconds
+                ),
+            )
+        self._call("committing", self._producer.commit_transaction)
+        self._open = False
+
+    def close(self) -> None:
+        """Abort what is not committed, and close the connections."""
+        with suppress(KafkaException, BrokerUnreachable, SystemError):
+            self._producer.purge()
+            if self._open:
+                call_with_timeout(self._producer.abort_transaction, _ANSWER)
+        for consumer in self._groups.values():
+            consumer.close()
+
+    def _begin(self) -> None:
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            raise translated(error, "beginning a transaction") from error
+        self._open = True
+
+    def _consumer_of(self, group: str) -> Consumer:
+        if group not in self._groups:
+            settings = {**self._connection.client(), "group.id": group, "enable.auto.commit": False}
+            self._groups[group] = Consumer(settings)
+        return self._groups[group]
+
+    def _flush(self) -> None:
+        deadline = time.monotonic() + self._timeout + _ANSWER
+        while left := self._producer.flush(1.0):
+            self._raise_failed()
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable(f"{left} records are not stored in the time they have")
+        self._raise_failed()
+
+    def _call(self, doing: str, step: Any) -> None:
+        """Make a request, retried while its errors are transient."""
+        try:
+            retry_transient(lambda: call_with_timeout(step, _ANSWER), self._timeout)
+        except KafkaException as error:
+            self._raise_failed()
+            raise translated(error, doing) from error
+
+    def _remember(self, error: Code | None, message: Message) -> None:
+        # what is purged because of another failure is not the cause
+        if error is not None and (
+            self._failed is None or self._failed[0].code() == Code._PURGE_QUEUE  # noqa: SLF001
+        ):
+            self._failed = error, message.topic(), message.partition()
+
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            error, topic, partition = self._failed
+            raise translated(error, "sending", topic=topic, partition=partition)

@@ -1,0 +1,1 @@
+"""Continuous execution: stream tasks in long-running Spark tasks."""

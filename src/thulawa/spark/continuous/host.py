@@ -1,0 +1,343 @@
+"""The host: runs some of an application's stream tasks for as long as the application lives.
+
+Its concerns are apart. A *poll thread* reads the partitions of all tasks and pauses those with
+enough buffered records. The *processing loop*, a coroutine, runs the task with the most buffered
+records. Engines make the calls of async nodes on the same event loop; commits do not wait for
+them. A *commit* sends the changes of stores and the progress of all tasks, and makes everything
+that was sent since the last one visible in one transaction; results of calls wait meanwhile.
+
+Everything but the poll thread and the broker's part of a commit runs on the event loop's thread, so
+tasks and producer need no locks.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from thulawa.brokers.port import PolledRecords, StreamConsumer, read_partition, read_to_end
+from thulawa.core.types import Offsets, TopicPartition
+from thulawa.engine.workers import new_event_loop
+from thulawa.errors import ThulawaError
+from thulawa.runtime.global_tables import GlobalTables
+from thulawa.spark.continuous.continuous_program import ContinuousProgram
+from thulawa.spark.continuous.control_channel import HostStatus
+from thulawa.spark.continuous.record_collector import RecordCollector, TopicLimits
+from thulawa.spark.continuous.stream_task import StreamTask, TaskProgress
+
+_log = logging.getLogger("thulawa.streams")
+
+_POLL_RECORDS = 5_000
+_BUFFERED_RECORDS = 10_000  # of one partition; above it the partition is paused
+_POLL_SECONDS = 0.1
+_POLLED_AHEAD = 2  # polls that wait for the loop, which counts none of their records yet
+
+
+class PollThread:
+    """Reads the partitions of a host on a thread of its own."""
+
+    def __init__(self, consumer: StreamConsumer, arrived: Callable[[], None]) -> None:
+        self._consumer = consumer
+        self._arrived = arrived
+        self._polled: deque[PolledRecords] = deque()
+        self._wanted: set[TopicPartition] = set()  # to be paused, set by the event loop's thread
+        self._paused: set[TopicPartition] = set()
+        self._stopping = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="thulawa-poll", daemon=True)
+        self._thread.start()
+
+    def take(self) -> list[PolledRecords]:
+        """Remove and return what has been polled; raise the error that ended the thread."""
+        if self.error is not None:
+            raise self.error
+        taken = []
+        while self._polled:
+            taken.append(self._polled.popleft())
+        return taken
+
+    def pause(self, partitions: set[TopicPartition]) -> None:
+        """Set the partitions that are not to be read for now."""
+        self._wanted = partitions
+
+    def stop(self) -> None:
+        """End the thread and close its consumer."""
+        self._stopping.set()
+        self._thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                wanted = self._wanted
+                if wanted != self._paused:
+                    self._consumer.pause(wanted - self._paused)
+                    self._consumer.resume(self._paused - wanted)
+                    self._paused = wanted
+                if len(self._polled) > _POLLED_AHEAD:
+                    time.sleep(0.001)
+                    continue
+                polled = self._consumer.poll(_POLL_RECORDS, _POLL_SECONDS)
+                if polled:
+                    self._polled.extend(polled)
+                    self._arrived()
+        except BaseException as error:  # noqa: BLE001 raised by the loop
+            self.error = error
+            self._arrived()
+        finally:
+            self._consumer.close()
+
+
+class Host:
+    """Runs the tasks of one Spark task until it is stopped.
+
+    ``clock`` returns the wall-clock time for the machine's, in milliseconds; for tests. `stop` and
+    `fail` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        program: ContinuousProgram,
+        number: int,
+        *,
+        clock: Callable[[int], int] | None = None,
+    ) -> None:
+        self._program = program
+        self._number = number
+        self._custom_clock = clock
+        self.status = HostStatus(number, global_positions={})
+        self._stop = threading.Event()
+        self._failure: ThulawaError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._tasks: list[StreamTask] = []
+        self._readers: dict[TopicPartition, StreamTask] = {}
+        self._global_partitions: set[TopicPartition] = set()
+
+    def run(self) -> HostStatus:
+        """Run until `stop` is called, or raise what went wrong."""
+        loop = self._loop = new_event_loop()
+        try:
+            loop.run_until_complete(self._run())
+        finally:
+            loop.close()
+        return self.status
+
+    def stop(self) -> None:
+        """Finish what is in flight, commit and return from `run`."""
+        self._stop.set()
+        self._notify()
+
+    def fail(self, error: ThulawaError) -> None:
+        """Raise an error from `run`, without a commit."""
+        self._failure = error
+        self.stop()
+
+    def _clock(self) -> int:
+        now = time.time_ns() // 1_000_000
+        return now if self._custom_clock is None else self._custom_clock(now)
+
+    def _notify(self) -> None:
+        loop, wake = self._loop, self._wake
+        if loop is not None and wake is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(wake.set)
+
+    async def _run(self) -> None:
+        program = self._program
+        self._wake = asyncio.Event()
+        self._outputs = asyncio.Lock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="thulawa-commit")
+        # first: it fences an earlier attempt, whose transaction ends with that
+        self._producer = program.broker.stream_producer(
+            program.transactional_id(self._number), timeout=program.transaction_timeout
+        )
+        poll_thread: PollThread | None = None
+        serving: list[asyncio.Task[None]] = []
+        try:
+            positions = self._restore()
+            poll_thread = PollThread(program.broker.stream_consumer(positions), self._notify)
+            for task in self._tasks:
+                serving += [
+                    asyncio.ensure_future(node.serve(self._outputs, task.task.run_ready))
+                    for node in task.task.async_nodes
+                ]
+            self.status.running = True
+            await self._process(poll_thread, serving)
+            if self._failure is not None:
+                raise self._failure
+            await self._finish(serving)
+        finally:
+            if poll_thread is not None:
+                poll_thread.stop()
+            for one in serving:
+                one.cancel()
+            if serving:
+                await asyncio.wait(serving)
+            for task in self._tasks:
+                task.close()
+            self._producer.close()
+            self._pool.shutdown(wait=False)
+
+    # --- start
+
+    def _restore(self) -> dict[TopicPartition, int]:
+        """Create the tasks and restore their stores; return where to read from."""
+        program, limits = self._program, TopicLimits(self._program.broker)
+        positions = self._read_global_tables(limits)
+        saved = {
+            record.key: record.value
+            for record in read_to_end(program.broker, program.progress_topic)
+            if record.value is not None
+        }
+        for task_id in program.hosts[self._number]:
+            data = saved.get(str(task_id).encode())
+            progress = TaskProgress() if data is None else TaskProgress.decode(data)
+            collector = RecordCollector(program, self._producer, limits)
+            task = StreamTask(
+                program,
+                task_id,
+                collector,
+                self._globals.stores,
+                progress=progress,
+                now=self._clock(),
+            )
+            self.status.restored += task.restore()
+            starts = program.broker.start_offsets(*{place.topic for place in task.partitions})
+            for place in task.partitions:
+                first = progress.first_offset(place)
+                positions[place] = starts[place.topic][place.partition] if first is None else first
+                self._readers[place] = task
+            task.start_at(positions)
+            self._tasks.append(task)
+        return positions
+
+    def _read_global_tables(self, limits: TopicLimits) -> dict[TopicPartition, int]:
+        """Read global topics to their ends, before the first record of any other topic."""
+        program = self._program
+        letters = RecordCollector(program, self._producer, limits)
+        self._globals = GlobalTables(program.plan.topology, program.options, letters.send)
+        positions = {}
+        for topic in self._globals.topics:
+            for number, end in program.broker.end_offsets(topic)[topic].items():
+                place = TopicPartition(topic, number)
+                for record in read_partition(program.broker, place):
+                    self._globals.update(
+                        topic, record.offset, record.key, record.value, record.timestamp
+                    )
+                    end = max(end, record.offset + 1)  # noqa: PLW2901 written meanwhile
+                positions[place] = end
+                self._set_global_position(place, end)
+        self._global_partitions = set(positions)
+        return positions
+
+    # --- the processing loop
+
+    async def _process(self, poll_thread: PollThread, serving: list[asyncio.Task[None]]) -> None:
+        assert self._wake is not None
+        due = time.monotonic() + self._program.commit_interval
+        while not self._stop.is_set():
+            self._wake.clear()
+            for polled in poll_thread.take():
+                self._add(polled)
+            poll_thread.pause(self._full())
+            _raise_ended(serving)
+            async with self._outputs:
+                busy = self._run_tasks()
+                self._producer.dispatch()
+            if time.monotonic() >= due:
+                await self._commit()
+                due = time.monotonic() + self._program.commit_interval
+            self.status.rounds += 1
+            if busy:
+                await asyncio.sleep(0)
+            else:
+                await self._wait(due)
+
+    async def _wait(self, due: float) -> None:
+        assert self._wake is not None
+        timeout = max(0.0, min(due - time.monotonic(), self._until_punctuation()))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
+
+    def _until_punctuation(self) -> float:
+        dues = [due for task in self._tasks if (due := task.task.next_wall_clock_time) is not None]
+        return (min(dues) - self._clock()) / 1_000 if dues else _POLL_SECONDS
+
+    def _add(self, polled: PolledRecords) -> None:
+        if polled.partition in self._global_partitions:
+            rows = zip(polled.offsets, polled.timestamps, polled.keys, polled.values, strict=True)
+            for offset, timestamp, key, value in rows:
+                self._globals.update(polled.partition.topic, offset, key, value, timestamp)
+            self._set_global_position(polled.partition, polled.next_offset)
+        else:
+            self._readers[polled.partition].add(polled)
+
+    def _set_global_position(self, place: TopicPartition, offset: int) -> None:
+        self.status.global_positions.setdefault(place.topic, {})[place.partition] = offset
+
+    def _full(self) -> set[TopicPartition]:
+        return {
+            place
+            for task in self._tasks
+            if task.buffered() > _BUFFERED_RECORDS
+            for place in task.full_partitions(_BUFFERED_RECORDS)
+        }
+
+    def _run_tasks(self) -> bool:
+        """Run the tasks, those with the most buffered records first; return whether any ran."""
+        now = self._clock()
+        busy = False
+        for task in sorted(self._tasks, key=StreamTask.buffered, reverse=True):
+            busy = task.process(now) or busy
+        return busy
+
+    # --- commits
+
+    async def _commit(self) -> None:
+        """Commit what all tasks have done, without waiting for calls that are in flight."""
+        for task in self._tasks:
+            if task.settles:
+                await self._settle(task)
+        async with self._outputs:
+            now = self._clock()
+            offsets: Offsets = {}
+            changed = False
+            for task in self._tasks:
+                found = task.commit(self._producer, now)
+                changed = changed or found is not None
+                for topic, at in (found or {}).items():
+                    offsets.setdefault(topic, {}).update(at)
+            if changed:
+                await asyncio.get_running_loop().run_in_executor(
+                    self._pool, self._producer.commit, self._program.application_id, offsets
+                )
+                self.status.commits += 1
+
+    async def _settle(self, task: StreamTask) -> None:
+        """Flush the caches of a task and wait until nothing of it is in flight."""
+        while True:
+            async with self._outputs:
+                task.flush()
+            if not task.in_flight:
+                return
+            while task.in_flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    async def _finish(self, serving: list[asyncio.Task[None]]) -> None:
+        """Wait for the calls in flight, and commit."""
+        for task in self._tasks:
+            for node in task.task.async_nodes:
+                node.finish()
+        for one in serving:
+            await one
+        await self._commit()
+
+
+def _raise_ended(serving: list[asyncio.Task[None]]) -> None:
+    for one in serving:
+        if one.done():
+            one.result()
