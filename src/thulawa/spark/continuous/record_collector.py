@@ -15,7 +15,6 @@ from thulawa.state.codec import ColumnCodec
 from thulawa.topology.nodes import Sink
 
 _MISSING_SECONDS = 1.0
-_BATCH_OVERHEAD = 61 + 21  # most bytes of Kafka's batch of one record
 
 
 class TopicLimits:
@@ -31,7 +30,7 @@ class TopicLimits:
         if topic not in self._limits:
             if self._missing.get(topic, 0.0) <= time.monotonic():
                 try:
-                    limit = self._broker.describe(topic).max_record_bytes - _BATCH_OVERHEAD
+                    limit = self._broker.max_record_size(topic)
                 except UnknownTopic:
                     self._missing[topic] = time.monotonic() + _MISSING_SECONDS
                 else:

@@ -17,9 +17,9 @@ from thulawa.runtime.planning import StagedSubTopology
 from thulawa.runtime.task import Task
 from thulawa.spark.continuous.continuous_program import ContinuousProgram, TaskId
 from thulawa.spark.continuous.record_collector import RecordCollector
+from thulawa.state.backing import TrackedEntries
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import Store
-from thulawa.state.tracked import TrackedEntries
 from thulawa.topology.nodes import AsyncCall, Node, Source, Stateless
 
 _plain = ColumnCodec()
