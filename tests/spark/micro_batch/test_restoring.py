@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from thulawa.brokers.embedded.batches import Columns, pack, unpack
+from thulawa.core.types import TopicPartition
 from thulawa.runtime.planning import StagedSubTopology, plan
 from thulawa.runtime.recovery_plan import RecoveryPlan, batch_stamp
 from thulawa.spark.micro_batch import changelog_output
 from thulawa.spark.micro_batch.program import Program
+from thulawa.spark.micro_batch.restore import next_offsets
 from thulawa.spark.micro_batch.task_host import HostedTask, RestoreReport, RestoringTask
 from thulawa.spark.micro_batch.wire import SINK, Packed
 from thulawa.spark.task_context import SparkTask
@@ -194,3 +196,11 @@ def _halves(logs: dict[str, list[Row]], step: int) -> dict[str, list[Row]]:
 
 def _report(row: Packed) -> RestoreReport:
     return msgspec.json.decode(row.data, type=RestoreReport)
+
+
+def test_a_restore_continues_behind_what_was_deleted_from_an_internal_topic() -> None:
+    begins = {"in": {0: 5}, "app-inner": {0: 27, 1: 3}}
+    known = {TopicPartition("in", 0): 4, TopicPartition("app-inner", 0): 26}
+    found = next_offsets(begins, known, ["app-inner"])
+    assert found["app-inner"] == {0: 27, 1: 3}, "offset 26 was the end of a transaction"
+    assert found["in"] == {0: 4}, "records that retention has removed are an error, not a gap"

@@ -10,7 +10,7 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -236,14 +236,29 @@ class _Restore:
     def _positions(self, offsets: Mapping[TopicPartition, int]) -> Offsets:
         """Return the offset at which each partition continues.
 
-        A partition that no batch has read begins with its first record. Global tables have just
-        been read completely.
+        Global tables have just been read completely.
         """
-        found = self._topics.broker.start_offsets(*self._program.topics)
-        for (topic, partition), offset in offsets.items():
-            found.setdefault(topic, {})[partition] = offset
+        program = self._program
+        begins = self._topics.broker.start_offsets(*program.topics)
+        found = next_offsets(begins, offsets, program.internal_topics)
         read = self._checkpoint.committed_offsets()
-        return found | {topic: read[topic] for topic in self._program.plan.global_topics}
+        return found | {topic: read[topic] for topic in program.plan.global_topics}
+
+
+def next_offsets(
+    begins: Offsets, offsets: Mapping[TopicPartition, int], internal: Collection[str]
+) -> Offsets:
+    """Return where each partition continues, by the offsets of its last known records.
+
+    A partition that no batch has read begins with its first record. The application deletes what
+    it has read of its internal topics, also behind the last record: there the broker has the ends
+    of transactions, of which no record tells.
+    """
+    found = {topic: dict(partitions) for topic, partitions in begins.items()}
+    for (topic, partition), offset in offsets.items():
+        first = found.get(topic, {}).get(partition, 0) if topic in internal else 0
+        found.setdefault(topic, {})[partition] = max(offset, first)
+    return found
 
 
 class _KnownOffsets(NamedTuple):
