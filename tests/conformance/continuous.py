@@ -21,11 +21,11 @@ from thulawa.spark.continuous.continuous_streams import (
     await_processed,
     build_program,
     check_alive,
-    check_previous_run,
     create_internal_topics,
 )
 from thulawa.spark.continuous.control_channel import HostStatus
 from thulawa.spark.continuous.host import Host
+from thulawa.spark.continuous.previous_run import check_previous_run
 
 _SECONDS = 120.0
 

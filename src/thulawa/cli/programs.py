@@ -87,6 +87,9 @@ def run(
     application_id: ApplicationId = None,
     log: BrokerAddress = None,
     checkpoint: CheckpointPath = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Run without micro-batches: see the docs.")
+    ] = False,
     stop_timeout: Annotated[
         str, typer.Option(help="How long a stop waits for the current batch to commit.")
     ] = "25 s",
@@ -96,7 +99,7 @@ def run(
     The first signal ends it when the current batch has committed, with exit code 0. A second one
     ends it at once; the batch is not committed and runs again at the next start.
     """
-    streams = _streams(target, application_id, log, checkpoint)
+    streams = _streams(target, application_id, log, checkpoint, continuous=continuous)
     streams.add_state_listener(lambda new, _: typer.echo(new.value, err=True))
     streams.on_restoring = _show_restoring
     timeout = milliseconds(stop_timeout, name="--stop-timeout") / 1000
@@ -290,11 +293,21 @@ def _topology(program: Any) -> Topology:
 
 
 def _streams(
-    target: str, application_id: str | None, log: str | None, checkpoint: str | None
+    target: str,
+    application_id: str | None,
+    log: str | None,
+    checkpoint: str | None,
+    *,
+    continuous: bool = False,
 ) -> "thulawa.Streams":
     program = load(target)
     if isinstance(program, thulawa.Streams):
-        options = {"--application-id": application_id, "--log": log, "--checkpoint": checkpoint}
+        options = {
+            "--application-id": application_id,
+            "--log": log,
+            "--checkpoint": checkpoint,
+            "--continuous": continuous or None,
+        }
         if twice := [name for name, value in options.items() if value is not None]:
             raise ConfigurationError(
                 f"{target} is a Streams, which has this option itself: leave {twice[0]} out, or "
@@ -306,7 +319,11 @@ def _streams(
             f"{target} is a topology: add --application-id and --log, or name a Streams"
         )
     return thulawa.Streams(
-        _topology(program), application_id=application_id, log=log, checkpoint=checkpoint
+        _topology(program),
+        application_id=application_id,
+        log=log,
+        checkpoint=checkpoint,
+        execution="continuous" if continuous else "micro_batch",
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from thulawa.brokers.port import Broker, open_broker, read_to_end
 from thulawa.core.types import ProducerRecord
 from thulawa.errors import ConfigurationError, QueryFailed, StateError
+from thulawa.runtime.application_states import State
 from thulawa.spark.application import Streams
 from thulawa.streams.streams_builder import StreamsBuilder
 from thulawa.topology.topology import Topology
@@ -136,3 +138,42 @@ def test_a_changed_topology_and_a_change_of_execution_are_rejected(
 def test_options_of_micro_batches_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="max_records is an option of micro-batches"):
         continuous(counting(), application_id="app", log=f"file:{tmp_path}", max_records=5)
+
+
+@pytest.mark.timeout(180)
+def test_the_states_the_lag_and_a_reset_are_as_with_micro_batches(
+    spark: Any, tmp_path: Path
+) -> None:
+    address = f"file:{tmp_path}/topics"
+    broker = open_broker(address)
+    broker.create_topic("visits", 2)
+    broker.create_topic("counts", 2)
+    app = continuous(counting(), application_id="app", log=address, spark=spark)
+    seen: list[State] = []
+    app.add_state_listener(lambda new, _: seen.append(new))
+    assert isinstance(app, Streams)
+    assert app.lag() == {}
+    with app:
+        broker.append("visits", visits(range(50)))
+        app.process_all_available("1 minute")
+        assert sum(sum(partitions.values()) for partitions in app.lag().values()) == 0
+        with pytest.raises(ConfigurationError, match="is running; stop it first"):
+            app.reset()
+        with pytest.raises(ConfigurationError, match=r"has no store\(\) yet"):
+            app.store("counts")
+    _until(lambda: app.state is State.NOT_RUNNING)
+    assert seen == [
+        State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN, State.NOT_RUNNING
+    ]  # fmt: skip
+    with pytest.raises(ConfigurationError, match="has been started already"):
+        app.start()
+    app.reset()
+    assert broker.topics() == ["counts", "visits"]
+    assert broker.committed("app").offsets == {}
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -17,9 +17,9 @@ from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.continuous.continuous_streams import (
     await_processed,
     build_program,
-    check_previous_run,
     create_internal_topics,
 )
+from thulawa.spark.continuous.previous_run import check_previous_run
 from thulawa.streams import KStream, StreamsBuilder
 from thulawa.topology.topology import Topology
 

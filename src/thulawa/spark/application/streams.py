@@ -63,7 +63,7 @@ P = ParamSpec("P")
 Init: TypeAlias = Callable[["Streams", Topology, Execution], None]
 
 
-def _with_keywords(
+def with_keywords(
     options: Callable[P, Execution],
 ) -> Callable[[Init], Callable[Concatenate["Streams", Topology, P], None]]:
     """Return a decorator that adds the keyword arguments of `Execution` to `Streams.__init__`."""
@@ -91,7 +91,7 @@ class Streams:
     .. versionadded:: 0.1.0
     """
 
-    def __new__(cls, topology: Topology, **keywords: Any) -> Any:
+    def __new__(cls, topology: Topology, **keywords: Any) -> Any:  # noqa: ARG004 __init__ has it
         """Create the application of the chosen execution mode."""
         if keywords.get("execution") != "continuous":
             return super().__new__(cls)
@@ -99,9 +99,9 @@ class Streams:
             ContinuousStreams,
         )
 
-        return ContinuousStreams(topology, Execution(**keywords))
+        return super().__new__(ContinuousStreams)
 
-    @_with_keywords(Execution)
+    @with_keywords(Execution)
     def __init__(self, topology: Topology, execution: Execution) -> None:
         if not isinstance(topology, Topology):
             raise ConfigurationError(

@@ -3,32 +3,32 @@
 import threading
 import time
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any, Protocol, Self
 
-import msgspec
-
-from thulawa.brokers.port import Broker, open_broker, read_to_end
+from thulawa.brokers.port import Broker, open_broker
 from thulawa.core.durations import Duration, milliseconds
-from thulawa.core.types import Offsets, ProducerRecord
-from thulawa.errors import ConfigurationError, StateError, ThulawaError
+from thulawa.core.types import Offsets
+from thulawa.errors import ConfigurationError, ThulawaError
+from thulawa.runtime.application_states import State, StateMachine
 from thulawa.runtime.partition_groups import Assignment
 from thulawa.runtime.planning import Plan, plan
 from thulawa.runtime.task_options import TaskOptions
 from thulawa.spark.application.execution import Execution
+from thulawa.spark.application.streams import Streams, with_keywords
 from thulawa.spark.continuous.continuous_program import (
     ContinuousProgram,
     assign_hosts,
     partitioned_outputs,
 )
 from thulawa.spark.continuous.control_channel import HostStatus
+from thulawa.spark.continuous.previous_run import check_previous_run
 from thulawa.spark.continuous.spark_job import SparkJob, as_query_failed, host_count
 from thulawa.spark.micro_batch.program_shipping import check_picklable
 from thulawa.spark.session.spark_session import session
 from thulawa.topology.nodes import GlobalTable, Sink, Source
 from thulawa.topology.topology import Topology
 
-_RUN = b"run"  # the key of run records; others are tasks
+_POLL_SECONDS = 0.01
 
 
 class Hosts(Protocol):
@@ -110,63 +110,6 @@ def create_internal_topics(program: ContinuousProgram) -> None:
             broker.create_topic(topic)
 
 
-class RunRecord(msgspec.Struct, frozen=True):
-    """What a run of an application leaves for the check of the next one, in the progress topic."""
-
-    topology: str
-    topic_ids: dict[str, str]
-    partitions: dict[str, int]
-    hosts: int
-
-
-def check_previous_run(program: ContinuousProgram) -> None:
-    """Raise `StateError` unless the application can continue from its last run; fence that run.
-
-    A changed topology, other partitions or a topic that was created again would continue with the
-    state of other keys. Record this run for the next one.
-    """
-    broker, name = program.broker, program.application_id
-    topics = [topic for topic in program.plan.readers if topic not in program.plan.repartitions]
-    run = RunRecord(
-        sha256(str(program.plan.topology.describe()).encode()).hexdigest(),
-        broker.topic_ids(*topics),
-        {topic: broker.partitions(topic)[topic] for topic in topics},
-        len(program.hosts),
-    )
-    last = _last_run(program)
-    if last is None and broker.committed(name).offsets:
-        raise StateError(
-            f"{name!r} has run with micro-batches: use another application_id, or remove what it "
-            "left with thulawa reset"
-        )
-    if last is not None:
-        for topic, found in run.topic_ids.items():
-            if last.topic_ids.get(topic, found) != found:
-                raise StateError(
-                    f"the topic {topic!r} was deleted and created again since the last run of "
-                    f"{name!r}: use another application_id"
-                )
-        if last.topology != run.topology or last.partitions != run.partitions:
-            what = "topology" if last.topology != run.topology else "number of partitions"
-            raise StateError(
-                f"the {what} of {name!r} has changed since its last run, and its state belongs to "
-                "the old one: use another application_id"
-            )
-        for host in range(max(last.hosts, run.hosts)):
-            if (transactional_id := program.transactional_id(host)) is not None:
-                broker.stream_producer(transactional_id).close()
-    record = ProducerRecord(_RUN, msgspec.json.encode(run), partition=0)
-    broker.append(program.progress_topic, [record])
-
-
-def _last_run(program: ContinuousProgram) -> RunRecord | None:
-    found = None
-    for record in read_to_end(program.broker, program.progress_topic):
-        if record.key == _RUN and record.value is not None:
-            found = msgspec.json.decode(record.value, type=RunRecord)
-    return found
-
-
 def await_processed(program: ContinuousProgram, hosts: Hosts, deadline: float) -> None:
     """Wait until all records that are in the topics now are processed, and what becomes of them."""
     broker, plan_ = program.broker, program.plan
@@ -175,7 +118,7 @@ def await_processed(program: ContinuousProgram, hosts: Hosts, deadline: float) -
         ends, global_ends = broker.end_offsets(*topics), broker.end_offsets(*plan_.global_topics)
         while not (_reached(program, ends) and _have_read(hosts, len(program.hosts), global_ends)):
             check_alive(program, hosts, deadline)
-            time.sleep(0.01)
+            time.sleep(_POLL_SECONDS)
         if broker.end_offsets(*topics) == ends:
             return
 
@@ -183,7 +126,9 @@ def await_processed(program: ContinuousProgram, hosts: Hosts, deadline: float) -
 def check_alive(program: ContinuousProgram, hosts: Hosts, deadline: float) -> None:
     """Raise the error of hosts that have ended, or `TimeoutError` after the deadline."""
     if hosts.ended.is_set():
-        raise hosts.error or ThulawaError(f"{program.application_id!r} has been stopped")
+        if hosts.error is None:
+            raise ThulawaError(f"{program.application_id!r} has been stopped")
+        raise as_query_failed(program.application_id, hosts.error)
     if time.monotonic() > deadline:
         raise TimeoutError(f"{program.application_id!r} has not processed its input in time")
 
@@ -211,13 +156,14 @@ def _have_read(hosts: Hosts, count: int, ends: Offsets) -> bool:
     )
 
 
-class ContinuousStreams:
+class ContinuousStreams(Streams):
     """An application with ``execution="continuous"``; created by `Streams`.
 
     One Spark job hosts the tasks for as long as the application runs. Under ``exactly_once``
     results become visible with each commit; under ``at_least_once`` at once.
     """
 
+    @with_keywords(Execution)  # type: ignore[arg-type] # of a subclass
     def __init__(self, topology: Topology, execution: Execution) -> None:
         if not isinstance(topology, Topology):
             raise ConfigurationError(
@@ -225,23 +171,66 @@ class ContinuousStreams:
             )
         execution.check_continuous()
         self.application_id = execution.application_id
-        self.topology = topology
+        self.log = execution.log
+        self.on_restoring = None
+        self._topology = topology
         self._execution = execution
+        self._options = execution.task_options
         self._broker = open_broker(execution.log)
+        self._machine = StateMachine()
         self._job: SparkJob | None = None
-        self._program: ContinuousProgram | None = None
+        self._hosted: ContinuousProgram | None = None
+
+    # --- lifecycle
 
     def start(self, timeout: Duration = "2 minutes") -> Self:
         """Check the program and start it; return when all its tasks run, or raise."""
+        if self.state is not State.CREATED:
+            raise ConfigurationError(
+                f"{self.application_id!r} has been started already; create another Streams"
+            )
+        self._machine.go(State.REBALANCING)
+        try:
+            self._start_job(milliseconds(timeout) / 1_000)
+        except BaseException:
+            self._machine.go(State.PENDING_ERROR)
+            self._machine.go(State.ERROR)
+            raise
+        self._machine.go(State.RUNNING)
+        threading.Thread(
+            target=self._watch, name=f"streams-{self.application_id}", daemon=True
+        ).start()
+        return self
+
+    def _start_job(self, timeout: float) -> None:
+        spark = self._execution.spark or session(self.application_id)
+        check_picklable(self._topology)
+        program = self._build(lambda tasks: host_count(spark, tasks, self._execution.parallelism))
+        create_internal_topics(program)
+        check_previous_run(program)
+        self._hosted = program
+        self._job = job = SparkJob(spark, program, self._execution.clock)
+        deadline = time.monotonic() + timeout
+        while sum(status.running for status in job.status().values()) < len(program.hosts):
+            if job.ended.is_set():
+                raise as_query_failed(self.application_id, job.error)
+            if time.monotonic() > deadline:
+                job.cancel()
+                raise ConfigurationError(
+                    f"only {len(job.status())} of the {len(program.hosts)} Spark tasks of "
+                    f"{self.application_id!r} have started: other jobs may hold the cores; lower "
+                    "parallelism, or stop them"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _build(self, hosts: Callable[[int], int]) -> ContinuousProgram:
         chosen = self._execution
-        spark = chosen.spark or session(self.application_id)
-        check_picklable(self.topology)
-        self._program = program = build_program(
-            self.topology,
+        return build_program(
+            self._topology,
             self._broker,
             application_id=self.application_id,
             options=chosen.task_options,
-            hosts=lambda tasks: host_count(spark, tasks, chosen.parallelism),
+            hosts=hosts,
             planning={
                 "key_serde": chosen.key_serde,
                 "value_serde": chosen.value_serde,
@@ -251,73 +240,110 @@ class ContinuousStreams:
             commit_interval=milliseconds(chosen.commit_interval) / 1_000,
             transaction_timeout=milliseconds(chosen.transaction_timeout or "1 minute") / 1_000,
         )
-        create_internal_topics(program)
-        check_previous_run(program)
-        self._job = job = SparkJob(spark, program, chosen.clock)
-        deadline = time.monotonic() + milliseconds(timeout) / 1_000
-        while sum(status.running for status in job.status().values()) < len(program.hosts):
-            self._check_alive(deadline)
-            time.sleep(0.01)
-        return self
 
-    def stop(self, timeout: Duration = "1 minute") -> bool:
-        """Finish the calls in flight, commit and end; return whether it has ended in time."""
-        job = self._job
-        if job is None:
+    def _watch(self) -> None:
+        """Change the state when the job has ended."""
+        job = self._running()
+        job.ended.wait()
+        if job.error is None or self.state is State.PENDING_SHUTDOWN:
+            self._machine.go(State.PENDING_SHUTDOWN)
+            self._machine.go(State.NOT_RUNNING)
+        else:
+            self._machine.go(State.PENDING_ERROR)
+            self._machine.go(State.ERROR)
+
+    def drain(self, timeout: Duration) -> bool:
+        """Finish the calls in flight and commit; return whether it has ended in time."""
+        self._machine.go(State.PENDING_SHUTDOWN)
+        if self._job is None:
             return True
-        job.stop()
-        ended = job.ended.wait(milliseconds(timeout) / 1_000)
-        if not ended:
-            job.cancel()
+        self._job.stop()
+        return self._job.ended.wait(milliseconds(timeout) / 1_000)
+
+    def stop(self, timeout: Duration | None = "1 minute") -> bool:
+        """Finish the calls in flight, commit and end; return whether it has ended in time.
+
+        After ``timeout`` the Spark job is cancelled: what is not committed leaves no trace.
+        """
+        ended = self.drain("1 minute" if timeout is None else timeout)
+        if self._job is None:
+            self._machine.go(State.NOT_RUNNING)
+        elif not ended:
+            self._job.cancel()
         return ended
 
     def await_termination(self, timeout: Duration | None = None) -> bool:
         """Wait for the end; raise the error that ended it, or return whether it has ended."""
         job = self._running()
         ended = job.ended.wait(None if timeout is None else milliseconds(timeout) / 1_000)
-        if ended and job.error is not None:
+        if ended and job.error is not None and self.state is not State.NOT_RUNNING:
             raise as_query_failed(self.application_id, job.error)
         return ended
 
     def process_all_available(self, timeout: Duration = "10 minutes") -> None:
         """Wait until everything that was in the topics when this was called has been processed."""
         job = self._running()
-        assert self._program is not None
-        deadline = time.monotonic() + milliseconds(timeout) / 1_000
-        try:
-            await_processed(self._program, job, deadline)
-        except TimeoutError:
-            raise
-        except BaseException as error:
-            if job.error is None:
-                raise
-            raise as_query_failed(self.application_id, job.error) from error
+        assert self._hosted is not None
+        await_processed(self._hosted, job, time.monotonic() + milliseconds(timeout) / 1_000)
 
-    def status(self) -> dict[int, HostStatus]:
-        """Return the last status of each Spark task of the application."""
-        return self._running().status()
+    def reset(self) -> None:
+        """Delete the application's internal topics and committed offsets.
 
-    def _running(self) -> SparkJob:
-        if self._job is None:
-            raise ConfigurationError(f"{self.application_id!r} has not been started")
-        return self._job
-
-    def _check_alive(self, deadline: float) -> None:
-        job = self._running()
-        if job.ended.is_set() and job.error is not None:
-            raise as_query_failed(self.application_id, job.error)
-        if time.monotonic() > deadline:
-            status, program = job.status(), self._program
-            assert program is not None
-            job.cancel()
-            raise ConfigurationError(
-                f"only {len(status)} of the {len(program.hosts)} Spark tasks of "
-                f"{self.application_id!r} have started: other jobs may hold the cores; lower "
-                "parallelism, or stop them"
-            )
+        The next start begins again. Raise `ConfigurationError` while it runs.
+        """
+        if self.state in (State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN):
+            raise ConfigurationError(f"{self.application_id!r} is running; stop it first")
+        program = self._build(lambda _: 1)
+        owned = {*program.internal_topics(), *program.changelogs(), program.progress_topic}
+        for topic in sorted(owned & set(self._broker.topics())):
+            self._broker.delete_topic(topic)
+        self._broker.delete_groups(self.application_id)
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    # --- observation
+
+    def status(self) -> dict[int, HostStatus]:
+        """Return the last status of each Spark task of the application."""
+        return self._running().status()
+
+    def lag(self) -> dict[str, dict[int, int]]:
+        """Return the number of records of each partition that are not committed as processed.
+
+        Asks the broker. Empty before the start.
+        """
+        if self._hosted is None:
+            return {}
+        topics = [self._hosted.topic_name(topic) for topic in self._hosted.plan.readers]
+        done = self._broker.committed(self.application_id, topics).offsets
+        starts = self._broker.start_offsets(*topics)
+        return {
+            topic: {
+                number: max(0, end - done.get(topic, {}).get(number, starts[topic][number]))
+                for number, end in ends.items()
+            }
+            for topic, ends in self._broker.end_offsets(*topics).items()
+        }
+
+    def _running(self) -> SparkJob:
+        if self._job is None:
+            raise ConfigurationError(f"{self.application_id!r} has not been started")
+        return self._job
+
+
+def _only_in_micro_batches(name: str) -> Any:
+    def reject(self: ContinuousStreams, *_: Any, **__: Any) -> Any:
+        raise ConfigurationError(
+            f"{self.application_id!r} has execution='continuous', which has no {name}() yet"
+        )
+
+    return reject
+
+
+for _name in ("batch_size", "check_state", "lanes", "metrics", "owned_resources", "planned",
+              "process_batches", "progress", "restore", "store"):  # fmt: skip
+    setattr(ContinuousStreams, _name, _only_in_micro_batches(_name))

@@ -1,5 +1,6 @@
 """The Spark job of a continuous application: one long-running Spark task for each host."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,9 @@ from thulawa.spark.continuous.control_channel import (
     HostStatus,
 )
 from thulawa.spark.continuous.host import Host
+
+# the last line of a Python traceback: the error's class and message
+_RAISED = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Fenced|Failed|[A-Z]\w*): ")
 
 
 class SparkJob:
@@ -97,13 +101,12 @@ def host_count(spark: Any, tasks: int, parallelism: int | None) -> int:
     return min(tasks, parallelism)
 
 
-def as_query_failed(application_id: str, error: BaseException) -> QueryFailed:
-    """Return the error of a job as `QueryFailed`, with the cause in its message."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    cause = next(
-        (line for line in lines if "thulawa.errors." in line or line.endswith("Error")), ""
+def as_query_failed(application_id: str, error: BaseException | None) -> QueryFailed:
+    """Return the error of a job as `QueryFailed`; the message has the line of its cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if _RAISED.match(line)]
+    failed = QueryFailed(
+        f"{application_id}: {(causes or lines or ['the job has ended'])[-1][:1_000]}"
     )
-    failed = QueryFailed(f"{application_id} has ended: {cause or (lines or [''])[0][:500]}")
     failed.__cause__ = error
     return failed
