@@ -14,12 +14,14 @@ import thulawa
 from benchmarks.kafka_load import call_seconds
 from benchmarks.peers import peer
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.transactions import SinkSpec
+from thulawa.brokers.kafka.transactions import Guarantee, SinkSpec
+from thulawa.core.serdes import Serdes
 from thulawa.spark.application import Streams
 from thulawa.spark.connectors.kafka_sink import kafka_sink
 from thulawa.spark.connectors.kafka_source import kafka_source
 from thulawa.streams import StreamsBuilder
-from thulawa.streams.operator_options import Materialized
+from thulawa.streams.operator_options import Consumed, Materialized, Produced
+from thulawa.topology.topology import Topology
 
 __all__ = ["CALLING", "COUNTING", "Arm", "Place"]
 
@@ -83,11 +85,8 @@ def thulawa_calls(place: Place) -> Iterator[Callable[[], None]]:
 @contextmanager
 def thulawa_count(place: Place) -> Iterator[Callable[[], None]]:
     """Run a stream program that counts by key."""
-    builder = StreamsBuilder()
-    counts = builder.stream(place.source).group_by_key().count(Materialized.as_("counts"))
-    counts.to_stream().to(place.output)
     with Streams(
-        builder.build(),
+        counts(place),
         application_id=place.name,
         log=f"kafka://{place.connection.bootstrap}",
         checkpoint=str(place.folder / "checkpoint"),
@@ -95,6 +94,47 @@ def thulawa_count(place: Place) -> Iterator[Callable[[], None]]:
         max_records=place.max_records,
     ) as streams:
         yield lambda: (streams.await_termination("0 ms"), None)[1]
+
+
+def continuous(build: Callable[[Place], Topology], guarantee: Guarantee) -> Arm:
+    """Run a topology without micro-batches."""
+
+    @contextmanager
+    def arm(place: Place) -> Iterator[Callable[[], None]]:
+        with Streams(
+            build(place),
+            application_id=place.name,
+            log=f"kafka://{place.connection.bootstrap}",
+            spark=place.spark(),
+            processing_guarantee=guarantee,
+            execution="continuous",
+        ) as streams:
+            yield lambda: (streams.await_termination("0 ms"), None)[1]
+
+    return arm
+
+
+def calls(place: Place) -> Topology:
+    """Return the topology that makes a call for each record."""
+    mean, raw = place.mean, Serdes.byte_array()
+
+    async def call(value: bytes) -> bytes:
+        await asyncio.sleep(call_seconds(value, mean))
+        return value
+
+    builder = StreamsBuilder()
+    stream = builder.stream(place.source, Consumed(key_serde=raw, value_serde=raw))
+    called = stream.map_values_async(call, in_flight=place.in_flight)
+    called.to(place.output, Produced(key_serde=raw, value_serde=raw))
+    return builder.build()
+
+
+def counts(place: Place) -> Topology:
+    """Return the topology that counts by key."""
+    builder = StreamsBuilder()
+    counted = builder.stream(place.source).group_by_key().count(Materialized.as_("counts"))
+    counted.to_stream().to(place.output)
+    return builder.build()
 
 
 def parallel_consumer(place: Place) -> AbstractContextManager[Callable[[], None]]:
@@ -134,11 +174,15 @@ def _alive(process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 CALLING: dict[str, Arm] = {
     "thulawa": thulawa_calls,
+    "continuous": continuous(calls, "exactly_once"),
+    "continuous_alo": continuous(calls, "at_least_once"),
     "parallel_consumer": parallel_consumer,
     "kafka_streams": kafka_streams("at_least_once"),
 }
 COUNTING: dict[str, Arm] = {
     "thulawa": thulawa_count,
+    "continuous": continuous(counts, "exactly_once"),
+    "continuous_alo": continuous(counts, "at_least_once"),
     "kafka_streams": kafka_streams("at_least_once", "count"),
     "kafka_streams_eos": kafka_streams("exactly_once_v2", "count"),
 }
