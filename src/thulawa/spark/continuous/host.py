@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 from thulawa.brokers.port import PolledRecords, StreamConsumer, read_partition, read_to_end
 from thulawa.core.types import Offsets, TopicPartition
@@ -161,7 +162,9 @@ class Host:
             poll_thread = PollThread(program.broker.stream_consumer(positions), self._notify)
             for task in self._tasks:
                 serving += [
-                    asyncio.ensure_future(node.serve(self._outputs, task.task.run_ready))
+                    asyncio.ensure_future(
+                        node.serve(self._outputs, partial(self._pass_results, task))
+                    )
                     for node in task.task.async_nodes
                 ]
             self.status.running = True
@@ -255,6 +258,11 @@ class Host:
                 await asyncio.sleep(0)
             else:
                 await self._wait(due)
+
+    def _pass_results(self, task: StreamTask) -> None:
+        """Process the results of calls, and send at once what comes of them."""
+        task.task.run_ready()
+        self._producer.dispatch()
 
     async def _wait(self, due: float) -> None:
         assert self._wake is not None
