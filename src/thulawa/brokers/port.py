@@ -183,6 +183,16 @@ class StreamProducer(Protocol):
     ) -> None:
         """Send a record, to the partition of its key where ``partition`` is None."""
 
+    def send_columns(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        headers: Sequence[Headers],
+    ) -> None:
+        """Send many records to the partitions of their keys, at less cost for each."""
+
     def dispatch(self) -> None:
         """Put what was sent on its way, without waiting; raise the errors of earlier records."""
 

@@ -67,7 +67,7 @@ class AsyncNode:
         )
         self._open = False
         self._seen: LaneSums = {}
-        self._arrivals: _Arrivals | None = None
+        self._arrivals = _Arrivals(self._inbox)  # of `serve`
         self._outputs: asyncio.Lock | None = None
         self._run_ready: Callable[[], None] = lambda: None
 
@@ -116,7 +116,6 @@ class AsyncNode:
         Results are passed on while ``outputs`` is held; ``run_ready`` runs the next levels.
         """
         self._outputs, self._run_ready = outputs, run_ready
-        self._arrivals = _Arrivals(self._inbox)
         async with self._engine:
             await self._engine.run(self._arrivals, self)
 
@@ -127,14 +126,13 @@ class AsyncNode:
 
     def wake(self) -> None:
         """Tell the engine of new records."""
-        if self._inbox and self._arrivals is not None:
+        if self._inbox:
             self._arrivals.wake.set()
 
     def finish(self) -> None:
-        """End `serve` once all records are finished."""
-        if self._arrivals is not None:
-            self._arrivals.ended = True
-            self._arrivals.wake.set()
+        """End `serve` once all records are finished, also if it has not begun."""
+        self._arrivals.ended = True
+        self._arrivals.wake.set()
 
     async def put(self, outcomes: list[Outcome]) -> None:
         """Pass results to the next level, and errors at once to the handler, which may raise."""

@@ -19,6 +19,7 @@ from thulawa.spark.continuous.continuous_streams import (
     build_program,
     create_internal_topics,
 )
+from thulawa.spark.continuous.host import Host
 from thulawa.spark.continuous.previous_run import check_previous_run
 from thulawa.streams import KStream, StreamsBuilder
 from thulawa.topology.topology import Topology
@@ -103,3 +104,20 @@ def test_crashes_lose_duplicate_and_reorder_nothing(
 def _started(program: Any) -> ThreadHosts:
     check_previous_run(program)
     return ThreadHosts(program, None)
+
+
+def test_a_host_that_is_stopped_while_it_starts_ends(tmp_path: Path) -> None:
+    broker = open_broker(f"file:{tmp_path}/topics")
+    broker.create_topic("in", 3)
+    broker.create_topic("out", 3)
+    made = build_program(
+        topology(counts_then_calls),
+        broker,
+        application_id="app",
+        options=TaskOptions(commit="batch"),
+        hosts=lambda _: 1,
+    )
+    create_internal_topics(made)
+    host = Host(made, 0)
+    host.stop()
+    host.run()

@@ -1,6 +1,6 @@
 """Continuous readers and writers of the embedded log."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from thulawa.brokers.embedded.batches import Columns
 from thulawa.brokers.embedded.consumer import Waiter
@@ -93,9 +93,22 @@ class EmbeddedStreamProducer:
         headers: Headers = (),
     ) -> None:
         """Buffer a record."""
-        record = ProducerRecord(key, value, headers, timestamp, partition)
-        self._records.setdefault(topic, []).append(record)
-        self._count += 1
+        self._add(topic, [ProducerRecord(key, value, headers, timestamp, partition)])
+
+    def send_columns(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        headers: Sequence[Headers],
+    ) -> None:
+        """Buffer many records."""
+        self._add(topic, list(map(ProducerRecord, keys, values, headers, timestamps)))
+
+    def _add(self, topic: str, records: list[ProducerRecord]) -> None:
+        self._records.setdefault(topic, []).extend(records)
+        self._count += len(records)
         if self._writer is None and self._count >= _FLUSH_RECORDS:
             self.dispatch()
 

@@ -162,6 +162,27 @@ class KafkaStreamProducer:
             else:
                 return
 
+    def send_columns(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        headers: Sequence[Headers],
+    ) -> None:
+        """Pass many records to the client."""
+        if self._transactional and not self._open:
+            self._begin()
+        produce = self._producer.produce
+        rows = zip(keys, values, timestamps, headers, strict=True)
+        for key, value, timestamp, pairs in rows:
+            try:
+                produce(
+                    topic, value, key, timestamp=timestamp or 1, headers=[*pairs] if pairs else None
+                )
+            except (BufferError, KafkaException):  # send() waits, or raises
+                self.send(topic, None, key, value, timestamp, pairs)
+
     def dispatch(self) -> None:
         """Handle delivery reports; the client sends on a thread of its own."""
         self._producer.poll(0)

@@ -1,31 +1,29 @@
 """The record collector of a task: outputs go to the sink, a later stage or a repartition topic."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from thulawa.brokers.embedded.packing import Fields
 from thulawa.core.records import Headers
-from thulawa.core.serdes import Serde
 from thulawa.core.types import TopicPartition
-from thulawa.errors import ProductionError, SerializationError
-from thulawa.runtime.blocks import Block, ForwardBlock, RawRecord
-from thulawa.runtime.context import Forward, TaskContext
-from thulawa.runtime.output_encoder import OutputEncoder, chosen_partition, record_size
+from thulawa.errors import SerializationError
+from thulawa.runtime.blocks import RawRecord
+from thulawa.runtime.collectors import SerializingCollector
+from thulawa.runtime.output_encoder import record_size
 from thulawa.runtime.planning import StagedSubTopology
 from thulawa.runtime.shuffled import with_sender
 from thulawa.spark.micro_batch.output_limits import limit_of
 from thulawa.spark.micro_batch.program import Program
 from thulawa.spark.micro_batch.wire import SINK, Outgoing, Packed
 from thulawa.state.codec import ColumnCodec
-from thulawa.topology.nodes import Sink
 
 # most of a row, uncompressed: Spark and Arrow allow no row of 2 GiB; a record is never split
 ROW_BYTES = 2**24
 
 
-class TaskOutput:
+class TaskOutput(SerializingCollector):
     """The collector of one task; in the first stage, of the one partition ``source`` it reads.
 
     Every row that it sends has its own ``place``, and places sort in the order of sending, because
@@ -39,14 +37,14 @@ class TaskOutput:
         number: int,
         source: TopicPartition | None = None,
     ) -> None:
+        self._limit_of = partial(limit_of, program.limits, program.run)
+        super().__init__(program.options, self._limit_of, program.outputs)
         self._program = program
         self._plan = program.plan
         self._place = f"{part.group.id:04}/{number:06}"
         if source is not None:  # a sub-topology may read several
             self._place += f"/{source.topic}/{source.partition:06}"
         self._number = number
-        self._limit_of = partial(limit_of, program.limits, program.run)
-        self._encoder = OutputEncoder(program.options, self.send, self._limit_of)
         self._outgoing = Outgoing()
         self._shuffled: dict[tuple[str, int], list[RawRecord]] = defaultdict(list)
         self._sent = 0
@@ -56,84 +54,31 @@ class TaskOutput:
             for topic, one in program.plan.repartitions.items()
         }
 
-    def attach(self, context: TaskContext) -> None:
-        """Set the task that sends to this collector."""
-        self._encoder.context = context
-
-    def send(
-        self, sink: Sink | None, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
+    def _add(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers,
     ) -> None:
-        """Send one record."""
-        if sink is not None and sink.internal:
-            self._send_inside(topic, key, value, timestamp, headers)
-            return
-        encoded = self._encoder.encode(sink, topic, key, value, timestamp, headers)
-        if encoded is None:
-            return
-        raw_key, raw_value, headers = encoded
-        partition = None
-        if sink is not None and sink.partitioner is not None:
-            count = self._program.outputs[topic]
-            partition = chosen_partition(sink.partitioner, key, value, count, sink.name)
-        self._outgoing.add(topic, partition, raw_key, raw_value, timestamp, headers)
+        self._outgoing.add(topic, partition, key, value, timestamp, headers)
 
-    def sender(self, sink: Sink, topic: str) -> Forward | None:
-        """Return a fast path for a sink that only serializes; None if it needs more."""
-        plain = self._plain(sink, topic)
-        if plain is None:
-            return None
-        limit, *serdes = plain
-        dump_key, dump_value = (serde.serialize for serde in serdes)
-        take, send = self._outgoing.adder(topic), self.send
+    def _adder(self, topic: str) -> Callable[[Any], None]:
+        return self._outgoing.adder(topic)
 
-        def to_topic(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            try:
-                key_bytes = None if key is None else dump_key(key)
-                value_bytes = None if value is None else dump_value(value)
-            except Exception:  # noqa: BLE001 send() serializes again and asks the handler
-                return send(sink, topic, key, value, timestamp, headers)
-            if limit is not None and record_size(key_bytes, value_bytes, headers) > limit:
-                return send(sink, topic, key, value, timestamp, headers)
-            return take((key_bytes, value_bytes, headers, timestamp, None))
+    def _add_columns(
+        self,
+        topic: str,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        headers: Sequence[Headers],
+    ) -> None:
+        self._outgoing.add_columns(topic, Fields(keys, values, headers, timestamps))
 
-        return to_topic
-
-    def block_sender(self, sink: Sink, topic: str) -> ForwardBlock | None:
-        """Return the fast path for blocks of records; None if the sink needs more."""
-        plain = self._plain(sink, topic)
-        if plain is None:
-            return None
-        limit, *serdes = plain
-        dump_keys, dump_values = (serde.dump_column for serde in serdes)
-        take, send = self._outgoing.add_columns, self.send
-
-        def to_topic(block: Block) -> None:
-            try:
-                keys, values = dump_keys(block.keys), dump_values(block.values)
-                _check_sizes(keys, values, block.headers, limit)
-            except Exception:  # noqa: BLE001 send() serializes again and asks the handler
-                for offset, timestamp, key, value, headers in block.records():
-                    if self._encoder.context is not None:
-                        self._encoder.context.offset = offset  # for errors
-                    send(sink, topic, key, value, timestamp, headers)
-            else:
-                take(topic, Fields(keys, values, block.headers, block.timestamps))
-
-        return to_topic
-
-    def _plain(self, sink: Sink, topic: str) -> tuple[int | None, Serde[Any], Serde[Any]] | None:
-        """Return size limit and serdes of a sink that only serializes; None if it needs more."""
-        key_serde, value_serde = sink.key_serde, sink.value_serde
-        if sink.internal or sink.partitioner is not None:
-            return None
-        if key_serde is None or value_serde is None:
-            return None
-        try:
-            return self._encoder.limit(topic), key_serde, value_serde
-        except ProductionError:  # no such topic: the handler decides for each record
-            return None
-
-    def _send_inside(
+    def _send_internal(
         self, topic: str, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
         repartition, route, codec, name = self._routes[topic]
@@ -178,19 +123,3 @@ class TaskOutput:
         """Discard what was sent by a failed attempt."""
         self._outgoing.clear()
         self._shuffled.clear()
-
-
-def _check_sizes(
-    keys: Sequence[bytes | None],
-    values: Sequence[bytes | None],
-    headers: Sequence[Headers],
-    limit: int | None,
-) -> None:
-    """Raise `ProductionError` if a record exceeds the limit; most blocks do not even in total."""
-    if limit is None:
-        return
-    total = sum(len(data) for column in (keys, values) for data in column if data is not None)
-    if total > limit or any(headers):
-        sizes = map(record_size, keys, values, headers)
-        if any(size > limit for size in sizes):
-            raise ProductionError("a record is too large")
