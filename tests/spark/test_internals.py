@@ -25,11 +25,13 @@ SOURCES = Path(thulawa.__file__).parent
 PRIVATE_MODULES = ("pyspark.sql.pandas", "pyspark.find_spark_home", "py4j", "pyspark.java_gateway")
 PRIVATE_TEXTS = ("streaming.sql.batchId", "transform_with_state_driver_worker", "queryExecution")
 OWN = {
+    "_asdict",
     "_batch",
     "_index",
     "_names",
     "_exit",
     "_fields",
+    "_replace",
 }  # of our own classes and of the standard library
 
 

@@ -218,9 +218,10 @@ OPERATORS: dict[str, Program] = {
     ),
 }
 _INNER = {  # parts of the library itself: nothing a program calls
+    "KStream.at",
     "KStream.repartitioned",
-    "KStream.revalued",
     "KStream.source",
+    "KGroupedStream.after_first_step",
     "KGroupedStream.aggregated",
     "KGroupedStream.repartitioned",
 }

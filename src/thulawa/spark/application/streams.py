@@ -91,9 +91,9 @@ class Streams:
     .. versionadded:: 0.1.0
     """
 
-    def __new__(cls, topology: Topology, **keywords: Any) -> Any:  # noqa: ARG004 __init__ has it
+    def __new__(cls, *_: Any, **keywords: Any) -> Any:
         """Create the application of the chosen execution mode."""
-        if keywords.get("execution") != "continuous":
+        if cls is not Streams or keywords.get("execution") != "continuous":
             return super().__new__(cls)
         from thulawa.spark.continuous.continuous_streams import (  # noqa: PLC0415 seldom needed
             ContinuousStreams,

@@ -135,9 +135,10 @@ class KafkaFormat(SourceFormat):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
-        sink, topic = sink_of(self.options), self.options.get("topic")
-        exactly_once = sink.guarantee == "exactly_once"
+        exactly_once = self.options.get("processingGuarantee", "exactly_once") == "exactly_once"
+        # first: who uses the bare format is told of kafka_sink, not of missing options
         layout = layout_of(self.options, "kafka_sink") if exactly_once else ""
+        sink, topic = sink_of(self.options), self.options.get("topic")
         check_columns(schema, topic)
         return KafkaStreamWriter(sink, topic, layout)
 

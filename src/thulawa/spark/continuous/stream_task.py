@@ -1,8 +1,8 @@
 """One task of a continuous host: its partitions, its stores, and its progress.
 
 Everything that a task has done is committed in one transaction: outputs, changes of stores, and a
-*progress record*, which has the positions of its partitions, the offsets of records that are still
-in flight above them, and the snapshot of the task. A new attempt restores the stores from the
+*progress record*, which has the positions of its partitions, the offsets of records below them
+that are still in flight, and the snapshot of the task. A new attempt restores the stores from the
 changelogs and continues from there.
 """
 
