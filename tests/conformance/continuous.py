@@ -25,7 +25,7 @@ from thulawa.spark.continuous.continuous_streams import (
 )
 from thulawa.spark.continuous.control_channel import HostStatus
 from thulawa.spark.continuous.host import Host
-from thulawa.spark.continuous.previous_run import check_previous_run
+from thulawa.spark.continuous.previous_run import check_previous_run, record_run
 
 _SECONDS = 120.0
 
@@ -90,8 +90,9 @@ class _ContinuousRun(_Run):
             planning={"key_serde": Serdes.json(), "value_serde": Serdes.json()},
             commit_interval=0.01,
         )
-        create_internal_topics(program)
         check_previous_run(program)
+        create_internal_topics(program)
+        record_run(program)
         clock = str(self._clock)
         hosts = ThreadHosts(program, lambda _: int(Path(clock).read_text(encoding="utf-8")))
         self._rounds(hosts)

@@ -196,8 +196,20 @@ class StreamProducer(Protocol):
     def dispatch(self) -> None:
         """Put what was sent on its way, without waiting; raise the errors of earlier records."""
 
-    def commit(self, group: str, offsets: Offsets) -> None:
-        """Store everything that was sent, and the offsets of a consumer group."""
+    def commit(
+        self,
+        group: str,
+        offsets: Offsets,
+        last: tuple[str, Sequence[ProducerRecord]] | None = None,
+    ) -> None:
+        """Store everything that was sent, and the offsets of a consumer group.
+
+        ``last`` are records of a topic that are stored after all others have been.
+        """
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything was sent since the last commit."""
 
     def close(self) -> None:
         """Abort what is not committed, and close the connections."""

@@ -70,6 +70,7 @@ class AsyncNode:
         self._arrivals = _Arrivals(self._inbox)  # of `serve`
         self._outputs: asyncio.Lock | None = None
         self._run_ready: Callable[[], None] = lambda: None
+        self._report_error: Callable[[BaseException], None] = lambda _: None
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Collect a record."""
@@ -110,12 +111,19 @@ class AsyncNode:
         seen, self._seen = self._seen, {}
         return seen
 
-    async def serve(self, outputs: asyncio.Lock, run_ready: Callable[[], None]) -> None:
+    async def serve(
+        self,
+        outputs: asyncio.Lock,
+        run_ready: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
         """Run the engine over records as they arrive, until `finish` is called.
 
-        Results are passed on while ``outputs`` is held; ``run_ready`` runs the next levels.
+        Results are passed on while ``outputs`` is held; ``run_ready`` runs the next levels. An
+        error of either is passed to ``failed`` before the lock is released: a commit after it
+        would have a part of the record's effects.
         """
-        self._outputs, self._run_ready = outputs, run_ready
+        self._outputs, self._run_ready, self._report_error = outputs, run_ready, failed
         async with self._engine:
             await self._engine.run(self._arrivals, self)
 
@@ -140,8 +148,12 @@ class AsyncNode:
             self._pass_on(outcomes)
         else:
             async with self._outputs:
-                self._pass_on(outcomes)
-                self._run_ready()
+                try:
+                    self._pass_on(outcomes)
+                    self._run_ready()
+                except BaseException as error:
+                    self._report_error(error)
+                    raise
 
     def _pass_on(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:

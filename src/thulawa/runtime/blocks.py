@@ -32,6 +32,11 @@ class Block(NamedTuple):
         """Return an iterator over the records."""
         return zip(*self, strict=True)
 
+    def cut(self, start: int, count: int) -> "Block":
+        """Return ``count`` records from a position on."""
+        columns: Any = (column[start : start + count] for column in self)
+        return Block(*columns)
+
     def select(self, wanted: Sequence[Any]) -> "Block":
         """Return the records whose item in ``wanted`` is true; missing items count as false."""
         return Block(*(list(compress(column, wanted)) for column in self))

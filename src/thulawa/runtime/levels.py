@@ -84,10 +84,8 @@ class Level:
     def fail(self, slot: Deferred, call: Callable[[], None]) -> None:
         """Make the call of a failed record at once; its slot stays empty."""
         self.call_now(slot, call)
-        if self._in_order:
-            slot.call = _nothing
-        else:
-            self._finish(slot)
+        slot.call = _nothing
+        self._finish(slot)
 
     def _finish(self, slot: Deferred) -> None:
         if self._context.in_flight is not None:
@@ -143,6 +141,8 @@ class Level:
         try:
             for slot in deferred:
                 context.stream_time = slot.stream_time
+                if slot.call is _nothing:  # it has failed, and is finished
+                    continue
                 if slot.call is not None:
                     self.call_now(slot, slot.call)
                 self._finish(slot)
@@ -167,7 +167,7 @@ class Levels:
         count = max((self.of(n) + isinstance(n, AsyncCall) for n in group.nodes), default=0) + 1
         self.all = [Level(context, in_order=in_order) for _ in range(count)]
         self.follows_time = in_order and any(
-            self.of(node) > 0 and _may_punctuate(node) for node in group.nodes
+            self.of(node) > 0 and may_punctuate(node) for node in group.nodes
         )
         if self.follows_time:
             for level, following in zip(self.all, self.all[1:], strict=False):
@@ -227,10 +227,11 @@ def depends_on_order(group: SubTopology, topology: Topology) -> bool:
 def _is_orderless(node: Node, read: set[str]) -> bool:
     if isinstance(node, Sink):
         return isinstance(node.topic, str) and node.topic not in read
-    return isinstance(node, _ORDERLESS) and not _may_punctuate(node)
+    return isinstance(node, _ORDERLESS) and not may_punctuate(node)
 
 
-def _may_punctuate(node: Node) -> bool:
+def may_punctuate(node: Node) -> bool:
+    """Return whether a node may schedule punctuations."""
     if isinstance(node, AsyncCall):
         return node.operation == "process"
     return isinstance(node, Process) or (isinstance(node, Table) and node.supplier is not None)

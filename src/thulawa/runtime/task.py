@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count, islice
 from typing import Any
 
 from thulawa.core.durations import Duration, milliseconds
@@ -29,6 +30,7 @@ from thulawa.topology.subtopologies import SubTopology
 from thulawa.topology.topology import Topology
 
 _log = logging.getLogger("thulawa.streams")
+_SLICE = 64  # records between two looks at the clock
 
 
 class TaskIdleTimer:
@@ -170,19 +172,24 @@ class Task:
             self.drain()
         self.commit()
 
-    def process(self) -> None:
-        """Process the buffered records; async nodes collect them."""
+    def process(self, expired: Callable[[], bool] | None = None) -> None:
+        """Process the buffered records, until ``expired`` says so; async nodes collect them."""
         busy = [queue for queue in self._queues.values() if len(queue)]
         commits = self._commits_each_record
         if len(busy) == 1 and not self._idle_timer.active and not commits:
-            self._run_single(busy[0])
+            self._run_single(busy[0], expired)
         else:
-            while (queue := self._next_queue()) is not None:
+            for processed in count(1):
+                queue = self._next_queue()
+                if queue is None:
+                    break
                 record = queue.pop()
                 assert record is not None
                 self._run_each(queue, (record,))
                 if commits:
                     self.commit()
+                if expired is not None and processed % _SLICE == 0 and expired():
+                    break
 
     @property
     def async_nodes(self) -> Sequence[AsyncNode]:
@@ -325,15 +332,17 @@ class Task:
             return chosen
         return None if self._idle_timer.must_wait(self.context.wall_clock_time, empty) else chosen
 
-    def _run_single(self, queue: RecordQueue) -> None:
+    def _run_single(self, queue: RecordQueue, expired: Callable[[], bool] | None) -> None:
         """Process the records of the only partition that has any, in blocks where possible."""
         self.context.queue = queue
         while len(queue):
             block = queue.pop_block()
             if block is None:
-                self._run_each(queue, queue)
+                self._run_each(queue, queue if expired is None else islice(queue, _SLICE))
             elif not self._run_block(queue, block):
                 self._run_each(queue, block.records())
+            if expired is not None and expired():
+                return
 
     def _run_block(self, queue: RecordQueue, block: Block) -> bool:
         """Process a block at once; return False if its nodes cannot, or a punctuation is due."""

@@ -131,7 +131,7 @@ def test_a_changed_topology_and_a_change_of_execution_are_rejected(
         Streams(counting(), application_id="app", log=address, spark=spark).start()
     broker.delete_topic("visits")
     broker.create_topic("visits", 2)
-    with pytest.raises(StateError, match="'visits' was deleted and created again"):
+    with pytest.raises(StateError, match="'visits' was deleted since the last run"):
         continuous(counting(), application_id="app", log=address, spark=spark).start()
 
 

@@ -5,8 +5,10 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -20,7 +22,7 @@ from thulawa.spark.continuous.continuous_streams import (
     create_internal_topics,
 )
 from thulawa.spark.continuous.host import Host
-from thulawa.spark.continuous.previous_run import check_previous_run
+from thulawa.spark.continuous.previous_run import check_previous_run, record_run
 from thulawa.streams import KStream, StreamsBuilder
 from thulawa.topology.topology import Topology
 
@@ -102,8 +104,10 @@ def test_crashes_lose_duplicate_and_reorder_nothing(
 
 
 def _started(program: Any) -> ThreadHosts:
-    check_previous_run(program)
-    return ThreadHosts(program, None)
+    started = replace(program, run=uuid4().hex)
+    check_previous_run(started)
+    record_run(started)
+    return ThreadHosts(started, None)
 
 
 def test_a_host_that_is_stopped_while_it_starts_ends(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from thulawa.core.types import TopicPartition
 from thulawa.runtime.planning import plan
 from thulawa.spark.continuous.stream_task import TaskProgress, may_commit_in_flight
-from thulawa.streams import KStream, StreamsBuilder
+from thulawa.streams import AsyncProcessor, KStream, Record, StreamsBuilder
 
 Program = Callable[[KStream[Any, Any]], Any]
 
@@ -43,6 +43,11 @@ def test_a_record_without_effects_may_be_in_flight_at_a_commit(program: Program)
     assert may_commit_in_flight(one_part(program))
 
 
+class Echo(AsyncProcessor[Any, Any, Any, Any]):
+    async def process(self, record: Record[Any, Any]) -> None:
+        self.context.forward(record)
+
+
 def two_children(stream: KStream[Any, Any]) -> None:
     stream.map_values_async(call).to("out")
     stream.to("copies")
@@ -55,6 +60,7 @@ def two_children(stream: KStream[Any, Any]) -> None:
         lambda stream: stream.group_by_key().count().to_stream().map_values_async(call).to("out"),
         lambda stream: stream.flat_map_values(list).map_values_async(call).to("out"),
         lambda stream: stream.flat_map_async(pairs).map_values_async(call).to("out"),
+        lambda stream: stream.process_async(Echo).to("out"),
     ],
 )
 def test_a_record_that_has_had_effects_is_waited_for(program: Program) -> None:

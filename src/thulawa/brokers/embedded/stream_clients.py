@@ -118,10 +118,22 @@ class EmbeddedStreamProducer:
             records, self._records, self._count = self._records, {}, 0
             self._log.append(records)
 
-    def commit(self, group: str, offsets: Offsets) -> None:
+    def commit(
+        self,
+        group: str,
+        offsets: Offsets,
+        last: tuple[str, Sequence[ProducerRecord]] | None = None,
+    ) -> None:
         """Write the buffered records and the offsets of a group in one transaction."""
+        if last is not None:
+            self._records.setdefault(last[0], []).extend(last[1])
         records, self._records, self._count = self._records, {}, 0
         self._log.commit_stream(records, group, offsets, writer=self._writer, epoch=self._epoch)
+
+    @property
+    def pending(self) -> bool:
+        """Whether records are buffered."""
+        return bool(self._records)
 
     def close(self) -> None:
         """Discard what is not committed."""

@@ -18,7 +18,7 @@ from thulawa.brokers.kafka.client_errors import (
 from thulawa.brokers.kafka.connection import Connection
 from thulawa.brokers.kafka.reading import headers_of
 from thulawa.brokers.port import PolledRecords
-from thulawa.core.types import Headers, Offsets, TopicPartition
+from thulawa.core.types import Headers, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import BrokerUnreachable
 
 _ANSWER = 30.0  # seconds for one request
@@ -188,8 +188,18 @@ class KafkaStreamProducer:
         self._producer.poll(0)
         self._raise_failed()
 
-    def commit(self, group: str, offsets: Offsets) -> None:
+    def commit(
+        self,
+        group: str,
+        offsets: Offsets,
+        last: tuple[str, Sequence[ProducerRecord]] | None = None,
+    ) -> None:
         """Store everything that was sent, and the offsets of a consumer group."""
+        if last is not None:
+            if not self._transactional:
+                self._flush()
+            for key, value, headers, timestamp, partition in last[1]:
+                self.send(last[0], partition, key, value, timestamp or 0, headers)
         positions = [
             ClientPartition(topic, number, offset)
             for topic, at in offsets.items()
@@ -217,6 +227,11 @@ class KafkaStreamProducer:
             )
         self._call("committing", self._producer.commit_transaction)
         self._open = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether a transaction is open or, without one, records wait for the broker."""
+        return self._open or (not self._transactional and len(self._producer) > 0)
 
     def close(self) -> None:
         """Abort what is not committed, and close the connections."""

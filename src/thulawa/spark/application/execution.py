@@ -128,6 +128,12 @@ class Execution:
 
     def check_continuous(self) -> None:
         """Raise `ConfigurationError` for options that continuous execution does not have."""
+        timeout = milliseconds(self.transaction_timeout or "1 minute")
+        if milliseconds(self.commit_interval) * 2 > timeout:
+            raise ConfigurationError(
+                f"commit_interval={self.commit_interval!r} must be at most half of "
+                f"transaction_timeout, which is {timeout / 1_000:g} s"
+            )
         for option in fields(self):
             if option.name in _MICRO_BATCH and getattr(self, option.name) != option.default:
                 raise ConfigurationError(

@@ -1,7 +1,8 @@
 """A topology with everything that its hosts need to run it, as it is shipped to them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
+from uuid import uuid4
 
 from thulawa.brokers.port import Broker
 from thulawa.runtime.planning import Plan
@@ -24,8 +25,8 @@ class TaskId:
 class ContinuousProgram:
     """A planned topology and how to run it; all its repartitions are topics.
 
-    ``hosts`` are the tasks of each Spark task. ``outputs`` are the partition counts of the topics
-    that have a partitioner.
+    ``hosts`` are the tasks of each Spark task. ``run`` identifies one start. ``outputs`` are the
+    partition counts of the topics that have a partitioner.
     """
 
     application_id: str
@@ -34,14 +35,27 @@ class ContinuousProgram:
     options: TaskOptions
     hosts: tuple[tuple[TaskId, ...], ...]
     outputs: Mapping[str, int]
+    run: str = field(default_factory=lambda: uuid4().hex)
     exactly_once: bool = True
     commit_interval: float = 0.1
     transaction_timeout: float = 60.0
 
     @property
     def progress_topic(self) -> str:
-        """The compacted topic with the positions and snapshots of all tasks."""
+        """The compacted topic with the progress of tasks, and in partition 0 the last run.
+
+        Each task has a partition of its own: an open transaction of another host would hide it.
+        """
         return f"{self.application_id}-progress"
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """All tasks, in order."""
+        return sorted((task for host in self.hosts for task in host), key=astuple)
+
+    def progress_partition(self, task: TaskId) -> int:
+        """Return the partition of a task in the progress topic."""
+        return 1 + self.tasks.index(task)
 
     def transactional_id(self, host: int) -> str | None:
         """Return the transactional id of a host; None without transactions."""

@@ -21,7 +21,7 @@ from thulawa.spark.continuous.continuous_program import (
     partitioned_outputs,
 )
 from thulawa.spark.continuous.control_channel import HostStatus
-from thulawa.spark.continuous.previous_run import check_previous_run
+from thulawa.spark.continuous.previous_run import check_previous_run, record_run
 from thulawa.spark.continuous.spark_job import SparkJob, as_query_failed, host_count
 from thulawa.spark.micro_batch.program_shipping import check_picklable
 from thulawa.spark.session.spark_session import session
@@ -103,7 +103,7 @@ def create_internal_topics(program: ContinuousProgram) -> None:
         broker.create_topic(topic, count, unlimited=True)
     for topic, count in program.changelogs().items():
         broker.create_topic(topic, count, compact=True)
-    broker.create_topic(program.progress_topic, 1, compact=True)
+    broker.create_topic(program.progress_topic, 1 + len(program.tasks), compact=True)
     existing = set(broker.topics())
     for topic in program.options.handlers.dead_letter_topics:
         if topic not in existing:
@@ -206,8 +206,9 @@ class ContinuousStreams(Streams):
         spark = self._execution.spark or session(self.application_id)
         check_picklable(self._topology)
         program = self._build(lambda tasks: host_count(spark, tasks, self._execution.parallelism))
-        create_internal_topics(program)
         check_previous_run(program)
+        create_internal_topics(program)
+        record_run(program)
         self._hosted = program
         self._job = job = SparkJob(spark, program, self._execution.clock)
         deadline = time.monotonic() + timeout
@@ -294,9 +295,12 @@ class ContinuousStreams(Streams):
         if self.state in (State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN):
             raise ConfigurationError(f"{self.application_id!r} is running; stop it first")
         program = self._build(lambda _: 1)
-        owned = {*program.internal_topics(), *program.changelogs(), program.progress_topic}
-        for topic in sorted(owned & set(self._broker.topics())):
-            self._broker.delete_topic(topic)
+        # progress first: without it, what is left of an interrupted reset is not continued
+        owned = [program.progress_topic, *program.internal_topics(), *program.changelogs()]
+        existing = set(self._broker.topics())
+        for topic in owned:
+            if topic in existing:
+                self._broker.delete_topic(topic)
         self._broker.delete_groups(self.application_id)
 
     def __enter__(self) -> Self:

@@ -19,14 +19,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from thulawa.brokers.port import PolledRecords, StreamConsumer, read_partition, read_to_end
-from thulawa.core.types import Offsets, TopicPartition
+from thulawa.brokers.port import PolledRecords, StreamConsumer, read_partition
+from thulawa.core.types import Offsets, ProducerRecord, TopicPartition
 from thulawa.engine.workers import new_event_loop
-from thulawa.errors import ThulawaError
 from thulawa.runtime.global_tables import GlobalTables
-from thulawa.spark.continuous.continuous_program import ContinuousProgram
+from thulawa.spark.continuous.continuous_program import ContinuousProgram, TaskId
 from thulawa.spark.continuous.control_channel import HostStatus
+from thulawa.spark.continuous.previous_run import check_run
 from thulawa.spark.continuous.record_collector import RecordCollector, TopicLimits
 from thulawa.spark.continuous.stream_task import StreamTask, TaskProgress
 
@@ -35,6 +36,7 @@ _log = logging.getLogger("thulawa.streams")
 _POLL_RECORDS = 5_000
 _BUFFERED_RECORDS = 10_000  # of one partition; above it the partition is paused
 _POLL_SECONDS = 0.1
+_DELETION_SECONDS = 30.0  # between deletions of what was read of repartition topics
 _POLLED_AHEAD = 2  # polls that wait for the loop, which counts none of their records yet
 
 
@@ -111,12 +113,14 @@ class Host:
         self._custom_clock = clock
         self.status = HostStatus(number, global_positions={})
         self._stop = threading.Event()
-        self._failure: ThulawaError | None = None
+        self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._tasks: list[StreamTask] = []
         self._readers: dict[TopicPartition, StreamTask] = {}
         self._global_partitions: set[TopicPartition] = set()
+        self._serving: list[asyncio.Task[None]] = []
+        self._next_deletion = time.monotonic() + _DELETION_SECONDS
 
     def run(self) -> HostStatus:
         """Run until `stop` is called, or raise what went wrong."""
@@ -132,9 +136,10 @@ class Host:
         self._stop.set()
         self._notify()
 
-    def fail(self, error: ThulawaError) -> None:
-        """Raise an error from `run`, without a commit."""
-        self._failure = error
+    def fail(self, error: BaseException) -> None:
+        """Raise an error from `run`, without another commit; the first one counts."""
+        if self._failure is None:
+            self._failure = error
         self.stop()
 
     def _clock(self) -> int:
@@ -158,20 +163,21 @@ class Host:
         poll_thread: PollThread | None = None
         serving: list[asyncio.Task[None]] = []
         try:
+            check_run(program)  # after the producer: a later start fences it
             positions = self._restore()
             poll_thread = PollThread(program.broker.stream_consumer(positions), self._notify)
             for task in self._tasks:
                 serving += [
                     asyncio.ensure_future(
-                        node.serve(self._outputs, partial(self._pass_results, task))
+                        node.serve(self._outputs, partial(self._pass_results, task), self.fail)
                     )
                     for node in task.task.async_nodes
                 ]
             self.status.running = True
-            await self._process(poll_thread, serving)
-            if self._failure is not None:
-                raise self._failure
-            await self._finish(serving)
+            self._serving = serving
+            await self._process(poll_thread)
+            self._raise_failed()
+            await self._finish()
         finally:
             if poll_thread is not None:
                 poll_thread.stop()
@@ -190,14 +196,8 @@ class Host:
         """Create the tasks and restore their stores; return where to read from."""
         program, limits = self._program, TopicLimits(self._program.broker)
         positions = self._read_global_tables(limits)
-        saved = {
-            record.key: record.value
-            for record in read_to_end(program.broker, program.progress_topic)
-            if record.value is not None
-        }
         for task_id in program.hosts[self._number]:
-            data = saved.get(str(task_id).encode())
-            progress = TaskProgress() if data is None else TaskProgress.decode(data)
+            progress = _last_progress(program, task_id)
             collector = RecordCollector(program, self._producer, limits)
             task = StreamTask(
                 program,
@@ -221,24 +221,41 @@ class Host:
         """Read global topics to their ends, before the first record of any other topic."""
         program = self._program
         letters = RecordCollector(program, self._producer, limits)
-        self._globals = GlobalTables(program.plan.topology, program.options, letters.send)
+        self._globals = GlobalTables(program.plan.topology, program.options, self._send_letter)
+        self._letters = letters.send
+        known = program.broker.committed(program.application_id, self._globals.topics).offsets
         positions = {}
         for topic in self._globals.topics:
             for number, end in program.broker.end_offsets(topic)[topic].items():
                 place = TopicPartition(topic, number)
                 for record in read_partition(program.broker, place):
+                    # every host reads them, at every start: one writes dead letters, once
+                    written = record.offset < known.get(topic, {}).get(number, 0)
+                    self._writes_letters = self._number == 0 and not written
                     self._globals.update(
                         topic, record.offset, record.key, record.value, record.timestamp
                     )
                     end = max(end, record.offset + 1)  # noqa: PLW2901 written meanwhile
                 positions[place] = end
                 self._set_global_position(place, end)
+        self._writes_letters = self._number == 0
         self._global_partitions = set(positions)
         return positions
 
+    def _send_letter(self, *record: Any) -> None:
+        if self._writes_letters:
+            self._letters(*record)
+
     # --- the processing loop
 
-    async def _process(self, poll_thread: PollThread, serving: list[asyncio.Task[None]]) -> None:
+    def _raise_failed(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        for one in self._serving:
+            if one.done():
+                one.result()
+
+    async def _process(self, poll_thread: PollThread) -> None:
         assert self._wake is not None
         due = time.monotonic() + self._program.commit_interval
         while not self._stop.is_set():
@@ -246,7 +263,7 @@ class Host:
             for polled in poll_thread.take():
                 self._add(polled)
             poll_thread.pause(self._full())
-            _raise_ended(serving)
+            self._raise_failed()
             async with self._outputs:
                 busy = self._run_tasks()
                 self._producer.dispatch()
@@ -261,7 +278,7 @@ class Host:
 
     def _pass_results(self, task: StreamTask) -> None:
         """Process the results of calls, and send at once what comes of them."""
-        task.task.run_ready()
+        task.pass_results()
         self._producer.dispatch()
 
     async def _wait(self, due: float) -> None:
@@ -297,10 +314,10 @@ class Host:
 
     def _run_tasks(self) -> bool:
         """Run the tasks, those with the most buffered records first; return whether any ran."""
-        now = self._clock()
-        busy = False
+        now, busy = self._clock(), False
         for task in sorted(self._tasks, key=StreamTask.buffered, reverse=True):
-            busy = task.process(now) or busy
+            until = time.monotonic() + self._program.commit_interval
+            busy = task.process(now, partial(_is_past, until)) or busy
         return busy
 
     # --- commits
@@ -311,19 +328,34 @@ class Host:
             if task.settles:
                 await self._settle(task)
         async with self._outputs:
+            self._raise_failed()
             now = self._clock()
             offsets: Offsets = {}
-            changed = False
+            progress = []
             for task in self._tasks:
                 found = task.commit(self._producer, now)
-                changed = changed or found is not None
-                for topic, at in (found or {}).items():
-                    offsets.setdefault(topic, {}).update(at)
-            if changed:
-                await asyncio.get_running_loop().run_in_executor(
-                    self._pool, self._producer.commit, self._program.application_id, offsets
-                )
-                self.status.commits += 1
+                if found is not None:
+                    progress.append(found.progress)
+                    for topic, at in found.offsets.items():
+                        offsets.setdefault(topic, {}).update(at)
+            if not progress and not self._producer.pending:
+                return
+            if self._number == 0:
+                offsets |= self.status.global_positions
+            await asyncio.get_running_loop().run_in_executor(
+                self._pool, self._commit_at_broker, offsets, progress
+            )
+            self.status.commits += 1
+
+    def _commit_at_broker(self, offsets: Offsets, progress: list[ProducerRecord]) -> None:
+        program = self._program
+        self._producer.commit(program.application_id, offsets, (program.progress_topic, progress))
+        if time.monotonic() >= self._next_deletion:
+            self._next_deletion = time.monotonic() + _DELETION_SECONDS
+            internal = program.internal_topics()
+            read = {topic: at for topic, at in offsets.items() if topic in internal}
+            if read:  # nobody else reads them
+                program.broker.delete_records(read)
 
     async def _settle(self, task: StreamTask) -> None:
         """Flush the caches of a task and wait until nothing of it is in flight."""
@@ -332,20 +364,26 @@ class Host:
                 task.flush()
             if not task.in_flight:
                 return
-            while task.in_flight:  # noqa: ASYNC110
+            while task.in_flight:
+                self._raise_failed()
                 await asyncio.sleep(0.001)
 
-    async def _finish(self, serving: list[asyncio.Task[None]]) -> None:
+    async def _finish(self) -> None:
         """Wait for the calls in flight, and commit."""
+        for task in self._tasks:
+            await self._settle(task)
+        await self._commit()
         for task in self._tasks:
             for node in task.task.async_nodes:
                 node.finish()
-        for one in serving:
-            await one
-        await self._commit()
+        await asyncio.gather(*self._serving)
 
 
-def _raise_ended(serving: list[asyncio.Task[None]]) -> None:
-    for one in serving:
-        if one.done():
-            one.result()
+def _is_past(until: float) -> bool:
+    return time.monotonic() > until
+
+
+def _last_progress(program: ContinuousProgram, task: TaskId) -> TaskProgress:
+    partition = TopicPartition(program.progress_topic, program.progress_partition(task))
+    found = [record.value for record in read_partition(program.broker, partition)]
+    return TaskProgress() if not found or found[-1] is None else TaskProgress.decode(found[-1])

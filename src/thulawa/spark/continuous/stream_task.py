@@ -6,13 +6,14 @@ that are still in flight, and the snapshot of the task. A new attempt restores t
 changelogs and continues from there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from thulawa.brokers.port import Broker, PolledRecords, StreamProducer, read_partition
-from thulawa.core.types import Offsets, TopicPartition
+from thulawa.core.types import Offsets, ProducerRecord, TopicPartition
 from thulawa.runtime.blocks import Block
+from thulawa.runtime.levels import may_punctuate
 from thulawa.runtime.planning import StagedSubTopology
 from thulawa.runtime.task import Task
 from thulawa.spark.continuous.continuous_program import ContinuousProgram, TaskId
@@ -23,6 +24,7 @@ from thulawa.state.specs import Store
 from thulawa.topology.nodes import AsyncCall, Node, Source, Stateless
 
 _plain = ColumnCodec()
+_BLOCK_RECORDS = 500  # most records between two looks at the clock
 _TRANSIENT = ("held", "behind", "idle_since")  # of a snapshot: buffered records are read again
 
 
@@ -60,6 +62,13 @@ class TaskProgress:
         """Return where to read a partition from; None: it has never been read."""
         unfinished = self.unfinished.get(partition)
         return unfinished[0] if unfinished else self.positions.get(partition)
+
+
+class TaskCommit(NamedTuple):
+    """The offsets to commit for a task, and its progress record."""
+
+    offsets: Offsets
+    progress: ProducerRecord
 
 
 class StoreChanges:
@@ -128,7 +137,7 @@ class StreamTask:
             for number in numbers
         }
         self._read: dict[TopicPartition, int] = {}
-        self.settles = program.exactly_once and not may_commit_in_flight(part)
+        self.settles = not may_commit_in_flight(part)
         self._changed = False
         self._collector = collector
         self._global_stores = global_stores
@@ -136,8 +145,13 @@ class StreamTask:
         self.task: Task
 
     def start_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Set the offsets from which the partitions are read."""
+        """Set the offsets from which the partitions are read.
+
+        None of them counts as read to its end before the broker has said so.
+        """
         self._read = {place: positions[place] for place in self.partitions}
+        for topic, partition in self.partitions:
+            self.task.set_behind(self._topics[topic], partition, behind=True)
 
     def restore(self) -> int:
         """Restore the stores from their changelogs; return the number of records read."""
@@ -189,7 +203,8 @@ class StreamTask:
                     keys=[codec.decode(key)[0] for key in block.keys],
                     values=[codec.decode(value)[0] for value in block.values],
                 )
-            self.task.add_block(topic, place.partition, block)
+            for start in range(0, len(block.offsets), _BLOCK_RECORDS):
+                self.task.add_block(topic, place.partition, block.cut(start, _BLOCK_RECORDS))
         if polled.next_offset > self._read[place]:
             self._read[place] = polled.next_offset
             self._changed = True
@@ -202,9 +217,8 @@ class StreamTask:
         return block.select([at >= position or at in unfinished for at in block.offsets])
 
     def buffered(self) -> int:
-        """Return the number of records that wait to be processed or to be called for."""
-        waiting = sum(node.waiting for node in self.task.async_nodes)
-        return waiting + sum(
+        """Return the number of records that wait to be processed, or whose calls are in flight."""
+        return self.in_flight + sum(
             self.task.buffered(self._topics[place.topic], place.partition)
             for place in self.partitions
         )
@@ -212,9 +226,9 @@ class StreamTask:
     def full_partitions(self, limit: int) -> list[TopicPartition]:
         """Return the partitions that have more buffered records than a limit.
 
-        With more records than that waiting for calls, these are all of them.
+        With more calls in flight than that, these are all of them.
         """
-        if sum(node.waiting for node in self.task.async_nodes) > limit:
+        if self.in_flight > limit:
             return list(self.partitions)
         return [
             place
@@ -227,22 +241,29 @@ class StreamTask:
         if hasattr(self, "task"):
             self.task.abandon()
 
-    def process(self, now: int) -> bool:
-        """Process the buffered records and what is due by the clock; return whether any were."""
+    def process(self, now: int, expired: Callable[[], bool]) -> bool:
+        """Process the buffered records and what is due by the clock; return whether any were.
+
+        Stop soon after ``expired`` returns true.
+        """
         task = self.task
         before = self._first_unprocessed()
         task.context.wall_clock_time = now
-        task.process()
+        task.process(expired)
         due = task.next_wall_clock_time
         is_due = due is not None and due <= now
         if is_due:
             task.advance_wall_clock(now)
-        for node in task.async_nodes:
-            node.wake()
-        task.run_ready()
+        self.pass_results()
         processed = is_due or self._first_unprocessed() != before
         self._changed = self._changed or processed
         return processed
+
+    def pass_results(self) -> None:
+        """Process the results of calls that have arrived, and wake async nodes that they feed."""
+        self.task.run_ready()
+        for node in self.task.async_nodes:
+            node.wake()
 
     def _first_unprocessed(self) -> list[int | None]:
         topics = self._topics
@@ -251,8 +272,8 @@ class StreamTask:
             for place in self.partitions
         ]
 
-    def commit(self, producer: StreamProducer, now: int) -> Offsets | None:
-        """Send the changes of stores and the progress; return the offsets, None if nothing new."""
+    def commit(self, producer: StreamProducer, now: int) -> TaskCommit | None:
+        """Send the changes of stores; return offsets and progress, None if nothing has changed."""
         self.flush()
         changed = self._changed or self._unfinished() != self._progress.unfinished
         for store in self._stores.values():
@@ -266,14 +287,14 @@ class StreamTask:
             name: value for name, value in self.task.snapshot().items() if name not in _TRANSIENT
         }
         self._progress = TaskProgress(self._positions(), self._unfinished(), snapshot)
-        key = str(self.id).encode()
-        producer.send(self._program.progress_topic, 0, key, self._progress.encode(), now)
         offsets: Offsets = {}
         for place in self._progress.positions:
             first = self._progress.first_offset(place)
             assert first is not None
             offsets.setdefault(place.topic, {})[place.partition] = first
-        return offsets
+        partition = self._program.progress_partition(self.id)
+        record = ProducerRecord(b"progress", self._progress.encode(), (), now, partition)
+        return TaskCommit(offsets, record)
 
     def _unprocessed(self, place: TopicPartition) -> int:
         """Return the offset of the first record of a partition that is not processed."""
@@ -316,6 +337,10 @@ def may_commit_in_flight(part: StagedSubTopology) -> bool:
             leads_to_async.add(node.name)
     if not leads_to_async:
         return True
+    if any(may_punctuate(node) for node in part.group.nodes):
+        # an async processor may have changed its stores; what a processor behind a call has seen of
+        # stream time is not known after a restart
+        return False
     for name in leads_to_async:
         node = nodes[name]
         forwards_one = (
