@@ -135,8 +135,9 @@ class KafkaFormat(SourceFormat):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":  # noqa: ARG002, FBT001
         """Create the streaming writer."""
+        _check_sink_names(self.options)
         exactly_once = self.options.get("processingGuarantee", "exactly_once") == "exactly_once"
-        # first: who uses the bare format is told of kafka_sink, not of missing options
+        # before the others: who uses the bare format is told of kafka_sink, not of missing options
         layout = layout_of(self.options, "kafka_sink") if exactly_once else ""
         sink, topic = sink_of(self.options), self.options.get("topic")
         check_columns(schema, topic)
@@ -187,9 +188,13 @@ def options_of(sink: SinkSpec, topic: str | None) -> dict[str, str]:
     return chosen | connection_options(sink.connection)
 
 
+def _check_sink_names(options: Mapping[str, str]) -> None:
+    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
+
+
 def sink_of(options: Mapping[str, str]) -> SinkSpec:
     """Return the sink that options of the format describe; names are not case-sensitive."""
-    check_names(options, (*_SINK_OPTIONS, *_OTHER_OPTIONS), "sink")
+    _check_sink_names(options)
     connection = connection_of(options)
     if connection is None or not options.get("application"):
         raise ConfigurationError(
