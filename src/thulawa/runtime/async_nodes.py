@@ -133,7 +133,7 @@ class AsyncNode:
         return len(self._inbox)
 
     def wake(self) -> None:
-        """Tell the engine of new records."""
+        """Wake the engine for new records."""
         if self._inbox:
             self._arrivals.wake.set()
 

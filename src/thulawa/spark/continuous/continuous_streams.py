@@ -41,7 +41,7 @@ class Hosts(Protocol):
         """Return the last status of each host."""
 
     def stop(self) -> None:
-        """Tell the hosts to finish, commit and end."""
+        """Ask the hosts to finish, commit and end."""
 
     def cancel(self) -> None:
         """End the hosts without finishing what is in flight."""

@@ -97,7 +97,7 @@ class ControlServer:
             return {host: status for host, (_, status) in self._status.items()}
 
     def stop_hosts(self) -> None:
-        """Tell all hosts to finish, commit and end."""
+        """Ask all hosts to finish, commit and end."""
         self._stop.set()
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class SparkJob:
         return self.control.status()
 
     def stop(self) -> None:
-        """Tell the hosts to finish, commit and end."""
+        """Ask the hosts to finish, commit and end."""
         self.control.stop_hosts()
 
     def cancel(self) -> None:
