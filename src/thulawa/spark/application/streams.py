@@ -24,7 +24,9 @@ from thulawa.spark.application.execution import Execution
 from thulawa.spark.map_by_key.lane_report import LaneReport
 from thulawa.spark.micro_batch.application_topics import (
     create_topics,
+    input_topics,
     owned_topics,
+    partition_counts,
     prepare_internal_topics,
     unread_records,
 )
@@ -71,6 +73,11 @@ def with_keywords(
     def decorate(init: Init) -> Callable[Concatenate["Streams", Topology, P], None]:
         @wraps(init)
         def build(self: "Streams", topology: Topology, **keywords: Any) -> None:
+            if not isinstance(topology, Topology):
+                raise ConfigurationError(
+                    f"a topology is needed, not a {type(topology).__name__}: "
+                    "builder.build() gives one"
+                )
             init(self, topology, options(**keywords))  # type: ignore[call-arg]
 
         return build  # type: ignore[return-value] # a type cannot say that all are keyword-only
@@ -103,10 +110,6 @@ class Streams:
 
     @with_keywords(Execution)
     def __init__(self, topology: Topology, execution: Execution) -> None:
-        if not isinstance(topology, Topology):
-            raise ConfigurationError(
-                f"a topology is needed, not a {type(topology).__name__}: builder.build() gives one"
-            )
         self.application_id = execution.application_id
         self.log = execution.log
         self.topology = topology
@@ -351,13 +354,9 @@ class Streams:
 
         Without ``check_topics`` every topic is assumed to exist, with one partition.
         """
-        names = _input_topics(self.topology)
+        names = input_topics(self.topology)
         broker = self._topics.broker
-        counts = broker.partitions(*names) if check_topics else dict.fromkeys(names, 1)
-        if missing := sorted(set(names) - set(counts)):
-            raise ConfigurationError(
-                f"the topic {missing[0]!r} does not exist; create it before the application starts"
-            )
+        counts = partition_counts(broker, names) if check_topics else dict.fromkeys(names, 1)
         check_picklable(self.topology)
         assigned = self._checkpoint.assignment() if check_topics else None
         return self._planned(counts, self._execution.grouper, assigned)
@@ -382,7 +381,7 @@ class Streams:
         """
         checkpoint = last_checkpoint(self.application_id, self._topics, self._checkpoint)
         checkpoint.check_belongs_to(self.application_id)
-        counts = dict.fromkeys(_input_topics(self.topology), 1)
+        counts = dict.fromkeys(input_topics(self.topology), 1)
         program = self._program_of(self._planned(counts, _any_grouping, None))
         return checkpoint.root, sorted(self._topics.broker.partitions(*owned_topics(program)))
 
@@ -598,14 +597,6 @@ class Streams:
 def _any_grouping(partitions: Mapping[str, int]) -> list[set[TopicPartition]]:
     """Group partitions for a plan of which only the names are used."""
     return by_number(partitions)
-
-
-def _input_topics(topology: Topology) -> list[str]:
-    groups = topology.subtopologies()
-    inner = {str(sink.topic) for group in groups for sink in group.sinks if sink.internal}
-    read = [t for group in groups for source in group.sources for t in source.topics]
-    tables = [node.topic for group in groups if group.is_global for node in group.nodes]  # type: ignore[attr-defined]
-    return [topic for topic in (*read, *tables) if topic not in inner]
 
 
 def _seconds(duration: Duration | None) -> float | None:

@@ -23,9 +23,10 @@ from thulawa.spark.continuous.continuous_program import (
 from thulawa.spark.continuous.control_channel import HostStatus
 from thulawa.spark.continuous.previous_run import check_previous_run, record_run
 from thulawa.spark.continuous.spark_job import SparkJob, as_query_failed, host_count
+from thulawa.spark.micro_batch.application_topics import input_topics, partition_counts
 from thulawa.spark.micro_batch.program_shipping import check_picklable
 from thulawa.spark.session.spark_session import session
-from thulawa.topology.nodes import GlobalTable, Sink, Source
+from thulawa.topology.nodes import Sink
 from thulawa.topology.topology import Topology
 
 _POLL_SECONDS = 0.01
@@ -77,17 +78,7 @@ def build_program(
 
 def _planned(topology: Topology, broker: Broker, planning: dict[str, Any]) -> Plan:
     nodes = topology.nodes.values()
-    names = {
-        topic
-        for node in nodes
-        if isinstance(node, Source) and not node.internal
-        for topic in node.topics
-    } | {node.topic for node in nodes if isinstance(node, GlobalTable)}
-    counts = broker.partitions(*names)
-    if missing := sorted(names - set(counts)):
-        raise ConfigurationError(
-            f"the topic {missing[0]!r} does not exist; create it before the application starts"
-        )
+    counts = partition_counts(broker, input_topics(topology))
     inner = frozenset(
         node.topic
         for node in nodes
@@ -165,10 +156,6 @@ class ContinuousStreams(Streams):
 
     @with_keywords(Execution)  # type: ignore[arg-type] # of a subclass
     def __init__(self, topology: Topology, execution: Execution) -> None:
-        if not isinstance(topology, Topology):
-            raise ConfigurationError(
-                f"a topology is needed, not a {type(topology).__name__}: builder.build() gives one"
-            )
         execution.check_continuous()
         self.application_id = execution.application_id
         self.log = execution.log
@@ -185,10 +172,7 @@ class ContinuousStreams(Streams):
 
     def start(self, timeout: Duration = "2 minutes") -> Self:
         """Check the program and start it; return when all its tasks run, or raise."""
-        if self.state is not State.CREATED:
-            raise ConfigurationError(
-                f"{self.application_id!r} has been started already; create another Streams"
-            )
+        self._check_new()
         self._machine.go(State.REBALANCING)
         try:
             self._start_job(milliseconds(timeout) / 1_000)
@@ -302,12 +286,6 @@ class ContinuousStreams(Streams):
             if topic in existing:
                 self._broker.delete_topic(topic)
         self._broker.delete_groups(self.application_id)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     # --- observation
 

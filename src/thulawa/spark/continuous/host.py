@@ -11,7 +11,6 @@ tasks and producer need no locks.
 """
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
@@ -30,8 +29,6 @@ from thulawa.spark.continuous.control_channel import HostStatus
 from thulawa.spark.continuous.previous_run import check_run
 from thulawa.spark.continuous.record_collector import RecordCollector, TopicLimits
 from thulawa.spark.continuous.stream_task import StreamTask, TaskProgress
-
-_log = logging.getLogger("thulawa.streams")
 
 _POLL_RECORDS = 5_000
 _BUFFERED_RECORDS = 10_000  # of one partition; above it the partition is paused

@@ -175,10 +175,9 @@ class StreamTask:
         return count
 
     def flush(self) -> None:
-        """Flush the caches, and let async nodes have what comes out of them."""
+        """Flush the caches, and wake async nodes for what comes out of them."""
         self.task.commit()
-        for node in self.task.async_nodes:
-            node.wake()
+        self._wake_async_nodes()
 
     @property
     def in_flight(self) -> int:
@@ -262,6 +261,9 @@ class StreamTask:
     def pass_results(self) -> None:
         """Process the results of calls that have arrived, and wake async nodes that they feed."""
         self.task.run_ready()
+        self._wake_async_nodes()
+
+    def _wake_async_nodes(self) -> None:
         for node in self.task.async_nodes:
             node.wake()
 
@@ -275,7 +277,8 @@ class StreamTask:
     def commit(self, producer: StreamProducer, now: int) -> TaskCommit | None:
         """Send the changes of stores; return offsets and progress, None if nothing has changed."""
         self.flush()
-        changed = self._changed or self._unfinished() != self._progress.unfinished
+        unfinished = self._unfinished()
+        changed = self._changed or unfinished != self._progress.unfinished
         for store in self._stores.values():
             for key, value in store.take():
                 producer.send(store.topic, self.id.number, key, value, now)
@@ -286,7 +289,7 @@ class StreamTask:
         snapshot = {
             name: value for name, value in self.task.snapshot().items() if name not in _TRANSIENT
         }
-        self._progress = TaskProgress(self._positions(), self._unfinished(), snapshot)
+        self._progress = TaskProgress(self._positions(), unfinished, snapshot)
         offsets: Offsets = {}
         for place in self._progress.positions:
             first = self._progress.first_offset(place)

@@ -8,12 +8,14 @@ again.
 import logging
 from collections.abc import Collection, Iterable
 
+from thulawa.brokers.port import Broker
 from thulawa.core.types import Offsets
-from thulawa.errors import StateError
+from thulawa.errors import ConfigurationError, StateError
 from thulawa.spark.micro_batch.brokers import StreamsBroker
 from thulawa.spark.micro_batch.checkpoint import Checkpoint
 from thulawa.spark.micro_batch.manifest import manifest_topic
 from thulawa.spark.micro_batch.program import Program
+from thulawa.topology.topology import Topology
 
 _log = logging.getLogger("thulawa.streams")
 
@@ -144,3 +146,22 @@ def _cut_off(program: Program, entering: Collection[str], checkpoint: Checkpoint
         "is not committed: run the program as it was until that batch is committed"
     )
     return [why]
+
+
+def input_topics(topology: Topology) -> list[str]:
+    """Return the topics that a program reads and does not write itself."""
+    groups = topology.subtopologies()
+    inner = {str(sink.topic) for group in groups for sink in group.sinks if sink.internal}
+    read = [t for group in groups for source in group.sources for t in source.topics]
+    tables = [node.topic for group in groups if group.is_global for node in group.nodes]  # type: ignore[attr-defined]
+    return [topic for topic in (*read, *tables) if topic not in inner]
+
+
+def partition_counts(broker: Broker, topics: list[str]) -> dict[str, int]:
+    """Return the partition counts of topics; raise `ConfigurationError` if one is missing."""
+    counts = broker.partitions(*topics)
+    if missing := sorted(set(topics) - set(counts)):
+        raise ConfigurationError(
+            f"the topic {missing[0]!r} does not exist; create it before the application starts"
+        )
+    return counts
