@@ -27,6 +27,8 @@ from thulawa.streams import AsyncProcessor, Record, StoreSpec, StreamsBuilder
 
 Build = Callable[[StreamsBuilder], Any]
 
+_IN = TopicPartition("in", 0)
+
 
 class Application:
     """A program over an embedded log, whose hosts run in threads."""
@@ -191,9 +193,9 @@ def test_a_stop_flushes_caches_into_calls_and_waits_for_them(
         counted.to_stream().map_values_async(waiting(gate)).to("out")
 
     app = Application(tmp_path, build)
-    (running,) = app.start()
     app.send(("a", 1), ("a", 2))
-    until(lambda: running.host.status.rounds > 3)
+    (running,) = app.start(replace(app.program, commit_interval=60.0))
+    until(lambda: running.host._tasks and running.host._tasks[0]._positions() == {_IN: 2})
     running.host.stop()
     gate.set()
     assert running.ended()

@@ -32,6 +32,7 @@ class KafkaStreamConsumer:
         self._consumer = Consumer(
             {
                 "fetch.wait.max.ms": 50,
+                "fetch.queue.backoff.ms": 10,  # the default of a second is a gap of a second
                 "fetch.message.max.bytes": 8 * 2**20,
                 "queued.min.messages": 100_000,
                 "queued.max.messages.kbytes": 128 * 1024,
@@ -128,6 +129,9 @@ class KafkaStreamProducer:
             settings["transactional.id"] = transactional_id
             settings["transaction.timeout.ms"] = int(timeout * 1_000)
         self._producer = Producer(settings)
+        # positional arguments cost a third of keywords: topic, value, key, partition, callback,
+        # on_delivery, timestamp, headers
+        self._produce: Any = self._producer.produce
         # the client asks for a consumer, of which it needs the group alone
         self._groups: dict[str, Consumer] = {}
         if self._transactional:
@@ -150,9 +154,7 @@ class KafkaStreamProducer:
         while True:
             try:
                 # 0 means now to the client; a millisecond after 1970 is nearer to the truth
-                self._producer.produce(
-                    topic, value, key, number, timestamp=timestamp or 1, headers=pairs
-                )
+                self._produce(topic, value, key, number, None, None, timestamp or 1, pairs)
             except BufferError:
                 self._producer.poll(0.05)
                 self._raise_failed()
@@ -173,13 +175,14 @@ class KafkaStreamProducer:
         """Pass many records to the client."""
         if self._transactional and not self._open:
             self._begin()
-        produce = self._producer.produce
+        produce = self._produce
         rows = zip(keys, values, timestamps, headers, strict=True)
         for key, value, timestamp, pairs in rows:
             try:
-                produce(
-                    topic, value, key, timestamp=timestamp or 1, headers=[*pairs] if pairs else None
-                )
+                if pairs:
+                    produce(topic, value, key, -1, None, None, timestamp or 1, [*pairs])
+                else:
+                    produce(topic, value, key, -1, None, None, timestamp or 1)
             except (BufferError, KafkaException):  # send() waits, or raises
                 self.send(topic, None, key, value, timestamp, pairs)
 

@@ -13,82 +13,26 @@ tasks and producer need no locks.
 import asyncio
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from thulawa.brokers.port import PolledRecords, StreamConsumer, read_partition
+from thulawa.brokers.port import PolledRecords, read_partition
 from thulawa.core.types import Offsets, ProducerRecord, TopicPartition
 from thulawa.engine.workers import new_event_loop
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.spark.continuous.continuous_program import ContinuousProgram, TaskId
 from thulawa.spark.continuous.control_channel import HostStatus
+from thulawa.spark.continuous.poll_thread import PollThread
 from thulawa.spark.continuous.previous_run import check_run
 from thulawa.spark.continuous.record_collector import RecordCollector, TopicLimits
 from thulawa.spark.continuous.stream_task import StreamTask, TaskProgress
 
-_POLL_RECORDS = 5_000
-_BUFFERED_RECORDS = 10_000  # of one partition; above it the partition is paused
-_POLL_SECONDS = 0.1
+_BUFFERED_RECORDS = 10_000  # of one partition; above it the partition is not read
+_IDLE_SECONDS = 0.1  # longest wait without a look at the clock
 _DELETION_SECONDS = 30.0  # between deletions of what was read of repartition topics
-_POLLED_AHEAD = 2  # polls that wait for the loop, which counts none of their records yet
-
-
-class PollThread:
-    """Reads the partitions of a host on a thread of its own."""
-
-    def __init__(self, consumer: StreamConsumer, arrived: Callable[[], None]) -> None:
-        self._consumer = consumer
-        self._arrived = arrived
-        self._polled: deque[PolledRecords] = deque()
-        self._wanted: set[TopicPartition] = set()  # to be paused, set by the event loop's thread
-        self._paused: set[TopicPartition] = set()
-        self._stopping = threading.Event()
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="thulawa-poll", daemon=True)
-        self._thread.start()
-
-    def take(self) -> list[PolledRecords]:
-        """Remove and return what has been polled; raise the error that ended the thread."""
-        if self.error is not None:
-            raise self.error
-        taken = []
-        while self._polled:
-            taken.append(self._polled.popleft())
-        return taken
-
-    def pause(self, partitions: set[TopicPartition]) -> None:
-        """Set the partitions that are not to be read for now."""
-        self._wanted = partitions
-
-    def stop(self) -> None:
-        """End the thread and close its consumer."""
-        self._stopping.set()
-        self._thread.join(timeout=10.0)
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                wanted = self._wanted
-                if wanted != self._paused:
-                    self._consumer.pause(wanted - self._paused)
-                    self._consumer.resume(self._paused - wanted)
-                    self._paused = wanted
-                if len(self._polled) > _POLLED_AHEAD:
-                    time.sleep(0.001)
-                    continue
-                polled = self._consumer.poll(_POLL_RECORDS, _POLL_SECONDS)
-                if polled:
-                    self._polled.extend(polled)
-                    self._arrived()
-        except BaseException as error:  # noqa: BLE001 raised by the loop
-            self.error = error
-            self._arrived()
-        finally:
-            self._consumer.close()
 
 
 class Host:
@@ -255,11 +199,13 @@ class Host:
     async def _process(self, poll_thread: PollThread) -> None:
         assert self._wake is not None
         due = time.monotonic() + self._program.commit_interval
+        busy = True
         while not self._stop.is_set():
             self._wake.clear()
             for polled in poll_thread.take():
                 self._add(polled)
-            poll_thread.pause(self._full())
+            waiting = not busy and not any(task.in_flight for task in self._tasks)
+            poll_thread.set_full(self._full(poll_thread.full), waiting=waiting)
             self._raise_failed()
             async with self._outputs:
                 busy = self._run_tasks()
@@ -287,7 +233,7 @@ class Host:
 
     def _until_punctuation(self) -> float:
         dues = [due for task in self._tasks if (due := task.task.next_wall_clock_time) is not None]
-        return (min(dues) - self._clock()) / 1_000 if dues else _POLL_SECONDS
+        return (min(dues) - self._clock()) / 1_000 if dues else _IDLE_SECONDS
 
     def _add(self, polled: PolledRecords) -> None:
         if polled.partition in self._global_partitions:
@@ -301,13 +247,14 @@ class Host:
     def _set_global_position(self, place: TopicPartition, offset: int) -> None:
         self.status.global_positions.setdefault(place.topic, {})[place.partition] = offset
 
-    def _full(self) -> set[TopicPartition]:
-        return {
-            place
-            for task in self._tasks
-            if task.buffered() > _BUFFERED_RECORDS
-            for place in task.full_partitions(_BUFFERED_RECORDS)
-        }
+    def _full(self, before: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return the partitions with enough buffered records; a full one is so until half empty."""
+        full: set[TopicPartition] = set()
+        for task in self._tasks:
+            if task.buffered() > _BUFFERED_RECORDS // 2:
+                full.update(task.full_partitions(_BUFFERED_RECORDS))
+                full.update(before.intersection(task.full_partitions(_BUFFERED_RECORDS // 2)))
+        return frozenset(full)
 
     def _run_tasks(self) -> bool:
         """Run the tasks, those with the most buffered records first; return whether any ran."""
