@@ -1,14 +1,14 @@
 """A bar chart as SVG, without a library."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, log10
 from xml.sax.saxutils import escape
 
 __all__ = ["Bar", "Chart"]
 
-_WIDTH, _HEIGHT = 860, 460
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 24, 118, 74
+_WIDTH, _HEIGHT = 1020, 500
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 24, 118, 112
 _FLOOR = _HEIGHT - _BOTTOM
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _INK, _FAINT, _GRID = "#1f2933", "#5b6770", "#e4e8ec"
@@ -27,7 +27,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Groups of bars side by side, each with its value on top; one line across for the goal."""
+    """Groups of bars side by side, each with its value on top; one line across for the goal.
+
+    ``remarks`` are lines below the names of groups.
+    """
 
     title: str
     subtitle: str
@@ -35,6 +38,7 @@ class Chart:
     groups: Mapping[str, Sequence[Bar]]
     goal: float
     goal_name: str
+    remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     note: str = ""
 
     def svg(self) -> str:
@@ -46,7 +50,7 @@ class Chart:
             *self._grid(),
             *self._goal(),
             *self._bars(),
-            _text(_LEFT + self._inner / 2, _FLOOR + 42, self.axis, anchor="middle", colour=_FAINT),
+            _text(_LEFT + self._inner / 2, _FLOOR + 78, self.axis, anchor="middle", colour=_FAINT),
             _text(_WIDTH - _RIGHT, _HEIGHT - 10, self.note, anchor="end", size=11, colour=_FAINT),
         ]
         return (
@@ -109,6 +113,10 @@ class Chart:
                 parts += _bar(bar, left + place * width, width, self._y(bar.value))
             middle = _LEFT + (index + 0.5) * span
             parts.append(_text(middle, _FLOOR + 21, label, anchor="middle", weight=600))
+            for line, remark in enumerate(self.remarks.get(label, ())):
+                parts.append(
+                    _text(middle, _FLOOR + 39 + 16 * line, remark, anchor="middle", size=12)
+                )
         return parts
 
 

@@ -1,26 +1,29 @@
 """What a system did, read from the topic that it writes its results to.
 
-A result carries the number of its visit and the time at which the visit was due; the log adds
-the time at which the result was written. From these come the rate, the latencies and the proof
-of order, whichever system wrote them.
+A result carries the number of its visit and the time at which the visit was due. A reader polls the
+topic every few milliseconds and notes when it sees the result. From these come the rate, the
+latencies and the proof of order, whichever system wrote them.
 """
 
 import json
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
 from thulawa.brokers.embedded import Log
 
-__all__ = ["Commit", "Tally", "in_step", "percentile", "slope"]
+__all__ = ["Commit", "Reader", "Tally", "in_step", "percentile", "slope"]
 
 _AT_ONCE = 10_000
 _A_SLOPE = 3
+_READING_SECONDS = 0.004  # between two reads of a topic
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Results written in one transaction: when, and how many there were by then."""
+    """Results that were seen together: when, and how many there were by then."""
 
     time: float
     finished: int
@@ -66,7 +69,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 class Tally:
     """Reads one system's results as they are committed."""
 
-    def __init__(self, log: Log, topic: str, *, warm_up: int) -> None:
+    def __init__(
+        self, log: Log, topic: str, *, warm_up: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
         self._consumer = log.consumer(topic)
         self._warm_up = warm_up
         self._last: dict[bytes | None, int] = {}
@@ -83,14 +89,19 @@ class Tally:
         return len(self.latencies)
 
     @property
-    def missing(self) -> int:
-        """The visits that have no result, although a later one has."""
-        return max(self._seen, default=-1) + 1 - len(self._seen)
+    def last(self) -> int:
+        """The highest number of a visit that has a result; -1 where none has."""
+        return max(tuple(self._seen), default=-1)
+
+    def missing(self, before: int) -> int:
+        """Return the number of visits before this one that have no result."""
+        return sum(visit not in self._seen for visit in range(before))
 
     def read(self) -> None:
         """Take in what has been committed since."""
         recent: dict[str, float] = {}
         while records := self._consumer.poll(_AT_ONCE):
+            now = self._clock()
             for record in records:
                 result = json.loads(record.value or b"{}")
                 visit: int = result["visit"]
@@ -99,11 +110,11 @@ class Tally:
                 self._seen.add(visit)
                 if visit < self._warm_up:
                     continue
-                latency = (record.timestamp - result["arrived"]) / 1000
+                latency = now - result["arrived"] / 1000
                 self.latencies.append(latency)
                 name = (record.key or b"").decode()
                 recent[name] = max(latency, recent.get(name, 0.0))
-                self._commit(record.timestamp / 1000)
+                self._commit(now)
         self.warm = len(self._seen) >= self._warm_up
         self.slowest = recent or self.slowest
 
@@ -117,3 +128,32 @@ class Tally:
             self.commits[-1] = commit
         else:
             self.commits.append(commit)
+
+
+class Reader:
+    """Reads the results of all systems on a thread of its own, until it is closed."""
+
+    def __init__(self, tallies: Sequence[Tally]) -> None:
+        self._tallies = tallies
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="thulawa-results", daemon=True)
+        self._thread.start()
+
+    def raise_failure(self) -> None:
+        """Raise what ended the thread."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(_READING_SECONDS):
+                for tally in self._tallies:
+                    tally.read()
+        except Exception as error:  # noqa: BLE001 raised where it is seen
+            self._error = error

@@ -13,6 +13,7 @@ _COLOURS: dict[System, str] = {
     "one_at_a_time": "#e9b44c",
     "spark_udf": "#c77d5e",
     "thulawa": "#1b7f5c",
+    "continuous": "#2f80c2",
 }
 
 
@@ -33,6 +34,7 @@ def draw(rows: list[Row], job: Job, path: Path, note: str) -> None:
         "one HTTP lookup a visit",
         axis="how long a lookup takes",
         groups={f"{latency} ms": _bars(rows, job, latency) for latency in job.latencies},
+        remarks={f"{latency} ms": _latencies(rows, latency) for latency in job.latencies},
         goal=job.rate,
         goal_name="arriving",
         note=note,
@@ -51,3 +53,13 @@ def _bars(rows: list[Row], job: Job, latency: int) -> list[Bar]:
             name = f"{NAMES[row.system]} (here)"
             bars.append(Bar(name, row.events_per_second, _COLOURS[row.system]))
     return bars
+
+
+def _latencies(rows: list[Row], latency: int) -> list[str]:
+    """Return the latencies of both ways to run Thulawa, a line for each."""
+    ours = {row.system: row for row in rows if row.latency_ms == latency}
+    batches, continuous = ours["thulawa"], ours["continuous"]
+    return [
+        f"Thulawa: p50 {batches.p50_ms / 1000:.1f} s, p99 {batches.p99_ms / 1000:.1f} s",
+        f"continuous: p50 {continuous.p50_ms:.0f} ms, p99 {continuous.p99_ms:.0f} ms",
+    ]

@@ -1,7 +1,7 @@
 """The demonstration: the job of the Thulawa paper on Spark, measured here and now.
 
 Visits arrive at a steady rate in one partition of the embedded log, and each needs a lookup that
-takes a while. For each latency three queries read the same visits at the same time, each its own
+takes a while. For each latency four systems read the same visits at the same time, each its own
 way (`enrichment`), and write to a topic of their own. All figures come from those topics.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import thulawa
-from examples.demo.enrichment import SYSTEMS, Place, System, start
-from examples.demo.measuring import Tally, in_step, percentile, slope
+from examples.demo.enrichment import SYSTEMS, Place, Running, System, start
+from examples.demo.measuring import Reader, Tally, in_step, percentile, slope
 from examples.demo.service import Lookups, lookup_service
 from examples.demo.visits import Visits
 from thulawa.brokers.embedded import Log
@@ -28,6 +28,7 @@ _WARM_UP = 2  # visits; they start the workers and open the connections
 _SETTLING = 2.0  # seconds before the window: the first batches are smaller than the rest
 _BATCH = 2.5  # seconds of work in a batch of what takes one visit at a time
 _SECONDS_TO_START = 120
+_SECONDS_TO_FINISH = 10
 _GLANCE = 0.25
 _SLOWEST = 3
 
@@ -148,8 +149,8 @@ def _spark(folder: Path) -> Iterator[Any]:
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }
     try:
-        # three tasks at once that mostly wait: more than there may be cores
-        spark = thulawa.session("thulawa-demo", master="local[4]", settings=settings)
+        # four tasks at once that mostly wait: more than there may be cores
+        spark = thulawa.session("thulawa-demo", master="local[6]", settings=settings)
     except Exception as error:
         raise DemoFailed(f"Spark did not start: {error}") from error
     try:
@@ -158,23 +159,25 @@ def _spark(folder: Path) -> Iterator[Any]:
         spark.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Runner:
     """One system at work."""
 
     system: System
-    query: Any
+    running: Running
     tally: Tally
 
     @property
     def warm(self) -> bool:
-        """Tell whether a whole batch is through: written, and committed by Spark."""
-        return self.tally.warm and self.query.lastProgress is not None
+        """Whether its first results are there, and a whole batch is committed."""
+        return self.tally.warm and self.running.ready
 
     def raise_failure(self) -> None:
-        """Raise what ended the query, if it has ended."""
-        if (error := self.query.exception()) is not None:
-            raise DemoFailed(f"the query {self.query.name} failed: {error}")
+        """Raise what ended it, if it has ended."""
+        try:
+            self.running.raise_failure()
+        except Exception as error:
+            raise DemoFailed(f"{self.system} failed: {error}") from error
 
 
 @contextmanager
@@ -182,7 +185,7 @@ def _race(
     spark: Any, log: Log, folder: Path, port: int, job: Job, latency_ms: int, watcher: Watcher
 ) -> Iterator["_Race"]:
     """Start all systems on the same visits; stop them at the end."""
-    watcher.doing(f"Starting three queries with lookups of {latency_ms} ms")
+    watcher.doing(f"Starting four systems with lookups of {latency_ms} ms")
     topic = f"visits-{latency_ms}ms"
     log.create_topic(topic)
     with ExitStack() as stack:
@@ -203,11 +206,12 @@ def _race(
                 visits_per_batch=job.visits_per_batch(latency_ms),
             )
             # one by one: Spark fails at times when the first queries of a session start together
-            query = start(spark, system, place)
-            stack.callback(query.stop)
+            running = start(spark, system, place)
+            stack.callback(running.stop)
             tally = stack.enter_context(closing(Tally(log, results, warm_up=_WARM_UP)))
-            runners.append(_Runner(system, query, tally))
-        yield _Race(job, latency_ms, visits, lookups, runners, watcher)
+            runners.append(_Runner(system, running, tally))
+        reader = stack.enter_context(closing(Reader([runner.tally for runner in runners])))
+        yield _Race(job, latency_ms, visits, lookups, runners, reader, watcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,7 @@ class _Race:
     visits: Visits
     lookups: Lookups
     runners: list[_Runner]
+    reader: Reader
     watcher: Watcher
 
     def warm_up(self) -> None:
@@ -227,9 +232,9 @@ class _Race:
         deadline = time.monotonic() + _SECONDS_TO_START
         while not all(runner.warm for runner in self.runners):
             if time.monotonic() > deadline:
-                raise DemoFailed(f"the queries gave no result within {_SECONDS_TO_START} s")
+                raise DemoFailed(f"not all systems had a result within {_SECONDS_TO_START} s")
             time.sleep(0.05)
-            self._read()
+            self._raise_failure()
 
     def run(self) -> list[Row]:
         """Let visits arrive until the window has passed; measure."""
@@ -238,14 +243,28 @@ class _Race:
         until = since + self.job.window(self.latency_ms)
         while (now := time.time()) < until:
             time.sleep(min(_GLANCE, until - now))
-            self._read()
+            self._raise_failure()
             self.watcher.moment(self._moment(since, until))
-        return [self._row(runner, since, until) for runner in self.runners]
+        rows = [self._row(runner, since, until) for runner in self.runners]
+        self._await_missing({runner: runner.tally.last for runner in self.runners})
+        return rows
 
-    def _read(self) -> None:
+    def _await_missing(self, last: dict[_Runner, int]) -> None:
+        """Wait for the results that others of later visits have overtaken; raise if one is lost."""
+        deadline = time.monotonic() + _SECONDS_TO_FINISH + self.latency_ms / 1000
+        for runner, visit in last.items():
+            while missing := runner.tally.missing(visit):
+                if time.monotonic() > deadline:
+                    raise DemoFailed(
+                        f"{runner.system} lost {missing} visits at {self.latency_ms} ms"
+                    )
+                time.sleep(0.05)
+                self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        self.reader.raise_failure()
         for runner in self.runners:
             runner.raise_failure()
-            runner.tally.read()
 
     def _moment(self, since: float, until: float) -> Moment:
         calls = self.lookups.calls()
@@ -283,8 +302,6 @@ class _Race:
                 f"{runner.system} wrote nothing in {until - since:.0f} s at {self.latency_ms} ms: "
                 "this machine is too busy; give it longer with --seconds"
             )
-        if tally.missing:
-            raise DemoFailed(f"{runner.system} lost {tally.missing} visits at {self.latency_ms} ms")
         steady = in_step(tally.commits, since, until, self._due)
         return Row(
             system=runner.system,

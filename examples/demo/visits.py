@@ -1,5 +1,6 @@
 """Visits that arrive in a topic at a steady rate."""
 
+import json
 import threading
 import time
 from random import Random
@@ -14,8 +15,9 @@ _TICK = 0.01
 class Visits:
     """Writes visits to a topic as they fall due, on a thread of its own.
 
-    Each carries the time at which it was due to arrive, so a writer that is late makes
-    latencies longer, never shorter. Visitors are drawn at random, each as likely as the others.
+    Each carries its number and the time at which it was due to arrive, so a writer that is late
+    makes latencies longer, never shorter. Visitors are drawn at random, all
+    with the same probability.
     """
 
     def __init__(self, log: Log, topic: str, *, rate: float, keys: int) -> None:
@@ -27,6 +29,7 @@ class Visits:
         self._ended = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._write, name="thulawa-visits", daemon=True)
+        self._sent = 0
         self.arrived = 0
         self.started = 0.0
 
@@ -64,4 +67,7 @@ class Visits:
     def _send(self, producer: Producer, due: float) -> None:
         number = self._random.randrange(self._keys)
         ip = b"10.%d.%d.%d" % (number >> 16 & 255, number >> 8 & 255, number & 255)
-        producer.send(self._topic, key=ip, value=b"/", timestamp=int(due * 1000))
+        arrived = int(due * 1000)
+        visit = json.dumps({"visit": self._sent, "arrived": arrived}).encode()
+        producer.send(self._topic, key=ip, value=visit, timestamp=arrived)
+        self._sent += 1

@@ -17,11 +17,11 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield made
 
 
-def write(log: Log, *results: tuple[bytes, int], at: int = 2_000) -> None:
+def write(log: Log, *results: tuple[bytes, int]) -> None:
     log.append(
         {
             "out": [
-                ProducerRecord(key, json.dumps({"visit": visit, "arrived": 1_000}).encode(), (), at)
+                ProducerRecord(key, json.dumps({"visit": visit, "arrived": 1_000}).encode())
                 for key, visit in results
             ]
         }
@@ -61,10 +61,10 @@ def test_percentiles_of_known_values() -> None:
 
 
 def test_order_is_kept_when_each_key_s_visits_rise(log: Log) -> None:
-    tally = Tally(log, "out", warm_up=1)
+    tally = Tally(log, "out", warm_up=1, clock=lambda: 2.0)
     write(log, (b"a", 0), (b"b", 2), (b"a", 1), (b"b", 3))
     tally.read()
-    assert (tally.violations, tally.missing, tally.finished) == (0, 0, 3)
+    assert (tally.violations, tally.missing(4), tally.last, tally.finished) == (0, 0, 3, 3)
     assert tally.latencies == [1.0] * 3
     assert tally.commits == [Commit(2.0, 3)]
     assert tally.slowest == {"a": 1.0, "b": 1.0}
@@ -84,5 +84,6 @@ def test_a_visit_that_was_passed_over_is_missing(log: Log) -> None:
     tally = Tally(log, "out", warm_up=0)
     write(log, (b"a", 0), (b"b", 2))
     tally.read()
-    assert tally.missing == 1
+    assert tally.last == 2
+    assert tally.missing(tally.last) == 1
     tally.close()
