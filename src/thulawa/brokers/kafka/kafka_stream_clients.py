@@ -16,7 +16,6 @@ from thulawa.brokers.kafka.client_errors import (
     translated,
 )
 from thulawa.brokers.kafka.connection import Connection
-from thulawa.brokers.kafka.reading import headers_of
 from thulawa.brokers.port import PolledRecords
 from thulawa.core.types import Headers, Offsets, ProducerRecord, TopicPartition
 from thulawa.errors import BrokerUnreachable
@@ -52,22 +51,22 @@ class KafkaStreamConsumer:
         messages = self._consumer.consume(1, timeout)
         if messages and max_records > 1:
             messages += self._consumer.consume(max_records - 1, 0)
-        by_partition: dict[tuple[str, int], list[Message]] = {}
+        if not any(map(Message.error, messages)):
+            return _by_partition(messages)
         polled: list[PolledRecords] = []
+        records: list[Message] = []
         for message in messages:
-            place = message.topic() or "", message.partition() or 0
             if (error := message.error()) is None:
-                by_partition.setdefault(place, []).append(message)
+                records.append(message)
             elif error.code() == Code._PARTITION_EOF:  # noqa: SLF001 librdkafka's own code
-                polled += _columns(place, by_partition.pop(place, []))
-                offset = message.offset() or 0
-                end = PolledRecords(TopicPartition(*place), (), (), (), (), (), offset, at_end=True)
-                polled.append(end)
+                polled += _by_partition(records)  # of any partition: they come before its end
+                records = []
+                end, offset = _partition(message), message.offset() or 0
+                polled.append(PolledRecords(end, (), (), (), (), (), offset, at_end=True))
             elif not transient(error):
-                raise translated(error, "reading", topic=place[0], partition=place[1])
-        for place, some in by_partition.items():
-            polled += _columns(place, some)
-        return polled
+                topic, number = _partition(message)
+                raise translated(error, "reading", topic=topic, partition=number)
+        return polled + _by_partition(records)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Return no records of these partitions until they are resumed."""
@@ -82,22 +81,36 @@ class KafkaStreamConsumer:
         self._consumer.close()
 
 
-def _columns(place: tuple[str, int], messages: Sequence[Message]) -> list[PolledRecords]:
+def _partition(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic() or "", message.partition() or 0)
+
+
+def _by_partition(messages: list[Message]) -> list[PolledRecords]:
+    """Return the records of each partition as columns, most of it in C: the hot path of reading."""
     if not messages:
         return []
-    offsets = [message.offset() or 0 for message in messages]
-    return [
-        PolledRecords(
-            TopicPartition(*place),
-            offsets,
-            [message.timestamp()[1] for message in messages],
-            [message.key() for message in messages],
-            [message.value() for message in messages],
-            [headers_of(message) for message in messages],
-            offsets[-1] + 1,
-            at_end=False,
-        )
-    ]
+    numbers, topics = set(map(Message.partition, messages)), set(map(Message.topic, messages))
+    if len(numbers) == 1 and len(topics) == 1:
+        return [_columns(_partition(messages[0]), messages)]
+    groups: dict[TopicPartition, list[Message]] = {}
+    for message in messages:
+        groups.setdefault(_partition(message), []).append(message)
+    return [_columns(place, some) for place, some in groups.items()]
+
+
+def _columns(place: TopicPartition, messages: list[Message]) -> PolledRecords:
+    offsets: Any = list(map(Message.offset, messages))
+    headers: Any = list(map(Message.headers, messages))
+    return PolledRecords(
+        place,
+        offsets,
+        [timestamp for _, timestamp in map(Message.timestamp, messages)],
+        list(map(Message.key, messages)),
+        list(map(Message.value, messages)),
+        [tuple(pairs or ()) for pairs in headers] if any(headers) else [()] * len(messages),
+        offsets[-1] + 1,
+        at_end=False,
+    )
 
 
 class KafkaStreamProducer:
