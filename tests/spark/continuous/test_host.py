@@ -36,6 +36,7 @@ class Application:
         for topic in ("in", "table", "out", "dead"):
             self.broker.create_topic(topic, partitions)
         self.build, self.options = build, options
+        self.state_dir = f"{folder}/state"
         self.program = self.planned()
 
     def planned(self, hosts: int = 1, **options: Any) -> ContinuousProgram:
@@ -49,7 +50,7 @@ class Application:
             options=options.pop("task_options"),
             hosts=lambda tasks: min(hosts, tasks),
             commit_interval=0.02,
-            **options,
+            **{"state_dir": self.state_dir, **options},
         )
 
     def start(self, program: ContinuousProgram | None = None) -> "list[Running]":
@@ -193,7 +194,7 @@ def test_a_stop_flushes_caches_into_calls_and_waits_for_them(
     app = Application(tmp_path, build)
     (running,) = app.start()
     app.send(("a", 1), ("a", 2))
-    until(lambda: running.host.status.rounds > 3)
+    until(lambda: running.host._tasks and running.host._tasks[0].in_flight)
     running.host.stop()
     gate.set()
     assert running.ended()
