@@ -48,7 +48,7 @@ Progress = Callable[[str, int, int], None]
 """Called with a store, the offsets that have been restored and all of them."""
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
+class LocalPosition(msgspec.Struct, frozen=True, array_like=True):
     """What a local copy stands for: next offsets by changelog, at a time in seconds."""
 
     format: int
@@ -170,7 +170,7 @@ class LocalState:
             return database, {}
         try:
             found = database.get(_POSITION)
-            position = None if found is None else msgspec.msgpack.decode(found, type=Position)
+            position = None if found is None else msgspec.msgpack.decode(found, type=LocalPosition)
             why = self._unusable(position)
         except (StateError, msgspec.DecodeError) as error:
             position, why = None, f"it is damaged: {error}"
@@ -187,7 +187,7 @@ class LocalState:
         self._folder.clear()
         return LocalDatabase(self._folder.database, self._memory), {}
 
-    def _unusable(self, position: Position | None) -> str | None:
+    def _unusable(self, position: LocalPosition | None) -> str | None:
         """Return why a local copy cannot be used, or None."""
         if position is None:
             return "it is not complete"
@@ -256,7 +256,7 @@ class LocalState:
 
     def _position(self, offsets: Mapping[str, int], now: float) -> tuple[bytes, bytes]:
         application, task = self._identity
-        position = Position(_FORMAT, application, task, self._topic_ids, dict(offsets), now)
+        position = LocalPosition(_FORMAT, application, task, self._topic_ids, dict(offsets), now)
         return _POSITION, msgspec.msgpack.encode(position)
 
     # --- commits
