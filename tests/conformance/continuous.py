@@ -89,6 +89,8 @@ class _ContinuousRun(_Run):
             hosts=lambda tasks: min(2, tasks),
             planning={"key_serde": Serdes.json(), "value_serde": Serdes.json()},
             commit_interval=0.01,
+            state_dir=self._address.removeprefix("file:") + "-state",
+            state_memory=20_000,  # a few entries of each store: the others are evicted
         )
         check_previous_run(program)
         create_internal_topics(program)

@@ -42,8 +42,12 @@ def aggregate_blocks(
     written before the next call of the aggregator can change it in place.
     """
     step = _step(node, context, failed)
+    store = context.store(node.store)
+    prefetch = store.prefetcher() if isinstance(store, KeyValueStore) else None
 
     def process(block: Block) -> None:
+        if prefetch is not None:
+            prefetch(block.keys)
         done: list[Any] = []
         append = done.append
         records = block.records()

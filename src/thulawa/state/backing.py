@@ -3,8 +3,9 @@
 A *backing* is a mapping from key identities (`thulawa.state.key_identity`) to plain data, which
 must not be changed in place. Tests and the test driver use a `dict`; on Spark it is a
 `TrackedEntries`, which remembers the values that the running batch has replaced, and loads missing
-ones on demand. A backing has no order: stores that need one keep a sorted index of its keys, built
-when the store is opened.
+ones on demand; in continuous execution it reads them from the disk (`rocksdb.CachedEntries`). A
+backing has no order: stores that need one keep a sorted index of its keys, built when the store is
+opened.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -128,6 +129,14 @@ class PartlyLoadedEntries(TrackedEntries):
         """Return all entries."""
         self.unloaded.load_all()
         return dict.items(self)
+
+
+def getter(backing: Backing) -> Callable[[Any], Any]:
+    """Return the function that reads an entry, or None: in C wherever the entry is in memory."""
+    if hasattr(type(backing), "__missing__"):
+        found: Callable[[Any], Any] = dict.__getitem__.__get__(backing)
+        return found
+    return backing.get
 
 
 _ignore = dict[Any, Any]().get  # a no-op in C, for backings that do not track old entries

@@ -130,6 +130,24 @@ class ColumnCodec:
         except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
             raise StateError("the encoded values are damaged: they cannot be decoded") from error
 
+    def encode_one(self, value: Any) -> bytes:
+        """Encode a list of one value, as `encode` does, in less time for scalars and pairs."""
+        kind = type(value)
+        try:
+            if kind in _SCALARS:
+                return _framed(self._encoder.encode([_SCALAR, [value]]))
+            if kind is tuple and value and _SCALARS.issuperset(map(type, value)):
+                columns = [[_SCALAR, [item]] for item in value]
+                return _framed(self._encoder.encode([_TUPLE, columns]))
+        except OverflowError:
+            pass  # a number of more than 64 bits
+        return self.encode([value])
+
+    def decode_one(self, data: bytes) -> Any:
+        """Decode a list of one value."""
+        (value,) = self.decode(data)
+        return value
+
     def pack(self, value: Any) -> bytes:
         """Encode one value, without a frame."""
         return self._encoder.encode(self._packed(value))

@@ -58,15 +58,15 @@ class Keys:
     {'a': [1]}
     """
 
-    __slots__ = ("_exact", "_serde", "text", "travels_plain")
+    __slots__ = ("_serde", "exact", "text", "travels_plain")
 
     def __init__(self, serde: Serde[Any] | None = None) -> None:
         self._serde = serde or PLAIN
-        self._exact = self._serde.exact
+        self.exact = self._serde.exact  # types whose values are their own identities
         # The type of text that is its own identity, for callers that inline the test.
-        self.text: type[str] = str if str in self._exact else _NoText
+        self.text: type[str] = str if str in self.exact else _NoText
         # Whether every key is plain data, and is shuffled as it is; others as their identities.
-        self.travels_plain = self._serde == PLAIN or self._exact in _SINGLE_TYPE
+        self.travels_plain = self._serde == PLAIN or self.exact in _SINGLE_TYPE
 
     def identity(self, key: Any) -> Hashable:
         """Return the identity of a key; raise `SerializationError` if its serde cannot write it.
@@ -75,16 +75,16 @@ class Keys:
         if the key is its own identity, else a serialization.
         """
         kind = type(key)
-        if kind in self._exact:
+        if kind in self.exact:
             if kind is not str or key.isascii():
                 found: Hashable = key
                 return found
             _check_text(key)
             return str(key)
         data = self._dumped(key)
-        if data is not None and self._exact:
+        if data is not None and self.exact:
             again = self._serde.loads(data)
-            if type(again) in self._exact:
+            if type(again) in self.exact:
                 return again
         return data
 
@@ -101,7 +101,7 @@ class Keys:
 
     def key(self, identity: Hashable) -> Any:
         """Return the key of an identity: the key itself, or as its serde deserializes it."""
-        if type(identity) is bytes and bytes not in self._exact:
+        if type(identity) is bytes and bytes not in self.exact:
             return self._serde.loads(identity)
         return identity
 

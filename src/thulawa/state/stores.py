@@ -1,11 +1,11 @@
 """Stores by key: key-value, versioned, and the time-ordered buffer."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from thulawa.state.backing import Backing, setters, sort_key
+from thulawa.state.backing import Backing, getter, setters, sort_key
 from thulawa.state.codec import PLAIN_DATA, ColumnCodec
 from thulawa.state.key_identity import PLAIN_KEYS, Keys
 
@@ -21,7 +21,9 @@ class StateStore:
     `SerializationError`. ``size`` is that of windows.
     """
 
-    __slots__ = ("_backing", "_identity", "_size", "_text", "keys", "name", "retention", "values")
+    __slots__ = (
+        "_backing", "_get", "_identity", "_size", "_text", "keys", "name", "retention", "values",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class StateStore:
         self.values = values
         self._size = size
         self._backing = backing
+        self._get = getter(backing)
         self._identity = keys.identity
         self._text = keys.text
         self._index()
@@ -62,10 +65,9 @@ class KeyValueStore(StateStore):
     [('a', 1), ('b', 2)]
     """
 
-    __slots__ = ("_get", "_sorted")
+    __slots__ = ("_sorted",)
 
     def _index(self) -> None:
-        self._get = self._backing.get
         self._sorted: list[tuple[Any, Any, Any]] | None = None
 
     def by_identity(
@@ -77,6 +79,22 @@ class KeyValueStore(StateStore):
         the entry that was read, then the third with the new one. Values are not checked.
         """
         return (self._get, *setters(self._backing))
+
+    def prefetcher(self) -> Callable[[Sequence[Any]], None] | None:
+        """Return a function that loads the entries of some keys with one read.
+
+        None: all entries are in memory. Keys that are not their own identities are not loaded.
+        """
+        load = getattr(self._backing, "prefetch", None)
+        if load is None:
+            return None
+        exact = self.keys.exact
+
+        def prefetch(keys: Sequence[Any]) -> None:
+            if exact.issuperset(map(type, keys)):
+                load(keys)
+
+        return prefetch
 
     def entry(self, key: Any) -> tuple[Any, int] | None:
         """Return (value, timestamp) of a key, or None."""
@@ -156,7 +174,7 @@ class VersionedStore(StateStore):
 
     def entry(self, key: Any) -> tuple[Any, int] | None:
         """Return the latest (value, timestamp), or None."""
-        versions = self._backing.get(self._identity(key))
+        versions = self._get(self._identity(key))
         return None if versions is None else _entry(versions[-1])
 
     def get(self, key: Any) -> Any:
@@ -169,7 +187,7 @@ class VersionedStore(StateStore):
 
         For a time before the retention, only a version that is still the latest is found.
         """
-        versions = self._backing.get(self._identity(key))
+        versions = self._get(self._identity(key))
         if versions is None:
             return None
         if timestamp < self._newest - self.retention:
@@ -184,7 +202,7 @@ class VersionedStore(StateStore):
         if timestamp < self._newest - self.retention:
             return None
         self._newest = max(self._newest, timestamp)
-        versions = self._backing.get(identity) or ()
+        versions = self._get(identity) or ()
         index = bisect_right(versions, timestamp, key=_time)
         same = index > 0 and versions[index - 1][0] == timestamp
         now = (*versions[: index - same], (timestamp, value), *versions[index:])
@@ -233,14 +251,14 @@ class TimeOrderedBuffer(StateStore):
     def put(self, time: int, key: Hashable, value: Any) -> None:
         """Set the value of a key; a key that is in the buffer keeps its time."""
         self.values.check(value)
-        held = self._backing.get(key)
+        held = self._get(key)
         if held is None:
             insort(self._order, (time, sort_key(key), key), key=_time_and_key)
         self._backing[key] = (time if held is None else held[0], value)
 
     def get(self, key: Hashable) -> Any:
         """Return the value of a key, or None."""
-        held = self._backing.get(key)
+        held = self._get(key)
         return None if held is None else held[1]
 
     def earliest(self) -> int | None:

@@ -127,7 +127,7 @@ class WindowStore(RetainedStore):
     def fetch(self, key: Any, start: int) -> Any:
         """Return (value, timestamp) of a window, or None."""
         plain = type(key) is self._text and key.isascii()  # `identity` without its call
-        return self._backing.get((key if plain else self._identity(key), start))
+        return self._get((key if plain else self._identity(key), start))
 
     def put(self, key: Any, value: Any, start: int, timestamp: int = 0) -> None:
         """Set the value of a window; None removes it, and an expired window is ignored."""
@@ -141,13 +141,13 @@ class WindowStore(RetainedStore):
             self._remove(identity, start)
             return
         entry_key = (identity, start)
-        if self._backing.get(entry_key) is None:
+        if self._get(entry_key) is None:
             self._timeline.add(identity, start)
         self._backing[entry_key] = (value, timestamp)
 
     def range(self, key: Any, first: int, last: int) -> list[tuple[Window, tuple[Any, int]]]:
         """Return the windows of a key that start from ``first`` to ``last``, with their entries."""
-        get, identity, size = self._backing.get, self._identity(key), self._size
+        get, identity, size = self._get, self._identity(key), self._size
         return [
             (Window(start, start + size), get((identity, start)))
             for start in self._timeline.times(identity, first, last)
@@ -156,7 +156,7 @@ class WindowStore(RetainedStore):
     def starting(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], tuple[Any, int]]]:
         """Yield all windows that start from ``first`` to ``last``, by start, then key."""
         for start, identity in list(self._timeline.between(first, last)):
-            entry = self._backing.get((identity, start))
+            entry = self._get((identity, start))
             yield Windowed(self.keys.key(identity), Window(start, start + self._size)), entry
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:
@@ -183,7 +183,7 @@ class JoinStore(RetainedStore):
         self.values.check(value)
         if self.observe(timestamp):
             entry = (identity, timestamp)
-            held = self._backing.get(entry)
+            held = self._get(entry)
             if held is None:
                 self._timeline.add(identity, timestamp)
             self._backing[entry] = (value,) if held is None else (*held, value)
@@ -192,7 +192,7 @@ class JoinStore(RetainedStore):
         """Yield the records of a key from ``first`` to ``last``, by time, then arrival."""
         identity = self._identity(key)
         for time in self._timeline.times(identity, first, last):
-            for value in self._backing.get((identity, time)):
+            for value in self._get((identity, time)):
                 yield time, value
 
 
@@ -228,7 +228,7 @@ class SessionStore(RetainedStore):
 
     def fetch(self, key: Any, session: Window) -> Any:
         """Return the value of exactly this session, or None."""
-        entry = self._backing.get((self._identity(key), session.end))
+        entry = self._get((self._identity(key), session.end))
         return entry[1] if entry is not None and entry[0] == session.start else None
 
     def overlapping(
@@ -238,7 +238,7 @@ class SessionStore(RetainedStore):
         found = []
         identity = self._identity(key)
         for end in self._timeline.times(identity, earliest_end, _FOREVER):
-            start, value = self._backing.get((identity, end))
+            start, value = self._get((identity, end))
             if start <= latest_start:
                 found.append((Window(start, end), value))
         return found
@@ -246,7 +246,7 @@ class SessionStore(RetainedStore):
     def ending(self, first: int, last: int) -> Iterator[tuple[Windowed[Any], Any]]:
         """Yield all sessions that end from ``first`` to ``last``, by end, then key."""
         for end, identity in list(self._timeline.between(first, last)):
-            start, value = self._backing.get((identity, end))
+            start, value = self._get((identity, end))
             yield Windowed(self.keys.key(identity), Window(start, end)), value
 
     def all(self) -> Iterator[tuple[Windowed[Any], Any]]:

@@ -38,6 +38,7 @@ class Application:
         for topic in ("in", "table", "out", "dead"):
             self.broker.create_topic(topic, partitions)
         self.build, self.options = build, options
+        self.state_dir = f"{folder}/state"
         self.program = self.planned()
 
     def planned(self, hosts: int = 1, **options: Any) -> ContinuousProgram:
@@ -51,7 +52,7 @@ class Application:
             options=options.pop("task_options"),
             hosts=lambda tasks: min(hosts, tasks),
             commit_interval=0.02,
-            **options,
+            **{"state_dir": self.state_dir, **options},
         )
 
     def start(self, program: ContinuousProgram | None = None) -> "list[Running]":

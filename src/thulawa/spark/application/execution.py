@@ -10,6 +10,7 @@ from thulawa.brokers.kafka.transactions import Guarantee
 from thulawa.core.durations import Duration, milliseconds
 from thulawa.core.names import check_name
 from thulawa.core.serdes import Serde
+from thulawa.core.sizes import byte_size
 from thulawa.errors import ConfigurationError
 from thulawa.runtime.application_states import Restart, policy_of
 from thulawa.runtime.batch_size import AdaptiveBatchSize
@@ -53,6 +54,13 @@ class Execution:
 
     commit_interval: Duration = "100 ms"
     """Continuous: the interval of commits, with which results become visible under exactly once."""
+
+    state_dir: str | None = None
+    """Continuous: the folder of local state on each machine, on a fast local disk; by default one
+    in the system's folder for temporary files."""
+
+    state_memory: int | str = "256 MB"
+    """Continuous: the memory for state in each Spark task; what does not fit is on the disk."""
 
     checkpoint: str | None = None
     """The local folder of offsets and state, which belongs to this application alone.
@@ -122,6 +130,7 @@ class Execution:
         if self.parallelism is not None and self.parallelism < 1:
             raise ConfigurationError("parallelism must be at least 1")
         milliseconds(self.commit_interval, name="commit_interval")
+        byte_size(self.state_memory, name="state_memory")
         policy_of(self.on_error)
         if self.trigger is not None:
             milliseconds(self.trigger, name="trigger")

@@ -26,7 +26,8 @@ class ContinuousProgram:
     """A planned topology and how to run it; all its repartitions are topics.
 
     ``hosts`` are the tasks of each Spark task. ``run`` identifies one start. ``outputs`` are the
-    partition counts of the topics that have a partitioner.
+    partition counts of the topics that have a partitioner. ``state_dir`` is the folder of local
+    state, by default one for temporary files; ``state_memory`` are the bytes of it in memory.
     """
 
     application_id: str
@@ -39,6 +40,8 @@ class ContinuousProgram:
     exactly_once: bool = True
     commit_interval: float = 0.1
     transaction_timeout: float = 60.0
+    state_dir: str | None = None
+    state_memory: int = 256_000_000
 
     @property
     def progress_topic(self) -> str:

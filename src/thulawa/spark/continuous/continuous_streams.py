@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self
 
 from thulawa.brokers.port import Broker, open_broker
 from thulawa.core.durations import Duration, milliseconds
+from thulawa.core.sizes import byte_size
 from thulawa.core.types import Offsets
 from thulawa.errors import ConfigurationError, ThulawaError
 from thulawa.runtime.application_states import State, StateMachine
@@ -25,6 +26,7 @@ from thulawa.spark.continuous.previous_run import check_previous_run, record_run
 from thulawa.spark.continuous.spark_job import SparkJob, as_query_failed, host_count
 from thulawa.spark.micro_batch.application_topics import input_topics, partition_counts
 from thulawa.spark.micro_batch.program_shipping import check_picklable
+from thulawa.spark.micro_batch.restore import Restoring
 from thulawa.spark.session.spark_session import session
 from thulawa.topology.nodes import Sink
 from thulawa.topology.topology import Topology
@@ -196,7 +198,13 @@ class ContinuousStreams(Streams):
         self._hosted = program
         self._job = job = SparkJob(spark, program, self._execution.clock)
         deadline = time.monotonic() + timeout
+        restored = 0
         while sum(status.running for status in job.status().values()) < len(program.hosts):
+            found = self._restoring(job)
+            if found.records != restored:  # a restore may take longer than the timeout
+                restored, deadline = found.records, time.monotonic() + timeout
+                if self.on_restoring is not None:
+                    self.on_restoring(found)
             if job.ended.is_set():
                 raise as_query_failed(self.application_id, job.error)
             if time.monotonic() > deadline:
@@ -207,6 +215,10 @@ class ContinuousStreams(Streams):
                     "parallelism, or stop them"
                 )
             time.sleep(_POLL_SECONDS)
+
+    def _restoring(self, job: SparkJob) -> Restoring:
+        known = [one for status in job.status().values() for one in status.restoring.values()]
+        return Restoring(sum(done for done, _ in known), sum(total for _, total in known))
 
     def _build(self, hosts: Callable[[int], int]) -> ContinuousProgram:
         chosen = self._execution
@@ -224,6 +236,8 @@ class ContinuousStreams(Streams):
             exactly_once=chosen.processing_guarantee == "exactly_once",
             commit_interval=milliseconds(chosen.commit_interval) / 1_000,
             transaction_timeout=milliseconds(chosen.transaction_timeout or "1 minute") / 1_000,
+            state_dir=chosen.state_dir,
+            state_memory=byte_size(chosen.state_memory),
         )
 
     def _watch(self) -> None:

@@ -37,7 +37,8 @@ class HostStatus(msgspec.Struct):
     """What a host reports to the driver.
 
     ``rounds`` counts the passes of its processing loop. ``global_positions`` are the offsets up to
-    which it has read global topics.
+    which it has read global topics. ``restoring`` has, for each store of a task (``"0_1/counts"``),
+    how many offsets of its changelog have been restored since the start, and of how many.
     """
 
     host: int
@@ -46,6 +47,7 @@ class HostStatus(msgspec.Struct):
     commits: int = 0
     rounds: int = 0
     global_positions: dict[str, dict[int, int]] = {}
+    restoring: dict[str, tuple[int, int]] = {}
 
 
 class Hello(msgspec.Struct, tag=True):

@@ -25,6 +25,7 @@ from thulawa.engine.workers import new_event_loop
 from thulawa.runtime.global_tables import GlobalTables
 from thulawa.spark.continuous.continuous_program import ContinuousProgram, TaskId
 from thulawa.spark.continuous.control_channel import HostStatus
+from thulawa.spark.continuous.local_state import HostState, LocalState
 from thulawa.spark.continuous.poll_thread import PollThread
 from thulawa.spark.continuous.previous_run import check_run
 from thulawa.spark.continuous.record_collector import RecordCollector, TopicLimits
@@ -52,7 +53,7 @@ class Host:
         self._program = program
         self._number = number
         self._custom_clock = clock
-        self.status = HostStatus(number, global_positions={})
+        self.status = HostStatus(number, global_positions={}, restoring={})
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -60,6 +61,7 @@ class Host:
         self._tasks: list[StreamTask] = []
         self._readers: dict[TopicPartition, StreamTask] = {}
         self._global_partitions: set[TopicPartition] = set()
+        self._state = HostState(program)
         self._serving: list[asyncio.Task[None]] = []
         self._next_deletion = time.monotonic() + _DELETION_SECONDS
 
@@ -105,7 +107,10 @@ class Host:
         serving: list[asyncio.Task[None]] = []
         try:
             check_run(program)  # after the producer: a later start fences it
-            positions = self._restore()
+            positions = await self._restore()
+            if self._stop.is_set():
+                self._raise_failed()
+                return  # stopped before everything was restored
             poll_thread = PollThread(program.broker.stream_consumer(positions), self._notify)
             for task in self._tasks:
                 serving += [
@@ -128,27 +133,33 @@ class Host:
                 await asyncio.wait(serving)
             for task in self._tasks:
                 task.close()
+            self._state.close()
             self._producer.close()
             self._pool.shutdown(wait=False)
 
     # --- start
 
-    def _restore(self) -> dict[TopicPartition, int]:
+    async def _restore(self) -> dict[TopicPartition, int]:
         """Create the tasks and restore their stores; return where to read from."""
         program, limits = self._program, TopicLimits(self._program.broker)
         positions = self._read_global_tables(limits)
         for task_id in program.hosts[self._number]:
             progress = _last_progress(program, task_id)
             collector = RecordCollector(program, self._producer, limits)
+            state = self._state.open(task_id)
+            await self._restore_stores(task_id, state)
+            if self._stop.is_set():
+                break
             task = StreamTask(
                 program,
                 task_id,
                 collector,
                 self._globals.stores,
                 progress=progress,
+                state=state,
                 now=self._clock(),
             )
-            self.status.restored += task.restore()
+            task.open()
             starts = program.broker.start_offsets(*{place.topic for place in task.partitions})
             for place in task.partitions:
                 first = progress.first_offset(place)
@@ -157,6 +168,16 @@ class Host:
             task.start_at(positions)
             self._tasks.append(task)
         return positions
+
+    async def _restore_stores(self, task: TaskId, state: LocalState) -> None:
+        """Restore the stores of a task on the thread of commits, while the host can be stopped."""
+        known = self.status.restoring
+
+        def progress(store: str, restored: int, total: int) -> None:
+            known[f"{task}/{store}"] = restored, total
+
+        run = asyncio.get_running_loop().run_in_executor
+        self.status.restored += await run(self._pool, state.restore, progress, self._stop.is_set)
 
     def _read_global_tables(self, limits: TopicLimits) -> dict[TopicPartition, int]:
         """Read global topics to their ends, before the first record of any other topic."""
@@ -289,11 +310,14 @@ class Host:
             await asyncio.get_running_loop().run_in_executor(
                 self._pool, self._commit_at_broker, offsets, progress
             )
+            self._state.evict()
             self.status.commits += 1
 
     def _commit_at_broker(self, offsets: Offsets, progress: list[ProducerRecord]) -> None:
         program = self._program
+        self._state.before_commit()
         self._producer.commit(program.application_id, offsets, (program.progress_topic, progress))
+        self._state.after_commit()
         if time.monotonic() >= self._next_deletion:
             self._next_deletion = time.monotonic() + _DELETION_SECONDS
             internal = program.internal_topics()
@@ -316,6 +340,7 @@ class Host:
         """Wait for the calls in flight, and commit."""
         for task in self._tasks:
             await self._settle(task)
+        self._state.write_next()
         await self._commit()
         for task in self._tasks:
             for node in task.task.async_nodes:

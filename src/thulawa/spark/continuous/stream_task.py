@@ -6,19 +6,19 @@ that are still in flight, and the snapshot of the task. A new attempt restores t
 changelogs and continues from there.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from thulawa.brokers.port import Broker, PolledRecords, StreamProducer, read_partition
+from thulawa.brokers.port import PolledRecords, StreamProducer
 from thulawa.core.types import Offsets, ProducerRecord, TopicPartition
 from thulawa.runtime.blocks import Block
 from thulawa.runtime.levels import may_punctuate
 from thulawa.runtime.planning import StagedSubTopology
 from thulawa.runtime.task import Task
 from thulawa.spark.continuous.continuous_program import ContinuousProgram, TaskId
+from thulawa.spark.continuous.local_state import LocalState
 from thulawa.spark.continuous.record_collector import RecordCollector
-from thulawa.state.backing import TrackedEntries
 from thulawa.state.codec import ColumnCodec
 from thulawa.state.specs import Store
 from thulawa.topology.nodes import AsyncCall, Node, Source, Stateless
@@ -71,37 +71,6 @@ class TaskCommit(NamedTuple):
     progress: ProducerRecord
 
 
-class StoreChanges:
-    """The entries of one store, and its changes as changelog records."""
-
-    def __init__(self, topic: str, value_serde: Any) -> None:
-        self.topic = topic
-        self.entries = TrackedEntries()
-        self._values = ColumnCodec(value_serde)
-
-    def restore(self, broker: Broker, partition: int) -> int:
-        """Read the changelog from its beginning; return the number of records."""
-        count = 0
-        for record in read_partition(broker, TopicPartition(self.topic, partition)):
-            assert record.key is not None
-            (key,) = _plain.decode(record.key)
-            value = None if record.value is None else self._values.decode(record.value)[0]
-            self.entries.apply([(key, value)])
-            count += 1
-        return count
-
-    def take(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield the last value of each key that has changed since the last call."""
-        changed = self.entries.before
-        for key, old in changed.items():
-            value = self.entries.get(key)
-            if value is None and old is None:
-                continue
-            data = None if value is None else self._values.encode([value])
-            yield _plain.encode([key]), data
-        changed.clear()
-
-
 class StreamTask:
     """A task with its stores, as a host runs it."""
 
@@ -113,16 +82,13 @@ class StreamTask:
         global_stores: Mapping[str, Store],
         *,
         progress: TaskProgress,
+        state: LocalState,
         now: int,
     ) -> None:
         self.id = task_id
         part = program.plan.parts[task_id.group]
-        stores = program.plan.topology.stores
         self._program = program
-        self._stores = {
-            name: StoreChanges(program.changelog(name), stores[name].value_serde)
-            for name in part.group.stores
-        }
+        self.state = state
         self._progress = progress
         self._restored = TaskProgress(dict(progress.positions), dict(progress.unfinished))
         self._codecs = {
@@ -153,10 +119,9 @@ class StreamTask:
         for topic, partition in self.partitions:
             self.task.set_behind(self._topics[topic], partition, behind=True)
 
-    def restore(self) -> int:
-        """Restore the stores from their changelogs; return the number of records read."""
-        broker, number = self._program.broker, self.id.number
-        count = sum(store.restore(broker, number) for store in self._stores.values())
+    def open(self) -> None:
+        """Open the stores, whose entries have been restored."""
+        number = self.id.number
         part = self._program.plan.parts[self.id.group]
         self.task = Task(
             part.group,
@@ -165,14 +130,13 @@ class StreamTask:
             number=number,
             partitions=part.tasks[number],
             options=self._program.options,
-            backing=lambda name: self._stores[name].entries,
+            backing=self.state.entries.__getitem__,
             global_stores=self._global_stores,
             wall_clock_time=self._now,
             continuous=True,
             snapshot=self._progress.snapshot,
         )
         self._collector.attach(self.task.context)
-        return count
 
     def flush(self) -> None:
         """Flush the caches, and wake async nodes for what comes out of them."""
@@ -279,9 +243,10 @@ class StreamTask:
         self.flush()
         unfinished = self._unfinished()
         changed = self._changed or unfinished != self._progress.unfinished
-        for store in self._stores.values():
-            for key, value in store.take():
-                producer.send(store.topic, self.id.number, key, value, now)
+        for store, entries in self.state.entries.items():
+            topic = self.state.changelogs[store]
+            for key, value in entries.take_changes():
+                producer.send(topic, self.id.number, _plain.encode_one(key), value, now)
                 changed = True
         if not changed:
             return None
