@@ -28,6 +28,7 @@ OWN_LIBRARIES = {
     "health/prometheus.py": {"prometheus_client"},
     "priority/bucket_columns.py": {"pyspark"},
     "priority/kafka_clients.py": {"confluent_kafka"},
+    "state/rocksdb.py": {"rocksdict"},
 }
 # Folders that only ever run on the driver or in users' tests.
 DRIVER_LAYERS = {"cli", "dev", "spark", "testing"}

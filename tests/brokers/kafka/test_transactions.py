@@ -1,8 +1,11 @@
 """Batches to Kafka in plain Python: exactly once, zombies fenced, policies, brokers that go."""
 
+import gc
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -11,6 +14,7 @@ from tests.brokers.kafka.helpers import CLEAN, judge, out, read
 from thulawa.brokers.kafka import transactions
 from thulawa.brokers.kafka.client_errors import translate_errors
 from thulawa.brokers.kafka.connection import Connection
+from thulawa.brokers.kafka.kafka_stream_clients import KafkaStreamProducer
 from thulawa.brokers.kafka.routing import OutRecord, Policies
 from thulawa.brokers.kafka.topics import Topics, TopicSpec
 from thulawa.brokers.kafka.transactions import (
@@ -260,6 +264,27 @@ def test_records_go_where_java_s_clients_put_them_or_where_they_ask_to(
             assert message.partition() == 1
         else:
             assert message.partition() == partition_of(key, 2)
+
+
+def test_closed_producers_keep_no_socket_until_garbage_is_collected(
+    sink: SinkSpec, topic: str, name: str
+) -> None:
+    def use(number: int) -> None:
+        write(sink, SinkBatch("q", number, 0), [out(topic, range(5))])
+        transactions.close_producers()
+        with closing(KafkaStreamProducer(sink.connection, f"{name}-host", 30.0)) as producer:
+            producer.send(topic, None, b"k", b"v", 1)
+            producer.commit("group", {})
+
+    use(0)
+    gc.disable()
+    try:
+        before = len([*Path("/proc/self/fd").iterdir()])
+        for number in range(1, 4):
+            use(number)
+        assert len([*Path("/proc/self/fd").iterdir()]) <= before
+    finally:
+        gc.enable()
 
 
 def test_records_that_are_still_on_their_way_are_no_success(

@@ -103,3 +103,12 @@ def test_a_host_notices_that_its_driver_is_gone(
     server.close()
     until(lambda: events.lost)
     assert "the driver does not answer" in str(events.lost[0])
+
+
+def test_a_closed_channel_leaves_no_thread_and_accepts_nobody() -> None:
+    server = ControlServer("127.0.0.1")
+    accepting = [one for one in threading.enumerate() if one.name == "thulawa-control"]
+    server.close()
+    until(lambda: not any(one.is_alive() for one in accepting))
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((server.address.host, server.address.port), timeout=5)

@@ -64,6 +64,11 @@ def polled(thread: PollThread, seconds: float) -> Counter[TopicPartition]:
     return found
 
 
+def until_paused(thread: PollThread, consumer: EndlessConsumer) -> None:
+    """Take what is polled, as a thread that is ahead waits for that, until A is paused."""
+    until(lambda: polled(thread, 0.01) is not None and consumer.paused == {A})
+
+
 def until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + 30
     while not condition():
@@ -89,7 +94,7 @@ def test_partitions_that_stay_full_are_paused_and_the_others_read(
 ) -> None:
     monkeypatch.setattr(module, "_HOLD_SECONDS", 0.05)
     thread.set_full(frozenset((A,)), waiting=False)
-    until(lambda: consumer.paused == {A})
+    until_paused(thread, consumer)
     polled(thread, 0.02)
     until(lambda: polled(thread, 0.01).keys() == {B})
     thread.set_full(frozenset((A,)), waiting=False)  # full still: the others are read on
@@ -105,5 +110,5 @@ def test_partitions_are_paused_at_once_for_tasks_that_wait_for_others(
     monkeypatch.setattr(module, "_HOLD_SECONDS", 60.0)
     thread.set_full(frozenset((A,)), waiting=False)
     thread.set_full(frozenset((A,)), waiting=True)
-    until(lambda: consumer.paused == {A})
+    until_paused(thread, consumer)
     until(lambda: polled(thread, 0.01).keys() == {B})

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import TypeVar
 
 from confluent_kafka import KafkaError as Code
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Message, Producer
 
 from thulawa.errors import (
     AuthenticationFailed,
@@ -81,6 +81,56 @@ _PASSING = (
     Code._TRANSPORT,  # noqa: SLF001
     Code._WAIT_COORD,  # noqa: SLF001
 )
+
+
+class ProducerErrors:
+    """The errors that a producer reports to its callbacks.
+
+    An object of its own: a producer that held a callback of its owner would be a reference cycle,
+    and its sockets would stay open until the garbage collector finds it.
+    """
+
+    def __init__(self) -> None:
+        self._failed: tuple[Code, str | None, int | None] | None = None
+        self.fatal: Code | None = None
+        self.seen = False  # of the connections, since the producer was created
+
+    @property
+    def callbacks(self) -> dict[str, object]:
+        """The settings of a producer that reports to this object."""
+        return {"on_delivery": self._on_delivery, "error_cb": self._on_error}
+
+    @property
+    def failed(self) -> bool:
+        """Whether a delivery has failed."""
+        return self._failed is not None
+
+    def raise_failed(self) -> None:
+        """Raise the error of the first delivery that failed."""
+        if self._failed is not None:
+            error, topic, partition = self._failed
+            raise translated(error, "sending", topic=topic, partition=partition)
+
+    def flush(self, producer: Producer, timeout: float) -> None:
+        """Wait until everything that was passed to a producer is stored."""
+        deadline = time.monotonic() + timeout
+        while left := producer.flush(1.0):
+            self.raise_failed()
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable(f"{left} records are not stored in the time they have")
+        self.raise_failed()
+
+    def _on_delivery(self, error: Code | None, message: Message) -> None:
+        # a record that is purged because of another failure is not the cause
+        if error is not None and (
+            self._failed is None or self._failed[0].code() == Code._PURGE_QUEUE  # noqa: SLF001
+        ):
+            self._failed = error, message.topic(), message.partition()
+
+    def _on_error(self, error: Code) -> None:
+        self.seen = True
+        if error.fatal():
+            self.fatal = error
 
 
 def transient(error: Code) -> bool:

@@ -1,6 +1,5 @@
 """Continuous readers and writers of Kafka."""
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,6 +9,7 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as ClientPartition
 
 from thulawa.brokers.kafka.client_errors import (
+    ProducerErrors,
     call_with_timeout,
     retry_transient,
     transient,
@@ -121,7 +121,7 @@ class KafkaStreamProducer:
     ) -> None:
         self._connection = connection
         self._timeout = timeout
-        self._failed: tuple[Code, str | None, int | None] | None = None
+        self._errors = ProducerErrors()
         self._open = False
         self._transactional = transactional_id is not None
         settings: dict[str, Any] = {
@@ -135,7 +135,7 @@ class KafkaStreamProducer:
             "enable.idempotence": True,
             "message.timeout.ms": int(timeout * 1_000),
             "delivery.report.only.error": True,
-            "on_delivery": self._remember,
+            **self._errors.callbacks,
             **connection.client(),
         }
         if transactional_id is not None:
@@ -170,9 +170,9 @@ class KafkaStreamProducer:
                 self._produce(topic, value, key, number, None, None, timestamp or 1, pairs)
             except BufferError:
                 self._producer.poll(0.05)
-                self._raise_failed()
+                self._errors.raise_failed()
             except KafkaException as error:
-                self._raise_failed()
+                self._errors.raise_failed()
                 raise translated(error, "sending", topic=topic) from error
             else:
                 return
@@ -202,7 +202,7 @@ class KafkaStreamProducer:
     def dispatch(self) -> None:
         """Handle delivery reports; the client sends on a thread of its own."""
         self._producer.poll(0)
-        self._raise_failed()
+        self._errors.raise_failed()
 
     def commit(
         self,
@@ -272,29 +272,12 @@ class KafkaStreamProducer:
         return self._groups[group]
 
     def _flush(self) -> None:
-        deadline = time.monotonic() + self._timeout + _ANSWER
-        while left := self._producer.flush(1.0):
-            self._raise_failed()
-            if time.monotonic() > deadline:
-                raise BrokerUnreachable(f"{left} records are not stored in the time they have")
-        self._raise_failed()
+        self._errors.flush(self._producer, self._timeout + _ANSWER)
 
     def _call(self, doing: str, step: Any) -> None:
         """Make a request, retried while its errors are transient."""
         try:
             retry_transient(lambda: call_with_timeout(step, _ANSWER), self._timeout)
         except KafkaException as error:
-            self._raise_failed()
+            self._errors.raise_failed()
             raise translated(error, doing) from error
-
-    def _remember(self, error: Code | None, message: Message) -> None:
-        # what is purged because of another failure is not the cause
-        if error is not None and (
-            self._failed is None or self._failed[0].code() == Code._PURGE_QUEUE  # noqa: SLF001
-        ):
-            self._failed = error, message.topic(), message.partition()
-
-    def _raise_failed(self) -> None:
-        if self._failed is not None:
-            error, topic, partition = self._failed
-            raise translated(error, "sending", topic=topic, partition=partition)

@@ -35,9 +35,9 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka import KafkaError as Code
 
 from thulawa.brokers.kafka.client_errors import (
+    ProducerErrors,
     call_with_timeout,
     retry_transient,
     translate_errors,
@@ -279,11 +279,8 @@ class SinkProducer:
     def __init__(self, spec: SinkSpec, task: int) -> None:
         self.spec = spec
         self._task = task
-        self._failed: Code | None = None
-        self._fatal: Code | None = None
-        self._unsteady = False
+        self._errors = ProducerErrors()
         self._last: tuple[str, LastBatch | None] = ("", None)
-        self._failed_at: tuple[str | None, int | None] = (None, None)
         self._transactional = spec.guarantee == "exactly_once"
         # a broker that is being restarted is waited for as long as a delivery may take
         self._topics = Topics(spec.connection, timeout=spec.delivery_timeout)
@@ -304,8 +301,7 @@ class SinkProducer:
             "enable.idempotence": True,
             "message.timeout.ms": int(spec.delivery_timeout * 1_000),
             "delivery.report.only.error": True,
-            "on_delivery": self._on_delivery,
-            "error_cb": self._on_error,
+            **self._errors.callbacks,
             **spec.connection.client(),
         }
         if self._transactional:
@@ -324,8 +320,8 @@ class SinkProducer:
             with self._translate_errors("polling connections"):
                 self._producer.poll(0)
         except BrokerError:
-            self._unsteady = True
-        return not self._unsteady
+            self._errors.seen = True
+        return not self._errors.seen
 
     def holds(self, batch: SinkBatch) -> bool:
         """Return whether a batch is written, by the last marker that this producer has seen.
@@ -388,7 +384,7 @@ class SinkProducer:
                 self._router.look_up({record.topic for record in records})
             with self._translate_errors("sending"):
                 self._send(records)
-            self._raise_failed()
+            self._errors.raise_failed()
             count += len(records)
         return SinkResult(count, self._router.dead_letters, dropped=self._router.dropped)
 
@@ -402,7 +398,7 @@ class SinkProducer:
                     self.spec.delivery_timeout,
                 )
             except KafkaException:
-                self._raise_failed()  # says more than that the transaction has failed
+                self._errors.raise_failed()  # says more than that the transaction has failed
                 raise
         self._last = (batch.query, LastBatch(batch.number, batch.layout))
 
@@ -440,28 +436,18 @@ class SinkProducer:
                     break
                 except BufferError:
                     poll(0.05)
-                    self._raise_failed()
+                    self._errors.raise_failed()
                 except KafkaException as error:
                     # a record before this one may be why, and not yet reported; logs end a poll too
                     deadline = time.monotonic() + _REPORT
-                    while self._failed is None and time.monotonic() < deadline:
+                    while not self._errors.failed and time.monotonic() < deadline:
                         poll(0.05)
-                    self._raise_failed()
+                    self._errors.raise_failed()
                     raise translated(error, "sending", topic=topic) from error
         poll(0)
 
     def _flush(self) -> None:
-        deadline = time.monotonic() + self.spec.delivery_timeout + _ANSWER
-        while left := self._producer.flush(1.0):
-            self._raise_failed()
-            if time.monotonic() > deadline:
-                raise BrokerUnreachable(f"{left} records are not stored in the time they have")
-        self._raise_failed()
-
-    def _on_error(self, error: Code) -> None:
-        self._unsteady = True
-        if error.fatal():
-            self._fatal = error
+        self._errors.flush(self._producer, self.spec.delivery_timeout + _ANSWER)
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
@@ -470,23 +456,10 @@ class SinkProducer:
                 yield
         except SystemError:
             # the client raises this for a fatal error that it gets while it is calling back
-            if self._fatal is not None:
-                raise translated(self._fatal, doing) from None
-            self._raise_failed()
+            if self._errors.fatal is not None:
+                raise translated(self._errors.fatal, doing) from None
+            self._errors.raise_failed()
             raise
-
-    def _on_delivery(self, error: Code | None, message: Any) -> None:
-        if error is None:
-            return
-        # a record that is purged because of another failure is not the cause
-        if self._failed is None or self._failed.code() == Code._PURGE_QUEUE:  # noqa: SLF001
-            self._failed = error
-            self._failed_at = (message.topic(), message.partition())
-
-    def _raise_failed(self) -> None:
-        if self._failed is not None:
-            topic, partition = self._failed_at
-            raise translated(self._failed, "sending", topic=topic, partition=partition)
 
 
 # producers that can be reused, by transactional id

@@ -106,7 +106,8 @@ class ControlServer:
         """Close the channel: hosts that still run end at once."""
         self._closed = True
         with suppress(OSError):
-            self._listener.close()
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
 
     def _accept(self) -> None:
         while not self._closed:
